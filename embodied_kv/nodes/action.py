@@ -157,6 +157,13 @@ class Action(SuiteNode):
         self._start_control(self._params.armed and not self.respawned)
 
     def _enter_session(self) -> None:
+        self._register()
+        self._guard.watch(self._note_arm)
+        self._note_arm()
+        self.host.frames(self.robot).listen(self._on_handle, first=True)
+
+    def _register(self) -> None:
+        """The rest of the chunk goes into capsules, and comes out of them."""
         self._part = ActionPart(
             self._control,
             lambda: self.get_clock().now().nanoseconds,
@@ -166,15 +173,15 @@ class Action(SuiteNode):
         session = self.host.session(self.robot)
         session.register(self._part)
         session.on_hold, session.on_instruction = self._control.hold, self._told
-        self._guard.watch(self._note_arm)
-        self._note_arm()
-        self.host.frames(self.robot).listen(self._on_handle, first=True)
 
     def _note_arm(self) -> None:
         self.host.arms(self.robot, self._guard.is_armed)
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)
+        self._unregister()
+
+    def _unregister(self) -> None:
         session = self.host.session(self.robot)
         session.unregister(self._part)
         session.on_hold = lambda: None

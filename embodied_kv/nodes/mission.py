@@ -5,8 +5,11 @@ Knows a lifecycle. Does not know missions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
+from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
 from embodied_kv.nodes.robot_mission import FEEDBACK, RobotMission
 
@@ -15,6 +18,7 @@ class Mission(SuiteNode):
     """Serves `mission`, one at a time."""
 
     may_wait = True
+    calls: Callable[..., Calls] = Calls
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('mission', MissionParams, **arguments)
@@ -25,7 +29,7 @@ class Mission(SuiteNode):
         return super().autostart and can_carry_out(self)
 
     def setup(self) -> None:
-        self.mission = RobotMission(self, self.host.session(self.robot))
+        self.mission = RobotMission(self, self.host.session(self.robot), calls=self.calls)
         self._release.callback(self.mission.close)
         self.every(FEEDBACK, self.mission.look)
 

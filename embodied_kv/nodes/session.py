@@ -139,11 +139,12 @@ class Session(SuiteNode):
             self.host.fingerprint,
             params.capacities,
             Disk(folder) if params.folder else None,
-            device=self.host.engine.policy.model.device,
+            device=self.host.memory_device,
         )
         self._release.callback(self._registry.close)
-        pool = DevicePool(self._registry, self.host.plane)
-        self._release.callback(self.host.plane.leave, pool)
+        if self.host.plane is not None:
+            pool = DevicePool(self._registry, self.host.plane)
+            self._release.callback(self.host.plane.leave, pool)
         self._session.limits = params.limits
         self._session.keep_in(self._registry)
         self._release.callback(self._session.keep_in, None)
@@ -218,7 +219,7 @@ class Session(SuiteNode):
             self.log_info('resumed', f'capsule {record.name}: {note}')
 
     def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
-        most = self.host.engine.kv.streams_max
+        most = self._session.engine_part.streams_max
         if max(request.branches, len(request.seeds)) > most:
             raise ValueError(f'each branch needs a stream, of which there may be {most}')
         seeds = list(request.seeds) or [None] * request.branches

@@ -64,6 +64,11 @@ class EnginePart:
         """Steps of the engine so far."""
         return self._engine.committed
 
+    @property
+    def streams_max(self) -> int:
+        """Streams that the engine may have."""
+        return self._kv.streams_max
+
     def finish(self) -> None:
         """Wait until the device has done what was launched."""
         Stream.current(self._engine.policy.model.device).synchronize()

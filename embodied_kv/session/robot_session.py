@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -26,7 +26,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.session.engine_part import Branch
 from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
@@ -65,6 +65,28 @@ class Resumed:
     notes: tuple[str, ...] = ()
 
 
+class ComputingPart(Part, Protocol):
+    """The part of a session that an engine computes, here or at a policy server.
+
+    robot: whose. process_id: of the process that computes. committed: its steps so far. stamp:
+    ns, of the robot's newest frame. on_resumed: called with the streams that go on.
+    """
+
+    robot: str
+    on_resumed: Callable[[Sequence[DecodeStream]], None]
+
+    @property
+    def process_id(self) -> str: ...
+    @property
+    def committed(self) -> int: ...
+    @property
+    def stamp(self) -> int: ...
+    @property
+    def streams_max(self) -> int: ...
+    def streams(self) -> list[DecodeStream]: ...
+    def finish(self) -> None: ...
+
+
 class RobotSession:
     """The parts that make up a session, and the registry that keeps its capsules.
 
@@ -79,7 +101,7 @@ class RobotSession:
 
     def __init__(
         self,
-        engine_part: EnginePart,
+        engine_part: ComputingPart,
         registry: Registry | None,
         call: Callable[[Callable[[], T]], Future[T]],
         *,

@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 
+import torch
+
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
@@ -149,6 +151,11 @@ class EngineHost:
     def model(self) -> ModelConfig:
         """The dimensions of its model."""
         return self.engine.policy.config
+
+    @property
+    def memory_device(self) -> torch.device:
+        """On which capsules are kept that need not be copied."""
+        return self.engine.policy.model.device
 
     @property
     def plane(self) -> Plane:

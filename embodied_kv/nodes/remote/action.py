@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
@@ -20,14 +21,16 @@ import numpy as np
 from rcl_interfaces.msg import SetParametersResult
 from rclpy.parameter import Parameter
 
+from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.control import execution_horizon
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.common.lifecycle_node import WARN
+from embodied_kv.nodes.common.lifecycle_node import WARN, InvalidHandle
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
+from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
 from embodied_kv.nodes.observation.pace import Pace
 from embodied_kv.nodes.observation.params import ObservationParams
@@ -40,6 +43,7 @@ from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
+PATIENCE = 2.0  # s in which the node's thread looks
 WAYS = 10  # requests by which the way to the server and back is known
 SHORTEST = 1e-3  # s of a deadline that a server is told
 UNSURE = (
@@ -105,11 +109,13 @@ class RemoteAction(Action):
         self._told(self._frames.instruction)
         self._restart_requests()
         self._server.open()
+        self.host.session(self.robot).engine_part.attach(self._server.policy)
 
     def stop(self) -> None:
         try:
             super().stop()
         finally:
+            self.host.session(self.robot).engine_part.attach(None)
             self._server.close()
 
     def _restart_requests(self) -> None:
@@ -147,10 +153,38 @@ class RemoteAction(Action):
         return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
 
     def _enter_session(self) -> None:
-        """It has none: capsules are of an engine."""
+        self._register()
+        session = self.host.session(self.robot)
+        self._words = InstructionPart(lambda: self._frames.instruction, self._tell)
+        session.register(self._words)
+        session.scene, session.sight.is_open = self._scene, True
 
     def _leave_session(self) -> None:
-        pass
+        self._unregister()
+        session = self.host.session(self.robot)
+        session.unregister(self._words)
+        session.scene, session.sight.is_open = lambda: None, False
+
+    # ------------------------------------------------------------------ for capsules, any thread
+
+    def _tell(self, instruction: str) -> None:
+        self.submit(lambda: self._frames.tell(instruction))
+
+    def _scene(self) -> SceneSummary | None:
+        """What the robot sees and feels now; None where it sees nothing."""
+        with suppress(InvalidHandle, TimeoutError):
+            return self.submit(self._see).result(PATIENCE)
+        return None
+
+    def _see(self) -> SceneSummary | None:
+        moment = self._frames.newest()
+        pixels = None if moment is None else self._frames.pixels(moment)
+        if pixels is None:
+            return None
+        images = {view: thumbnail(image) for view, image in pixels.items()}
+        return SceneSummary(moment.state.positions, images, moment.stamp, self.robot)
+
+    # ------------------------------------------------------------------ as an action node
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
         settings, model = self._remote.settings, self.host.model
@@ -204,6 +238,7 @@ class RemoteAction(Action):
         )
         if timing is not None:
             timing.ask(now)
+        self.host.session(self.robot).engine_part.asked(moment.stamp)
         policy.ask(request | wishes).add_done_callback(partial(self._on_reply, asked))
 
     def _wishes(self, moment: SyncedMoment) -> tuple[Guide | None, dict[str, object]]:

@@ -1,4 +1,4 @@
-"""A robot without a model: what acts, speaks and records, on a policy server's chunks."""
+"""A robot without a model: what acts, speaks, keeps capsules and records, by a policy server."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.nodes.remote.action import action
 from embodied_kv.nodes.remote.language import language
+from embodied_kv.nodes.remote.session import mission, session
 
 
 def main() -> None:
     """Run the executable `remote_robot`."""
-    executable.run(action, language, Recorder)
+    executable.run(action, language, session, mission, Recorder)
 
 
 if __name__ == '__main__':

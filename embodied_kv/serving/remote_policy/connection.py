@@ -30,7 +30,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again, 
 PING_SECONDS = 20.0  # that a server has at least to answer a ping: some compute meanwhile
 TAKE_OVER_SECONDS = 5.0  # that a server has at least to hand a session to a new connection
 CLOSE_SECONDS = 1.0  # that a server has to say goodbye
-MESSAGE_BYTES = 2**24  # of what a server says
+MESSAGE_BYTES = 2**26  # of what a server says: a capsule is the longest
 WORDS = 300  # characters of its words that are shown
 UNASKED = 'it says what nobody asked for'
 

@@ -23,6 +23,7 @@ from websockets.frames import CloseCode
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
+from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.in_time import TimedObservation
@@ -149,6 +150,7 @@ class Client:
     async def _answered(self, message: bytes | str, gone: asyncio.Future) -> bool:
         """Answer it: whether another one may follow."""
         began, call, outcome = time.monotonic(), Call(), 'failed'
+        code = ErrorCode.UNKNOWN
         self._connection.requests += 1
         self._connection.account.requests += 1
         await self._pace()
@@ -164,7 +166,7 @@ class Client:
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
         except (Refused, CapsuleError) as error:
-            outcome, text = 'refused', reason(error)
+            outcome, text, code = 'refused', reason(error), code_of(error)
             forget(error)
         except TimeoutError as error:
             outcome = 'late'
@@ -181,9 +183,8 @@ class Client:
         if outcome == 'refused' and (call.endpoint != calls.INFER or self._refusals):
             self._say('refused', f'{self._connection.remote_address}: {shown(text, LINE)}')
             key = 'refused' if call.endpoint == calls.INFER else 'error'
-            await self._reply(
-                call, {key: shown(text, LINE)}
-            )  # such a client reads it, and goes on
+            told = {key: shown(text, LINE), 'error_code': int(code)}
+            await self._reply(call, told)  # such a client reads it, and goes on
         elif outcome not in ('answered', 'missed'):
             await self._refuse(text)
             return False

@@ -103,8 +103,8 @@ class Extensions:
     the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
     reply `refused` in place of a closed connection. executions: whether a request may name an
     `execution_horizon` and report an `execution`. words: whether `ask` also takes the
-    contract's prompts, and `about` another session, and whether there is `look`. Older servers do
-    not send the fields that have a default.
+    contract's prompts, and `about` another session, and whether there is `look`. exports: whether
+    there are `export` and `import`. Older servers do not send the fields that have a default.
     """
 
     chunk_size: int
@@ -121,6 +121,7 @@ class Extensions:
     refusals: bool = False
     executions: bool = False
     words: bool = False
+    exports: bool = False
 
     @classmethod
     def of(
@@ -133,6 +134,7 @@ class Extensions:
         refusals: bool = False,
         executions: bool = False,
         words: bool = False,
+        exports: bool = False,
     ) -> Extensions:
         """Of a server on such an engine. questions: whether the contract says that it may ask."""
         return cls(
@@ -150,6 +152,7 @@ class Extensions:
             refusals=refusals,
             executions=executions,
             words=words,
+            exports=exports,
         )
 
     @property

@@ -96,6 +96,7 @@ class PolicyServer(threading.Thread):
             refusals=True,
             executions=True,
             words=True,
+            exports=True,
         )
         self._serving.metadata.update(told.metadata)
         super().start()
