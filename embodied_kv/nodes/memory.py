@@ -28,10 +28,12 @@ from embodied_kv.nodes.robot_memory import (
     MemoryParams,
     RobotMemory,
     can_plan,
+    opened,
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import load_domain
+from embodied_kv.planning.memory_part import MemoryPart
 
 T = TypeVar('T')
 SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
@@ -53,19 +55,21 @@ class Memory(SuiteNode):
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
         path = planner_of(params, self.embodiment.contract)
-        self._memory = RobotMemory(
-            load_planner(path, device=self.host.engine.config.device),
-            encoder(params.encoder),
-            params,
-            self.params.read(PlanningConfig),
-            self.robot,
-            load_domain(self.embodiment.contract.language),
-            self._step,
-            self.warn_throttled,
-            self.host.plane,
+        planning = self._release.enter_context(
+            opened(
+                load_planner(path, device=self.host.engine.config.device),
+                encoder(params.encoder),
+                params,
+                self.params.read(PlanningConfig),
+                self.robot,
+                self._step,
+                self.host.plane,
+            )
         )
+        domain = load_domain(self.embodiment.contract.language)
+        self._memory = RobotMemory(planning, domain, params.task_records, self.warn_throttled)
         self._release.callback(self._memory.close)
-        session, part = self.host.session(self.robot), self._memory.part
+        session, part = self.host.session(self.robot), MemoryPart(planning)
         session.register(part)
         self._release.callback(session.unregister, part)
         self.serve_all('memory', self._memory.verbs)

@@ -7,17 +7,20 @@ for the engine's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Lock
+from typing import Protocol
 
 from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.memory.encoder import Encoder
+from embodied_kv.memory.group import Transition
 from embodied_kv.memory.prefill import Step
 from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.store import Change
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions
@@ -25,10 +28,9 @@ from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import Domain, Draft
-from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.plan import MemoryStats as Stats
-from embodied_kv.planning.plan import Plan
+from embodied_kv.planning.plan import Match, Plan
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning
 from embodied_kv.robots.contract import Contract
@@ -75,55 +77,76 @@ class MemoryParams:
     )
 
 
-class RobotMemory:
-    """One robot's. planner, encoder: may be those of others, too. robot: its namespace.
+@contextmanager
+def opened(
+    planner: LoadedPlanner,
+    encoder: Encoder,
+    params: MemoryParams,
+    config: PlanningConfig,
+    robot: str,
+    step: Step,
+    plane: Plane | None = None,
+    rows: PlannerRows | None = None,
+) -> Iterator[Planning]:
+    """Planning with the memory of one robot, in the folder of its namespace.
 
-    domain: the meaning of what is said. step: runs each piece of computation. warn: takes the
-    kind of a fault and a line about it.
-    plane: whose budget it shares. rows: of the planner, where others plan beside it.
-    Raises as `Planning`.
+    planner, encoder: may be those of others, too. step: runs each piece of computation. plane:
+    whose budget it shares. rows: of the planner, where others plan beside it. Raises as
+    `Planning`.
+    """
+    with ExitStack() as undo:
+        if params.folder:
+            folder = Path(params.folder).expanduser() / robot.strip('/')
+        else:
+            folder = Path(undo.enter_context(TemporaryDirectory()))
+        renew = params.discard_foreign_kv
+        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
+        undo.callback(planning.close)
+        planning.memory.store.limit(params.disk_mib * MIB)
+        yield planning
+
+
+class PlansWithMemory(Protocol):
+    """What `planning.Planning` does, here or at a policy server. All of it may wait."""
+
+    @property
+    def has_room(self) -> bool: ...
+    def tasks(self) -> list[tuple[str, int]]: ...
+    def upsert(self, *segments: Draft) -> Sequence[Change]: ...
+    def remove(self, id: str) -> Change: ...
+    def advance(self) -> Sequence[Transition]: ...
+    def query(self, question: str, k: int, kind: str) -> Sequence[Match]: ...
+    def stats(self) -> Stats: ...
+    def warm(self, most: int) -> int: ...
+    def plan(
+        self, question: str, tokens: int | None, segments: int | None, method: str | None
+    ) -> Plan: ...
+
+
+class RobotMemory:
+    """One robot's.
+
+    planning: its memory, open for longer than this. domain: the meaning of what is said.
+    task_records: tasks that are remembered. warn: takes the kind of a fault and a line about it.
     """
 
     def __init__(
         self,
-        planner: LoadedPlanner,
-        encoder: Encoder,
-        params: MemoryParams,
-        config: PlanningConfig,
-        robot: str,
+        planning: PlansWithMemory,
         domain: Domain,
-        step: Step,
+        task_records: int,
         warn: Callable[[str, str], None],
-        plane: Plane | None = None,
-        rows: PlannerRows | None = None,
     ) -> None:
-        self._warn = warn
-        with ExitStack() as undo:
-            if params.folder:
-                folder = Path(params.folder).expanduser() / robot.strip('/')
-            else:
-                folder = Path(undo.enter_context(TemporaryDirectory()))
-            renew = params.discard_foreign_kv
-            self._planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
-            undo.callback(self._planning.close)
-            self._store = self._planning.memory.store
-            self._store.limit(params.disk_mib * MIB)
-            known = [(s.id, s.step) for s in self._store.list('task')]
-            self._close = undo.pop_all()
-        self._notes = NoteTaker(domain, params.task_records, known)
+        self._planning, self._warn = planning, warn
+        self._notes = NoteTaker(domain, task_records, planning.tasks())
         self._answers: dict[int, str] = {}  # of streams that speak
         self._computes = Lock()  # one thread plans or computes ahead
         self.changed = True  # since all that was missing was computed
 
-    @property
-    def part(self) -> MemoryPart:
-        """Of the robot's capsules."""
-        return MemoryPart(self._planning)
-
     def close(self) -> None:
-        """After the plan that is being made. Nothing that was remembered is lost without it."""
+        """Wait for the plan that is being made."""
         with self._computes:
-            self._close.close()
+            pass
 
     def begin(self, stamp: int) -> None:
         """What was said before is no answer any more, and what was seen before, ns, is no news."""
@@ -190,7 +213,7 @@ class RobotMemory:
         try:
             self.changed = False  # first: what is learnt meanwhile is missing
             # Without room, what is computed now would only replace what was computed before.
-            if self._store.has_room and self._planning.warm(PRECOMPUTED):
+            if self._planning.has_room and self._planning.warm(PRECOMPUTED):
                 self.changed = True
         except (MemoryFault, OverBudget) as fault:
             self._warn('precompute', f'not precomputed: {fault}')

@@ -175,6 +175,15 @@ class Planning:
             group_of = self.memory.groups.of
             return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))
 
+    @property
+    def has_room(self) -> bool:
+        """Whether KV can be kept without giving up other KV."""
+        return self.memory.store.has_room
+
+    def tasks(self) -> list[tuple[str, int]]:
+        """Return the ids of the records of tasks, with the steps of the world of each."""
+        return [(segment.id, segment.step) for segment in self.memory.store.list('task')]
+
     def stats(self) -> MemoryStats:
         """As it is now."""
         with self._lock:

@@ -28,10 +28,12 @@ from embodied_kv.nodes.robot_memory import (
     MemoryParams,
     RobotMemory,
     can_plan,
+    opened,
     planner_of,
 )
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import load_domain
+from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.serving.slack import Slack
 
@@ -76,20 +78,22 @@ class FleetMemory(RobotsNode):
         """
         prefix = robot.rstrip('/')
         with self.joining(robot) as closing:
-            memory = RobotMemory(
-                self._planner,
-                self._encoder,
-                self.params.read(MemoryParams),
-                self.params.read(PlanningConfig),
-                robot,
-                self._domain,
-                partial(self._step, robot),
-                self.warn_throttled,
-                self.host.plane,
-                self._rows,
+            params = self.params.read(MemoryParams)
+            planning = closing.enter_context(
+                opened(
+                    self._planner,
+                    self._encoder,
+                    params,
+                    self.params.read(PlanningConfig),
+                    robot,
+                    partial(self._step, robot),
+                    self.host.plane,
+                    self._rows,
+                )
             )
+            memory = RobotMemory(planning, self._domain, params.task_records, self.warn_throttled)
             closing.callback(memory.close)
-            session, part = self.host.session(robot), memory.part
+            session, part = self.host.session(robot), MemoryPart(planning)
             session.register(part)
             closing.callback(session.unregister, part)
             self._memories[robot] = memory
