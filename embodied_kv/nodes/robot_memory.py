@@ -29,8 +29,8 @@ from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import Domain, Draft
 from embodied_kv.planning.notes import NoteTaker
-from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.plan import Match, Plan
+from embodied_kv.planning.plan import MemoryStats as Stats
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning
 from embodied_kv.robots.contract import Contract
