@@ -17,7 +17,7 @@ from embodied_kv.action import Mission
 from embodied_kv.model.planner_checkpoint import without_missions
 from embodied_kv.msg import MissionState
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.robot_memory import MemoryParams, planner_of
+from embodied_kv.planning.robot_folder import planner_of
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
 
@@ -66,8 +66,7 @@ class MissionClient:
             if len(values) < 2:
                 raise ValueError('memory does not say which planner it has')
             planner, contract = (value.string_value for value in values)
-            params = MemoryParams(planner=planner)
-            path = planner_of(params, Embodiment.load(contract).contract)
+            path = planner_of(planner, Embodiment.load(contract).contract.language.planner)
             self.refusal = without_missions(path)
         except (ValueError, OSError) as error:
             self.refusal = reason(error)

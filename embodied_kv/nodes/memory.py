@@ -23,17 +23,11 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.robot_memory import (
-    PRECOMPUTE_EVERY,
-    MemoryParams,
-    RobotMemory,
-    can_plan,
-    opened,
-    planner_of,
-)
+from embodied_kv.nodes.robot_memory import PRECOMPUTE_EVERY, RobotMemory, can_plan
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.memory_part import MemoryPart
+from embodied_kv.planning.robot_folder import MemoryParams, opened, planner_of
 
 T = TypeVar('T')
 SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
@@ -54,7 +48,7 @@ class Memory(SuiteNode):
 
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
-        path = planner_of(params, self.embodiment.contract)
+        path = planner_of(params.planner, self.embodiment.contract.language.planner)
         planning = self._release.enter_context(
             opened(
                 load_planner(path, device=self.host.engine.config.device),

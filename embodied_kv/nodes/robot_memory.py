@@ -7,103 +7,29 @@ for the engine's thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from typing import Protocol
 
-from embodied_kv.kv.plane import OverBudget, Plane
-from embodied_kv.memory.encoder import Encoder
+from embodied_kv.kv.plane import OverBudget
 from embodied_kv.memory.group import Transition
-from embodied_kv.memory.prefill import Step
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.store import Change
-from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams, param
-from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.planning.config import MIB
 from embodied_kv.planning.domain import Domain, Draft
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.plan import Match, Plan
 from embodied_kv.planning.plan import MemoryStats as Stats
-from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import Planning
-from embodied_kv.robots.contract import Contract
+from embodied_kv.planning.robot_folder import planner_of
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 
 PRECOMPUTED = 4  # units between two requests
 PRECOMPUTE_EVERY = 0.5  # s
-
-
-@dataclass(frozen=True)
-class MemoryParams:
-    """Where memory is kept, who plans with it, and what is remembered unasked."""
-
-    folder: str = param(
-        '~/.ros/embodied_kv/memory',
-        "Of the memory; a suite with a namespace has a folder of that name in it; '' forgets all "
-        'at cleanup',
-    )
-    disk_mib: int = param(
-        8192,
-        "Most that a robot's stored KV takes on the disk, MiB; the least recently used is removed "
-        'first and computed again when a plan needs it',
-        range=(1, 2**30),
-    )
-    planner: str = param('', "Folder of a planner's weights and tokenizer; '' is the contract's")
-    discard_foreign_kv: bool = param(
-        False,
-        'Where the folder holds KV of another planner, drop that and keep the segments',
-        old='renew',
-    )
-    encoder: str = param(
-        'hashing',
-        'Of meaning: hashing, minilm, auto, or a folder of a sentence-transformers model',
-    )
-    step_seconds: float = param(
-        5.0, 'How long a step of the world is, s; 0: steps do not pass', range=(0.0, 1e6)
-    )
-    precompute: bool = param(
-        True, 'Compute missing KV before a plan asks for it', 'live', old='ahead'
-    )
-    task_records: int = param(
-        48, 'Tasks that are remembered, the oldest go; 0: none', range=(0, 100_000)
-    )
-
-
-@contextmanager
-def opened(
-    planner: LoadedPlanner,
-    encoder: Encoder,
-    params: MemoryParams,
-    config: PlanningConfig,
-    robot: str,
-    step: Step,
-    plane: Plane | None = None,
-    rows: PlannerRows | None = None,
-) -> Iterator[Planning]:
-    """Planning with the memory of one robot, in the folder of its namespace.
-
-    planner, encoder: may be those of others, too. step: runs each piece of computation. plane:
-    whose budget it shares. rows: of the planner, where others plan beside it. Raises as
-    `Planning`.
-    """
-    with ExitStack() as undo:
-        if params.folder:
-            folder = Path(params.folder).expanduser() / robot.strip('/')
-        else:
-            folder = Path(undo.enter_context(TemporaryDirectory()))
-        renew = params.discard_foreign_kv
-        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
-        undo.callback(planning.close)
-        planning.memory.store.limit(params.disk_mib * MIB)
-        yield planning
 
 
 class PlansWithMemory(Protocol):
@@ -287,20 +213,9 @@ def can_plan(node: SuiteNode) -> bool:
     if node.get_parameter('planner').value:
         return True
     try:
-        own_planner(node.params.read(SuiteParams).embodiment().contract)
+        contract = node.params.read(SuiteParams).embodiment().contract
+        planner_of('', contract.language.planner)
     except ValueError as error:
         node.log_info('planner', f'memory stays unconfigured: {reason(error)}')
         return False
     return True
-
-
-def planner_of(params: MemoryParams, contract: Contract) -> Path:
-    """The folder of the planner: that of the parameter, or the contract's."""
-    return Path(params.planner).expanduser() if params.planner else own_planner(contract)
-
-
-def own_planner(contract: Contract) -> Path:
-    """The contract's. Raises ValueError where it names none, or one that the package has not."""
-    if not contract.language.planner:
-        raise ValueError('the contract names no planner, language: {planner: …}')
-    return Path(bundled_planner(contract.language.planner))

@@ -17,11 +17,11 @@ from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.fleet.client_node import FleetClientParams
 from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
 from embodied_kv.nodes.observation.params import ObservationParams
-from embodied_kv.nodes.robot_memory import MemoryParams
 from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig

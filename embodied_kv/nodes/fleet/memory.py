@@ -23,18 +23,12 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.nodes.fleet.params import FleetMemoryParams
 from embodied_kv.nodes.fleet.robots_node import RobotsNode
-from embodied_kv.nodes.robot_memory import (
-    PRECOMPUTE_EVERY,
-    MemoryParams,
-    RobotMemory,
-    can_plan,
-    opened,
-    planner_of,
-)
+from embodied_kv.nodes.robot_memory import PRECOMPUTE_EVERY, RobotMemory, can_plan
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.planner_rows import PlannerRows
+from embodied_kv.planning.robot_folder import MemoryParams, opened, planner_of
 from embodied_kv.serving.slack import Slack
 
 T = TypeVar('T')
@@ -56,7 +50,7 @@ class FleetMemory(RobotsNode):
 
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
-        path = planner_of(params, self.embodiment.contract)
+        path = planner_of(params.planner, self.embodiment.contract.language.planner)
         self._planner = load_planner(path, device=self.host.engine.config.device)
         self._encoder = encoder(params.encoder)
         self._domain = load_domain(self.embodiment.contract.language)
