@@ -45,7 +45,7 @@ MAY_IMPORT = {
     'control': BASE | {'robots'},
     'data': BASE | {'robots'},
     'fleet': BASE | {'control'},
-    'serving': ENGINE | {'robots', 'session', 'control', 'fleet'},
+    'serving': ENGINE | {'robots', 'session', 'control', 'fleet', 'planning'},
     'nodes': ROOMS,
     'demo': ROOMS | {'nodes'},
     '__main__': {'demo'},  # alone

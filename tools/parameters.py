@@ -18,6 +18,7 @@ from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
@@ -54,6 +55,7 @@ PARTS = (
     ('`memory` of a fleet', '', FleetMemoryParams),
     ('`policy_server`', '', ServerConfig),
     ('`policy_server`: the order of its clients', '', SchedulingConfig),
+    ('`policy_server`: memories of robots, beside `memory`', 'memory.', MemoryConfig),
     (
         '`policy_server`: the engine of the process, where it differs from that of others',
         'engine.',

@@ -23,7 +23,12 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.robot_memory import PRECOMPUTE_EVERY, RobotMemory, can_plan
+from embodied_kv.nodes.robot_memory import (
+    PRECOMPUTE_EVERY,
+    PlansWithMemory,
+    RobotMemory,
+    can_plan,
+)
 from embodied_kv.planning.config import MIB, PlanningConfig
 from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.memory_part import MemoryPart
@@ -47,6 +52,24 @@ class Memory(SuiteNode):
         return super().autostart and can_plan(self)
 
     def setup(self) -> None:
+        params, domain = self.params.read(MemoryParams), self.embodiment.contract.language
+        self._memory = RobotMemory(
+            self._open(), load_domain(domain), params.task_records, self.warn_throttled
+        )
+        self._release.callback(self._memory.close)
+        self.serve_all('memory', self._memory.verbs)
+        self.subscribe(MemorySegment, 'memory/observe', self._memory.observe, qos.MEMORY)
+        self.subscribe(TextDelta, 'language/text', self._memory.hear, qos.TEXT)
+        self.subscribe(MissionState, 'mission/state', self._memory.follow, qos.STATUS, always=True)
+        self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
+        if params.step_seconds:
+            self.every(params.step_seconds, self._memory.advance)
+        jumps = self.get_clock().create_jump_callback(SET_BACK, post_callback=self._begin)
+        self._release.callback(jumps.unregister)
+        self.every(PRECOMPUTE_EVERY, self._precompute)
+
+    def _open(self) -> PlansWithMemory:
+        """Return what plans, until cleanup. Raises ValueError, MemoryFault."""
         params = self.params.read(MemoryParams)
         path = planner_of(params.planner, self.embodiment.contract.language.planner)
         planning = self._release.enter_context(
@@ -60,22 +83,10 @@ class Memory(SuiteNode):
                 self.host.plane,
             )
         )
-        domain = load_domain(self.embodiment.contract.language)
-        self._memory = RobotMemory(planning, domain, params.task_records, self.warn_throttled)
-        self._release.callback(self._memory.close)
         session, part = self.host.session(self.robot), MemoryPart(planning)
         session.register(part)
         self._release.callback(session.unregister, part)
-        self.serve_all('memory', self._memory.verbs)
-        self.subscribe(MemorySegment, 'memory/observe', self._memory.observe, qos.MEMORY)
-        self.subscribe(TextDelta, 'language/text', self._memory.hear, qos.TEXT)
-        self.subscribe(MissionState, 'mission/state', self._memory.follow, qos.STATUS, always=True)
-        self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
-        if params.step_seconds:
-            self.every(params.step_seconds, self._memory.advance)
-        jumps = self.get_clock().create_jump_callback(SET_BACK, post_callback=self._begin)
-        self._release.callback(jumps.unregister)
-        self.every(PRECOMPUTE_EVERY, self._precompute)
+        return planning
 
     def start(self) -> None:
         self._begin()

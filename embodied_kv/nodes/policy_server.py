@@ -13,7 +13,12 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
+from embodied_kv.nodes.common.parameters import Parameters
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.serving.batch import batch_seconds, profile_of
+from embodied_kv.serving.memories import Memories
+from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -47,6 +52,10 @@ class PolicyServerNode(SuiteNode):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, SchedulingConfig, **arguments)
+        parts = (MemoryConfig, MemoryParams, PlanningConfig)
+        named = [('memory.', part) for part in parts]
+        self._memory_params = Parameters(self, named, lambda: self.configured)
+        self._memories: Memories | None = None
         self._config: ServerConfig | None = None
         self._server: PolicyServer | None = None
 
@@ -79,7 +88,16 @@ class PolicyServerNode(SuiteNode):
             self._fingerprint,
             self.params.read(SchedulingConfig),
         )
-        self._server = PolicyServer(config, self._sessions, self.embodiment.contract)
+        contract = self.embodiment.contract
+        read = self._memory_params.read
+        self._memories = Memories.of(
+            *(read(part) for part in (MemoryConfig, MemoryParams, PlanningConfig)),
+            contract.language.planner,
+            host.device,
+            self._sessions.slack,
+            host.plane,
+        )
+        self._server = PolicyServer(config, self._sessions, contract, self._memories)
         host.listen(self._sessions.hear)
         self._sessions.start()
         try:
@@ -91,6 +109,8 @@ class PolicyServerNode(SuiteNode):
 
     def stop(self) -> None:
         self._server.stop()
+        if self._memories is not None:
+            self._memories.close()
         self._sessions.stop()
         self.host.unlisten(self._sessions.hear)
 

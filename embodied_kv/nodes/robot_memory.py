@@ -8,6 +8,7 @@ for the engine's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from threading import Lock
 from typing import Protocol
 
@@ -64,10 +65,17 @@ class RobotMemory:
         warn: Callable[[str, str], None],
     ) -> None:
         self._planning, self._warn = planning, warn
-        self._notes = NoteTaker(domain, task_records, planning.tasks())
+        self._domain, self._task_records, self._began = domain, task_records, 0
         self._answers: dict[int, str] = {}  # of streams that speak
         self._computes = Lock()  # one thread plans or computes ahead
         self.changed = True  # since all that was missing was computed
+
+    @cached_property
+    def _notes(self) -> NoteTaker:
+        """Continues from what is remembered, once that is known. Raises MemoryFault."""
+        made = NoteTaker(self._domain, self._task_records, self._planning.tasks())
+        made.begin(self._began)
+        return made
 
     def close(self) -> None:
         """Wait for the plan that is being made."""
@@ -77,7 +85,9 @@ class RobotMemory:
     def begin(self, stamp: int) -> None:
         """What was said before is no answer any more, and what was seen before, ns, is no news."""
         self._answers.clear()
-        self._notes.begin(stamp)
+        self._began = stamp
+        if '_notes' in vars(self):  # else they begin with what is noted first
+            self._notes.begin(stamp)
 
     @property
     def stats(self) -> Stats:
@@ -99,7 +109,7 @@ class RobotMemory:
 
     def observe(self, message: MemorySegment) -> None:
         """What any node observes."""
-        self._remember([(message.id, message.kind, message.text)])
+        self._remember(lambda: [(message.id, message.kind, message.text)])
 
     def hear(self, message: TextDelta) -> None:
         """What the robot says."""
@@ -108,20 +118,25 @@ class RobotMemory:
             self._answers[message.stream] = answer
         elif message.reason == 'eos':
             stamp = conversions.nanoseconds(message.header.stamp)
-            self._remember(self._notes.hear(message.query, answer, stamp))
+            self._remember(lambda: self._notes.hear(message.query, answer, stamp))
 
     def tell(self, instruction: str, stamp: int) -> None:
         """What the robot is told, at ns of the ROS clock; again: nothing changes."""
-        self._remember(self._notes.tell(instruction, stamp))
+        self._remember(lambda: self._notes.tell(instruction, stamp))
 
     def follow(self, message: MissionState) -> None:
         """How its mission stands: while one runs, the mission says what is seen."""
         stamp = conversions.nanoseconds(message.header.stamp)
-        self._notes.follow_mission(message.running, stamp)
 
-    def _remember(self, drafts: list[Draft]) -> None:
+        def followed() -> list[Draft]:
+            self._notes.follow_mission(message.running, stamp)
+            return []
+
+        self._remember(followed)
+
+    def _remember(self, noted: Callable[[], list[Draft]]) -> None:
         try:
-            if drafts:
+            if drafts := noted():
                 self._planning.upsert(*drafts)
                 self.changed = True
         except MemoryFault as fault:
@@ -129,8 +144,11 @@ class RobotMemory:
 
     def advance(self) -> None:
         """A step of the world has passed."""
-        if self._planning.advance():
-            self.changed = True
+        try:
+            if self._planning.advance():
+                self.changed = True
+        except MemoryFault as fault:
+            self._warn('advance', f'a step of the world was not noted: {fault}')
 
     def precompute(self) -> None:
         """Some KV that is missing, unless a plan is being made."""

@@ -13,17 +13,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import MISSING, fields
 from typing import TypeVar
 
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.load import load_policy
 from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.memories import Memories
+from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
 T = TypeVar('T')
-PREFIX = 'engine.'
+PREFIX, MEMORY = 'engine.', 'memory.'
 
 
 def command() -> argparse.ArgumentParser:
@@ -38,6 +42,9 @@ def command() -> argparse.ArgumentParser:
     )
     _add(parser.add_argument_group('server'), ServerConfig, '')
     _add(parser.add_argument_group('scheduling'), SchedulingConfig, '')
+    memory = parser.add_argument_group('memory')
+    for part in (MemoryConfig, MemoryParams, PlanningConfig):
+        _add(memory, part, MEMORY)
     _add(parser.add_argument_group('engine'), ServedEngineConfig, PREFIX)
     return parser
 
@@ -54,6 +61,9 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     try:
         config = _read(ServerConfig, '', given)
         scheduling = _read(SchedulingConfig, '', given)
+        memory = tuple(
+            _read(p, MEMORY, given) for p in (MemoryConfig, MemoryParams, PlanningConfig)
+        )
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
         if config.api_keys or config.certificate:
@@ -64,7 +74,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         )
         embodiment.check(policy.config)
         with LocalEngine(policy, settings, print) as local:
-            _serve(local, config, scheduling, embodiment, wait or _signalled)
+            _serve(local, config, scheduling, memory, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
@@ -75,6 +85,7 @@ def _serve(
     local: LocalEngine,
     config: ServerConfig,
     scheduling: SchedulingConfig,
+    memory: tuple[MemoryConfig, MemoryParams, PlanningConfig],
     embodiment: Embodiment,
     wait: Callable[[], object],
 ) -> None:
@@ -87,7 +98,9 @@ def _serve(
         config.all_capsules_mib,
         scheduling=scheduling,
     )
-    server = PolicyServer(config, sessions, embodiment.contract)
+    planner = embodiment.contract.language.planner
+    memories = Memories.of(*memory, planner, local.device, sessions.slack, local.engine.kv.plane)
+    server = PolicyServer(config, sessions, embodiment.contract, memories)
     local.hear = sessions.hear
     sessions.start()
     if config.api_keys or config.certificate:
@@ -99,6 +112,8 @@ def _serve(
         wait()
     finally:
         server.stop()
+        if memories is not None:
+            memories.close()
         sessions.stop()
 
 

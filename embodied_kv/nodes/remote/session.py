@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.mission import Mission
 from embodied_kv.nodes.missions.calls import Calls
@@ -26,14 +25,6 @@ class RemoteMission(Mission):
 
     on_engine = False
     calls = staticmethod(partial(Calls, at_once=lambda: 1))
-
-    @property
-    def autostart(self) -> bool:
-        """Return False where the contract has a planner: no memory plans here."""
-        planner = self.params.read(SuiteParams).embodiment().contract.language.planner
-        if planner and super().autostart:
-            self.log_info('planner', f'mission stays unconfigured: no planner {planner} is here')
-        return not planner and super().autostart
 
     def find_host(self) -> RemoteHost:
         return remote_host(self)

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import TimeoutError as Late
 
 import torch
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.errors import ErrorCode, failure_code
+from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.serving.remote_policy.connection import RemotePolicy, Reply, Unanswered
+from embodied_kv.serving.remote_policy.answered import answered
+from embodied_kv.serving.remote_policy.connection import RemotePolicy, Reply
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.text import shown
 
 SECONDS = 30.0  # that a server has for a capsule
 
@@ -67,7 +66,7 @@ class RemotePart:
         return FrozenPart({'capsule': torch.frombuffer(bytearray(data), dtype=torch.uint8)}, {})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError without the bytes of a capsule, and without a server."""
+        """Raises CapsuleError without the bytes of a capsule."""
         data = frozen.tensors.get('capsule')
         if data is None or data.dtype != torch.uint8 or data.dim() != 1 or not len(data):
             raise CapsuleError(
@@ -75,7 +74,6 @@ class RemotePart:
                 "robot's own",
                 ErrorCode.MISMATCH,
             )
-        self._connected()
 
     def resume(self, frozen: FrozenPart) -> None:
         """The session at the server goes on from there. Raises CapsuleError."""
@@ -87,33 +85,8 @@ class RemotePart:
         """Raises CapsuleError: a policy server does not fork."""
         raise CapsuleError('a policy server forks no capsule', ErrorCode.UNAVAILABLE)
 
-    def _connected(self) -> RemotePolicy:
-        policy = self._policy
-        if policy is None or not policy.is_connected:
-            why = policy.problem if policy else 'the node action is not active'
-            raise CapsuleError(
-                f'the policy server must be connected (got: {why})', ErrorCode.UNAVAILABLE
-            )
-        if policy.extensions is None or not policy.extensions.exports:
-            raise CapsuleError(
-                'the policy server must know capsules that move (got one that does not); use the '
-                'policy server of this package',
-                ErrorCode.UNAVAILABLE,
-            )
-        return policy
-
     def _call(self, request: dict[str, object]) -> Reply:
-        policy = self._connected()
         try:
-            reply = policy.ask(request, SECONDS).result(2 * SECONDS)
-        except (Unanswered, Late) as error:
-            raise CapsuleError(
-                f'the policy server did not answer: {error}', ErrorCode.UNAVAILABLE
-            ) from error
-        if 'error' in reply:
-            code = reply.get('error_code')
-            raise CapsuleError(
-                f'the policy server refused it: {shown(reply["error"], 300)}',
-                failure_code(code if isinstance(code, int) else 0),
-            )
-        return reply
+            return answered(self._policy, 'exports', request, SECONDS)
+        except CodedError as error:
+            raise CapsuleError(str(error), error.code) from error

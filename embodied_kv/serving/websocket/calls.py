@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
 from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, text
 from embodied_kv.text import shown
 
-INFER, LOOK, ASK = 'infer', 'look', 'ask'
+INFER, LOOK, ASK, MEMORY = 'infer', 'look', 'ask', 'memory'
 SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET = VERBS = (
     'snapshot',
     'restore',
@@ -27,13 +27,15 @@ SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET = VERBS = (
     'import',
     'reset',
 )
-ENDPOINTS = INFER, LOOK, ASK, *VERBS
+ENDPOINTS = INFER, LOOK, ASK, MEMORY, *VERBS
 ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # of a chunk, at most
 TOKENS = 4096
 ROUNDS = 2**53  # of a session: as many as a float64 counts
 CHARACTERS = 4096  # of a question
+SEGMENTS = 256  # of a request
+ALL = 2**32 - 1  # segments, as many as a query may ask for
 EXECUTION = {'round', 'start', 'end', 'remaining'}  # what a client states of an execution
 
 
@@ -48,7 +50,8 @@ class Call:
     passed when the chunk takes over. question, max_tokens: of `ask`; about: the session
     whose newest chunk is asked about, '' for this one; evict: whether the answer may end another
     one of that session. name: of a capsule, ''
-    for one that is made up, or for the newest. capsule: the bytes of one. horizon: how much of
+    for one that is made up, or for the newest. capsule: the bytes of one. memory, verb,
+    given: a memory, a verb of it, and what the verb is given. horizon: how much of
     the chunk is executed; None: the client decides. execution: the newest one that the client
     knows of.
     """
@@ -66,6 +69,9 @@ class Call:
     max_tokens: int = 32
     name: str = ''
     capsule: bytes = b''
+    memory: str = ''
+    verb: str = ''
+    given: Mapping[str, object] = field(default_factory=dict)
     horizon: execution_horizon.Policy | None = None
     execution: LastExecution | None = None
 
@@ -86,6 +92,10 @@ def read(request: Mapping[str, object]) -> Call:
     endpoint = _endpoint('endpoint', found.get('endpoint', INFER))
     keys = OF_ALL | KEYS[endpoint]
     wishes = {name: parse(key, found[key]) for key, (name, parse) in keys.items() if key in found}
+    if endpoint == MEMORY:
+        if missing := [key for key in ('memory', 'verb') if key not in found]:
+            raise Refused(f'{missing[0]} is missing')
+        wishes['given'] = _given(wishes['verb'], found.get('given', {}))
     return Call(endpoint, **wishes)
 
 
@@ -155,6 +165,27 @@ def _text(key: str, value: object) -> str:
     return text(key, value, CHARACTERS)
 
 
+def _verb(key: str, value: object) -> str:
+    if not isinstance(value, str) or value not in GIVEN:
+        raise Refused(f'{key} is {shown(value)!r}: there are {", ".join(GIVEN)}')
+    return value
+
+
+def _given(verb: str, given: object) -> dict[str, object]:
+    """What a verb of a memory is given: all of its keys, and no others."""
+    known = GIVEN[verb]
+    if not isinstance(given, Mapping) or given.keys() != known.keys():
+        raise Refused(f'given must be a map of {", ".join(known) or "nothing"} for {verb}')
+    return {key: parse(f'given.{key}', given[key]) for key, parse in known.items()}
+
+
+def _segments(key: str, value: object) -> list[tuple[str, ...]]:
+    is_list = isinstance(value, list) and 0 < len(value) <= SEGMENTS
+    if not is_list or not all(isinstance(one, list) and len(one) == 3 for one in value):
+        raise Refused(f'{key} must be a list of 1 to {SEGMENTS} times [id, kind, text]')
+    return [tuple(_text(key, part) for part in one) for one in value]
+
+
 def _capsule(key: str, value: object) -> bytes:
     if not isinstance(value, bytes) or not value:
         raise Refused(f'{key} must be the bytes that `export` returned')
@@ -186,6 +217,7 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
         'execution': ('execution', _execution),
     },
     LOOK: {},
+    MEMORY: {'memory': ('memory', _id), 'verb': ('verb', _verb)},
     ASK: {
         'question': ('question', _text),
         'about': ('about', _id),
@@ -197,4 +229,19 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
     EXPORT: NAME,
     IMPORT: NAME | {'capsule': ('capsule', _capsule)},
     RESET: {},
+}
+GIVEN = {  # of each verb of a memory: its keys, and what reads them
+    'upsert': {'segments': _segments},
+    'remove': {'id': _text},
+    'query': {'question': _text, 'count': _count(0, ALL), 'kind': _text},
+    'plan': {
+        'question': _text,
+        'tokens': _count(0, ALL),
+        'count': _count(0, ALL),
+        'method': _text,
+    },
+    'stats': {},
+    'advance': {},
+    'warm': {'units': _count(0, 1000)},
+    'tasks': {},
 }

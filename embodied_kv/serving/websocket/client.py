@@ -24,9 +24,12 @@ from websockets.frames import CloseCode
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.errors import ErrorCode, code_of
+from embodied_kv.kv.plane import OverBudget
 from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.in_time import TimedObservation
+from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -58,8 +61,10 @@ class Replaced(Left):
 
 @dataclass(frozen=True, eq=False)
 class Serving:
-    """What all clients share. work: runs what takes a moment. waits: what may wait for long.
+    """What all clients share.
 
+    work: runs what takes a moment. waits: what may wait for long. plans: what memories are asked;
+    memories: None where none are kept.
     holds: who holds which session. clients: all of them. draining: set once the server ends.
     """
 
@@ -71,6 +76,8 @@ class Serving:
     metrics: Metrics
     work: Executor
     waits: Executor
+    plans: Executor
+    memories: Memories | None
     draining: threading.Event
     holds: dict[str, Hold] = field(default_factory=dict)
     clients: set[Client] = field(default_factory=set)
@@ -165,7 +172,7 @@ class Client:
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
-        except (Refused, CapsuleError) as error:
+        except (Refused, CapsuleError, MemoryFault) as error:
             outcome, text, code = 'refused', reason(error), code_of(error)
             forget(error)
         except TimeoutError as error:
@@ -218,6 +225,8 @@ class Client:
         return request
 
     async def _answer(self, call: Call, request: Reply, began: float) -> Reply:
+        if call.endpoint == calls.MEMORY:
+            return await self._remember(call)
         if call.endpoint == calls.ASK and call.about:
             return await self._ask(self._hold.named(call.about), call)
         session = await self._hold.take(call.session)
@@ -238,6 +247,20 @@ class Client:
             said = await self._elsewhere(self._serving.waits, verbs[call.endpoint])
         state = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
         return state | said
+
+    async def _remember(self, call: Call) -> Reply:
+        serving = self._serving
+        if serving.memories is None:
+            raise Refused('this server keeps no memory: start it with memory.enabled: true')
+        name = self._hold.named(call.memory)
+        try:
+            return await self._elsewhere(
+                serving.plans, serving.memories.call, name, call.verb, call.given
+            )
+        except (MemoryFault, Refused):
+            raise
+        except (ValueError, OverBudget) as error:
+            raise Refused(str(error)) from error
 
     def _reset(self, session: Session) -> Reply:
         self._serving.sessions.reset(session)

@@ -104,7 +104,8 @@ class Extensions:
     reply `refused` in place of a closed connection. executions: whether a request may name an
     `execution_horizon` and report an `execution`. words: whether `ask` also takes the
     contract's prompts, and `about` another session, and whether there is `look`. exports: whether
-    there are `export` and `import`. Older servers do not send the fields that have a default.
+    there are `export` and `import`. memory: whether it keeps memories. Older servers do not send
+    the fields that have a default.
     """
 
     chunk_size: int
@@ -122,6 +123,7 @@ class Extensions:
     executions: bool = False
     words: bool = False
     exports: bool = False
+    memory: bool = False
 
     @classmethod
     def of(
@@ -135,6 +137,7 @@ class Extensions:
         executions: bool = False,
         words: bool = False,
         exports: bool = False,
+        memory: bool = False,
     ) -> Extensions:
         """Of a server on such an engine. questions: whether the contract says that it may ask."""
         return cls(
@@ -153,6 +156,7 @@ class Extensions:
             executions=executions,
             words=words,
             exports=exports,
+            memory=memory,
         )
 
     @property

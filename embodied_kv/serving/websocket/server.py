@@ -17,6 +17,7 @@ from contextlib import suppress
 from websockets.asyncio.server import Server, serve
 
 from embodied_kv.robots.contract import Contract
+from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.websocket.client import Client, Serving
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.dialect import Dialect
@@ -29,6 +30,7 @@ from embodied_kv.serving.websocket.sessions import Sessions
 from embodied_kv.serving.websocket.visitor import Visitor
 from embodied_kv.text import LINE, shown
 
+PLANS = 16  # that memories make at a time; others wait
 WORKERS = 2  # that read pictures, and resize them: neither loop nor engine waits for a large one
 OPENING_SECONDS = 10.0  # of a handshake
 PING_SECONDS = 20.0
@@ -48,12 +50,19 @@ class PolicyServer(threading.Thread):
     that is taken.
     """
 
-    def __init__(self, config: ServerConfig, sessions: Sessions, contract: Contract) -> None:
+    def __init__(
+        self,
+        config: ServerConfig,
+        sessions: Sessions,
+        contract: Contract,
+        memories: Memories | None = None,
+    ) -> None:
         super().__init__(name='policy server', daemon=True)
         self._config, self._contract = config, contract
         self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
+        self._plans = ThreadPoolExecutor(PLANS, 'policy server, memories')
         self._draining, self._certificate = threading.Event(), config.tls()
         self._gate = Gate(
             config,
@@ -77,6 +86,8 @@ class PolicyServer(threading.Thread):
             self._metrics,
             self._work,
             self._waits,
+            self._plans,
+            memories,
             self._draining,
         )
         self._listening: Future[int] = Future()
@@ -97,6 +108,7 @@ class PolicyServer(threading.Thread):
             executions=True,
             words=True,
             exports=True,
+            memory=self._serving.memories is not None,
         )
         self._serving.metadata.update(told.metadata)
         super().start()
@@ -120,7 +132,7 @@ class PolicyServer(threading.Thread):
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._ending.set)
         self.join()
-        for workers in (self._work, self._waits):
+        for workers in (self._work, self._waits, self._plans):
             workers.shutdown(cancel_futures=True)
         self._probes.stop()
 

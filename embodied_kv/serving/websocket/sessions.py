@@ -35,6 +35,7 @@ from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.slack import Slack
 from embodied_kv.serving.websocket.answers import Answers, Text
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 from embodied_kv.serving.websocket.config import MIB
@@ -90,6 +91,7 @@ class Sessions:
         # named ones, the newest last, by tenant
         self._ended: dict[str, OrderedDict[str, Session]] = {'': OrderedDict()}
         self._numbers = itertools.count(1)
+        self.slack = Slack(lambda now: self._server.slack(HERE, now))  # of chunks
         order = scheduling or SchedulingConfig()
         self._server = FleetServer(
             Dispatcher(
@@ -98,7 +100,7 @@ class Sessions:
             {HERE: self._serve},
             self._deliver,
             robot_timeout=math.inf,  # connections say who has gone
-            on_idle=device.wake,
+            on_idle=self._on_idle,
             on_vanished=self._vanished,
         )
 
@@ -316,6 +318,10 @@ class Sessions:
     def _account(self, robot: str) -> Hashable:
         session = self._open.get(robot)
         return robot if session is None else session.account
+
+    def _on_idle(self) -> None:
+        self._device.wake()
+        self.slack.opened()
 
     def _vanished(self, robot: str) -> None:
         """No batch from here on has it: its row goes after those that have."""
