@@ -28,6 +28,7 @@ from embodied_kv.serving.websocket.sessions import Sessions
 
 T = TypeVar('T')
 PREFIX, MEMORY = 'engine.', 'memory.'
+KEPT = MemoryConfig, MemoryParams, PlanningConfig
 
 
 def command() -> argparse.ArgumentParser:
@@ -43,7 +44,7 @@ def command() -> argparse.ArgumentParser:
     _add(parser.add_argument_group('server'), ServerConfig, '')
     _add(parser.add_argument_group('scheduling'), SchedulingConfig, '')
     memory = parser.add_argument_group('memory')
-    for part in (MemoryConfig, MemoryParams, PlanningConfig):
+    for part in KEPT:
         _add(memory, part, MEMORY)
     _add(parser.add_argument_group('engine'), ServedEngineConfig, PREFIX)
     return parser
@@ -61,9 +62,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     try:
         config = _read(ServerConfig, '', given)
         scheduling = _read(SchedulingConfig, '', given)
-        memory = tuple(
-            _read(p, MEMORY, given) for p in (MemoryConfig, MemoryParams, PlanningConfig)
-        )
+        memory = tuple(_read(part, MEMORY, given) for part in KEPT)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
         if config.api_keys or config.certificate:

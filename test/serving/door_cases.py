@@ -161,7 +161,7 @@ class RawClient:
 class Door:
     """A policy server that listens, what it serves with, and how to reach it."""
 
-    def __init__(self, robot, config, engine, resize, scheduling):
+    def __init__(self, robot, config, engine, resize, scheduling, memory=None):
         self.robot = Embodiment.load(robot)
         policy = Policy.random(self.robot.adapted(TINY), seed=1)
         if resize is not None:
@@ -178,7 +178,10 @@ class Door:
         self._listeners.append(self.sessions.hear)
         self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
-        self.server = PolicyServer(ServerConfig(**settings), self.sessions, self.robot.contract)
+        self.memories = memory and memory(self.device, self.sessions.slack, self.engine.kv.plane)
+        self.server = PolicyServer(
+            ServerConfig(**settings), self.sessions, self.robot.contract, self.memories
+        )
         self.port = self.server.start()
 
     def _hear(self, deltas):
@@ -190,13 +193,15 @@ class Door:
 
     def stop(self):
         self.server.stop()
+        if self.memories:
+            self.memories.close()
         self.sessions.stop()
         self.device.stop()
 
 
 @contextmanager
-def door(robot='libero', engine=None, resize=None, scheduling=None, **config):
-    opened = Door(robot, config, engine or {}, resize, scheduling)
+def door(robot='libero', engine=None, resize=None, scheduling=None, memory=None, **config):
+    opened = Door(robot, config, engine or {}, resize, scheduling, memory)
     try:
         yield opened
     finally:

@@ -1,0 +1,103 @@
+"""Without a model a robot remembers and plans by its policy server, as with a planner of its own."""
+
+from pathlib import Path
+
+import pytest
+from memory_suite import QUESTION, TABLE, call, done, parameters, segments, texts
+from remote_suite import PATIENCE, PlainServer, actions, door
+
+from embodied_kv.errors import ErrorCode
+from embodied_kv.nodes.remote.memory import RemoteMemory
+from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.robot_folder import MemoryParams
+from embodied_kv.serving.memories import Memories
+
+
+def kept(folder, rows=2, **more):
+    """Makes the memories of a server, with a planner of random weights."""
+    given = parameters(folder, **more)
+    own = {n: given.pop(n) for n in ('folder', 'planner', 'precompute', 'step_seconds')}
+    params, config = MemoryParams(**own), PlanningConfig(**given)
+
+    def made(device, slack, plane):
+        return Memories(Path(params.planner), params, config, rows, device, slack, plane)
+
+    return made
+
+
+def remembering(robot, opened, **more):
+    options = {'server__reply_seconds': PATIENCE, 'preset': 'tiny', 'step_seconds': 0.0}
+    options |= {'server__address': f'ws://127.0.0.1:{opened.port}', 'precompute': False}
+    node = robot.up(RemoteMemory, **options | more)
+    robot.until(lambda: node._server.policy.is_connected, show=False)
+    return node
+
+
+def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
+    with door('tabletop', memory=kept(tmp_path)) as opened:
+        remembering(robot, opened)
+        made = done(robot, 'upsert', segments=segments(*TABLE))
+        assert (made.changed, made.lost) == (3, 0)
+        found = done(robot, 'query', question='green ball', segments=1)
+        assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
+        changed = segments(('red cube', 'object', 'red cube: gone'))
+        assert done(robot, 'upsert', segments=changed).segments[0].version == 2
+        assert 'red cube is forgotten' in done(robot, 'remove', id='red cube').message
+        assert texts(robot).keys() == {'blue bin', 'green ball'}
+        folder = robot.namespace.strip('/').replace('/', '.')
+        assert (tmp_path / 'memory' / folder).is_dir()
+
+
+def test_a_plan_is_that_of_a_planner_of_its_own(robot, tmp_path):
+    with door('tabletop', memory=kept(tmp_path)) as opened:
+        node = remembering(robot, opened)
+        done(robot, 'upsert', segments=segments(*TABLE))
+        first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
+        assert first.text == second.text and (first.fresh, second.fresh) == (3, 0)
+        assert sorted(second.segments) == sorted(id for id, *_ in TABLE)
+        assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
+        stats = done(robot, 'stats')
+        assert (stats.segments, stats.units_kept, stats.plans) == (3, 3, 2)
+        assert node.report()[1] == 'memory: 3 segments'
+
+
+def test_what_it_learnt_is_there_after_the_server_was_replaced(robot, tmp_path):
+    with door('tabletop', memory=kept(tmp_path)) as opened:
+        node = remembering(robot, opened)
+        done(robot, 'upsert', segments=segments(*TABLE))
+        port = opened.port
+    assert call(robot, 'query').error_code == ErrorCode.UNAVAILABLE
+    with door('tabletop', memory=kept(tmp_path), port=port):
+        robot.until(lambda: node._server.policy.is_connected, show=False)
+        assert texts(robot).keys() == {id for id, *_ in TABLE}
+
+
+def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
+    with door('tabletop', memory=kept(tmp_path)) as opened:
+        remembering(robot, opened)
+        wrong = call(robot, 'upsert', segments=segments(('x', 'thing', 'a thing')))
+        assert not wrong.success and "no kind 'thing'" in wrong.message
+        assert not call(robot, 'plan', question=' ').success
+        assert not call(robot, 'remove', id='nothing').success
+        assert done(robot, 'stats').segments == 0
+
+
+@pytest.mark.parametrize('ours', [True, False])
+def test_a_server_without_memory_is_named(robot, ours):
+    with door('tabletop') as mine, PlainServer(lambda request: actions(7)) as plain:
+        node = remembering(robot, mine if ours else plain)
+        answer = call(robot, 'query')
+        assert not answer.success and 'must offer memory' in answer.message
+        assert answer.error_code == ErrorCode.UNAVAILABLE
+        assert 'must offer memory' in node.report()[1]
+
+
+def test_more_memories_than_rows_are_refused(robots, tmp_path):
+    with door('tabletop', memory=kept(tmp_path, rows=1)) as opened:
+        first, second = robots(), robots()
+        remembering(first, opened)
+        done(first, 'upsert', segments=segments(*TABLE))
+        remembering(second, opened)
+        refused = call(second, 'query')
+        assert refused.error_code == ErrorCode.NO_ROOM and 'planner_rows' in refused.message
+        assert texts(first).keys() == {id for id, *_ in TABLE}
