@@ -1,4 +1,4 @@
-"""Without a model a robot remembers and plans by its policy server, as with a planner of its own."""
+"""Without a model a robot remembers and plans by its policy server as by its own planner."""
 
 from pathlib import Path
 
