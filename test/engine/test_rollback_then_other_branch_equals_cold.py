@@ -6,6 +6,7 @@ from capsule_sessions import begin, capsules_of, go_on
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.engine_part import EnginePart
 
 
 def ask(engine, stream, question):
@@ -54,6 +55,6 @@ def test_the_boundary_of_another_session_is_refused(make_engine, observe):
     engine = make_engine()
     registry = Registry(fingerprint(engine))
     begin(engine, observe(1, robot='left'))
-    capsules_of(engine, registry, robot='left').snapshot('left-one')
+    capsules_of(engine, registry, EnginePart(engine, 'left')).snapshot('left-one')
     with pytest.raises(CapsuleError, match='rolls back to its own boundaries only'):
-        capsules_of(engine, registry, robot='right').rollback('left-one')
+        capsules_of(engine, registry, EnginePart(engine, 'right')).rollback('left-one')

@@ -26,9 +26,9 @@ def at(opened):
     return {'server__address': f'ws://127.0.0.1:{opened.port}'}
 
 
-def call(robot, kind, name, **fields):
+def call(robot, kind, service, **fields):
     robot.show()
-    return robot.call(kind, name, **fields)
+    return robot.call(kind, service, **fields)
 
 
 def test_a_rollback_takes_the_server_back_to_the_round_of_the_snapshot(robot, tmp_path):
@@ -53,7 +53,7 @@ def test_a_capsule_on_disk_is_restored_at_another_server(robot, tmp_path):
         made = call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home', tier='disk')
         assert made.success, made.message
         port = opened.port
-    gone = call(robot, CapsuleRestore, 'capsule/restore', name='home')
+    gone = call(robot, CapsuleRollback, 'capsule/rollback', name='home')
     assert not gone.success and gone.error_code == ErrorCode.UNAVAILABLE, gone.message
     count = fresh(robot)
     with door('tabletop', port=port) as opened:

@@ -9,6 +9,7 @@ from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes import robot_memory
 from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.planning import robot_folder
 from embodied_kv.planning.notes import HEARD
 from embodied_kv.srv import MemoryPlan, MemoryStats
 
@@ -188,7 +189,7 @@ def test_without_a_planner_the_fleet_serves_and_says_why(fleet, tmp_path, monkey
     def missing(name):
         raise ValueError(f"no planner '{name}' comes with this package: train one")
 
-    monkeypatch.setattr(robot_memory, 'bundled_planner', missing)
+    monkeypatch.setattr(robot_folder, 'bundled_planner', missing)
     node = fleet.up(memory=True, capsules=False, language=False)
     assert node._memory is None
     assert 'memory stays unconfigured: no planner' in capfd.readouterr().err

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import CancelledError, Future
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
@@ -27,7 +26,7 @@ from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.nodes.action import Action, ActionParams
-from embodied_kv.nodes.common.lifecycle_node import WARN, InvalidHandle
+from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.control.session_parts import InstructionPart
@@ -43,7 +42,7 @@ from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
-PATIENCE = 2.0  # s in which the node's thread looks
+RECENT = 1.0  # s in which a moment is the present for a capsule
 WAYS = 10  # requests by which the way to the server and back is known
 SHORTEST = 1e-3  # s of a deadline that a server is told
 UNSURE = (
@@ -95,6 +94,7 @@ class RemoteAction(Action):
         self._remote = self._server_params.read(RemoteParams)
         self._asked: _Asked | None = None
         self._timing: RequestTiming | None = None  # where requests follow executions
+        self._seen: SyncedMoment | None = None  # the newest moment that was looked at
         self._setup_commands(self.params.read(ActionParams))
         self._frames = ObservationBuffer(self, self._told)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
@@ -172,13 +172,10 @@ class RemoteAction(Action):
 
     def _scene(self) -> SceneSummary | None:
         """What the robot sees and feels now; None where it sees nothing."""
-        with suppress(InvalidHandle, TimeoutError):
-            return self.submit(self._see).result(PATIENCE)
-        return None
-
-    def _see(self) -> SceneSummary | None:
-        moment = self._frames.newest()
-        pixels = None if moment is None else self._frames.pixels(moment)
+        moment = self._seen
+        if moment is None or self._world.now() - moment.taken > RECENT:
+            return None
+        pixels = self._frames.pixels(moment)
         if pixels is None:
             return None
         images = {view: thumbnail(image) for view, image in pixels.items()}
@@ -199,6 +196,8 @@ class RemoteAction(Action):
         if now < before:
             self._begin_anew()
             self._restart_requests()
+        if self.host.session(self.robot).sight.is_watched:
+            self._seen = self._frames.newest()
         if self._asked is not None:
             return
         policy, instruction, timing = self._server.policy, self._frames.instruction, self._timing
@@ -215,6 +214,7 @@ class RemoteAction(Action):
         if moment is None:
             self.warn_throttled('no frame', f'nothing to ask with: {self._frames.waits}')
             return
+        self._seen = moment
         request = self._server.observed(self._frames, moment)
         if request is None:
             return
