@@ -1,13 +1,13 @@
 """A node's measured joints: plausible positions, and the reason where there are none."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
-import rclpy
 from observation_suite import joints as publisher_of
-from sensor_msgs.msg import JointState
 
 from embodied_kv.control.of_contract import limits_of
-from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.robots.embodiment import Embodiment
@@ -15,6 +15,25 @@ from embodied_kv.robots.embodiment import Embodiment
 ROBOT = Embodiment.load('tabletop')
 PLACE = dict.fromkeys(ROBOT.axes, 0.02)
 MS = 1_000_000
+PUBLISH = """
+import sys
+import threading
+import rclpy
+from sensor_msgs.msg import JointState
+from embodied_kv.nodes.common import qos
+
+namespace, *axes = sys.argv[1:]
+rclpy.init()
+node = rclpy.create_node('left_running', namespace=namespace)
+publisher = node.create_publisher(JointState, 'joint_states', qos.JOINTS)
+over, state = threading.Event(), JointState(name=axes, position=[1.0] * len(axes))
+threading.Thread(target=lambda: sys.stdin.read() or over.set()).start()
+while not over.wait(0.005):
+    state.header.stamp = node.get_clock().now().to_msg()
+    publisher.publish(state)
+node.destroy_node()
+rclpy.shutdown()
+"""
 
 
 class Arm(SuiteNode):
@@ -77,17 +96,11 @@ def test_one_joint_that_is_not_a_number_is_unknown_alone(robot, arm):
 
 
 def test_second_publisher_is_named_and_the_first_one_counts_again_later(robot, arm):
-    context = rclpy.Context()
-    rclpy.init(context=context)
-    other = rclpy.create_node('left_running', namespace=robot.namespace, context=context)
-    others = JointState(name=list(ROBOT.axes), position=[1.0] * len(ROBOT.axes))
-    publisher = other.create_publisher(JointState, 'joint_states', qos.JOINTS)
-    robot.until(lambda: publisher.get_subscription_count(), show=False)
+    words = [sys.executable, '-c', PUBLISH, robot.namespace, *ROBOT.axes]
+    other = subprocess.Popen(words, stdin=subprocess.PIPE)
 
     def contradicted():
-        stamp = robot.now()
-        sent(robot, arm, stamp)
-        publisher.publish(robot.stamped(others, stamp + MS))
+        sent(robot, arm)
         return f'{robot.namespace}/left_running' in arm.joints.problem()
 
     robot.until(contradicted, show=False)
@@ -98,7 +111,7 @@ def test_second_publisher_is_named_and_the_first_one_counts_again_later(robot, a
     for _ in range(10):
         contradicted()
     assert arm.joints.problem()
-    other.destroy_node()
-    rclpy.shutdown(context=context)
+    other.stdin.close()
+    assert other.wait(60) == 0
     robot.until(lambda: sent(robot, arm) and not arm.joints.problem(), show=False)
     np.testing.assert_allclose(arm.joints.now().position, 0.02)

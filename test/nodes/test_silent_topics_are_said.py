@@ -1,11 +1,11 @@
 """A topic on which nothing arrives: its name, its type, and what ROS knows about it."""
 
-import pytest
-import rclpy
-from observation_suite import compressed, description, joints, observer, view
-from sensor_msgs.msg import Image
+import subprocess
+import sys
 
-from embodied_kv.nodes.common import qos
+import pytest
+from observation_suite import compressed, description, joints, observer, view
+
 from embodied_kv.nodes.observation import unheard
 from embodied_kv.nodes.observation.description import JointInput
 
@@ -31,19 +31,32 @@ def said(robot, node, capfd, monkeypatch):
     return dict(line.split(start)[1].split(' for 0 s: ') for line in lines)
 
 
+PUBLISH = """
+import sys
+import rclpy
+from sensor_msgs.msg import Image
+from embodied_kv.nodes.common import qos
+
+rclpy.init()
+node = rclpy.create_node('stranger', namespace=sys.argv[1])
+node.create_publisher(Image, 'camera/wrist/compressed', qos.SENSOR)
+sys.stdin.read()
+node.destroy_node()
+rclpy.shutdown()
+"""
+
+
 @pytest.fixture
 def stranger(robot):
-    """A node of another process, as far as DDS can tell: here a topic has one type."""
-    context = rclpy.Context()
-    rclpy.init(context=context)
-    node = rclpy.create_node('stranger', namespace=robot.namespace, context=context)
-    yield node
-    node.destroy_node()
-    rclpy.shutdown(context=context)
+    """A process that publishes images where compressed ones are read."""
+    words = [sys.executable, '-c', PUBLISH, robot.namespace]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    yield process
+    process.stdin.close()
+    assert process.wait(60) == 0
 
 
 def test_of_each_topic_the_reason_is_said(robot, node, stranger, capfd, monkeypatch):
-    stranger.create_publisher(Image, 'camera/wrist/compressed', qos.SENSOR)
     for topic in ('camera/wrist/compressed', 'camera/front/image', 'joint_states'):
         robot.until(lambda t=topic: node.count_publishers(t), show=False)
     silent = 'somebody publishes there, but sends nothing'
