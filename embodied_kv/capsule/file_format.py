@@ -40,7 +40,7 @@ def packed(capsule: Capsule) -> bytes:
 def unpacked(data: bytes, fingerprint: str) -> Capsule:
     """Return the capsule of `packed` bytes, in host memory that is its own.
 
-    fingerprint: of whoever asks. Raises CapsuleError for a capsule of another engine, and for
+    fingerprint: of the engine here. Raises CapsuleError for a capsule of another engine, and for
     bytes that are no capsule.
     """
     with os.fdopen(os.memfd_create('capsule', os.MFD_CLOEXEC), 'w+b', buffering=0) as stream:
@@ -57,7 +57,7 @@ def unpacked(data: bytes, fingerprint: str) -> Capsule:
 def read(stream: BinaryIO, fingerprint: str, name: str = '') -> Capsule:
     """Return the capsule of a stream, in host memory that is its own.
 
-    fingerprint: of whoever asks. Where the capsule has another, no byte of its tensors is read.
+    fingerprint: of the engine here. Where the capsule has another, no byte of its tensors is read.
     name: that it must have; '' for any. Raises CapsuleError, of which the name of the stream is
     the subject.
     """

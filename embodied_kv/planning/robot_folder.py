@@ -1,6 +1,6 @@
 """The memory of one robot on the disk, and the planner that plans with it.
 
-Knows folders, parameters and contracts. Does not know ROS, nor who asks.
+Knows folders and parameters. Does not know ROS.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ SENT += 'retries', 'hops', 'seconds_fresh', 'seconds_first_token', 'seconds'  # 
 
 @dataclass(eq=False)
 class _Memory:
-    """planning: open until `close`. plans: held by whoever plans or computes ahead."""
+    """planning: open until `close`. plans: held while it plans or computes ahead."""
 
     planning: Planning
     close: Callable[[], None]
@@ -67,7 +67,7 @@ class Memories:
         self._encoder, self._plane = encoder(params.encoder), plane
         self._rows = PlannerRows(self._planner.model, rows)
         self._most = rows
-        self._lock = threading.Lock()  # over who is there
+        self._lock = threading.Lock()  # over `_open`
         self._open: dict[str, _Memory] = {}
         plane.join(self._rows)
 
@@ -102,16 +102,24 @@ class Memories:
         self._plane.leave(self._rows)
 
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
-        """Return what a verb of VERBS says of the memory of that name, in plain values.
+        """Return the result of a verb of VERBS on the memory of that name, in plain values.
 
         Raises ValueError, MemoryFault.
         """
         memory = self._enter(name)
         try:
-            if verb in ('plan', 'warm'):
-                with memory.plans:
-                    return VERBS[verb](memory.planning, **given)
-            return VERBS[verb](memory.planning, **given)
+            if verb not in ('plan', 'warm'):
+                return VERBS[verb](memory.planning, **given)
+            # No request waits here: a client that comes again would hold a worker each time.
+            if not memory.plans.acquire(blocking=False):
+                raise MemoryFault(
+                    'a memory must make one plan at a time (got another one); wait for that plan',
+                    ErrorCode.NO_ROOM,
+                )
+            try:
+                return VERBS[verb](memory.planning, **given)
+            finally:
+                memory.plans.release()
         finally:
             with self._lock:
                 memory.users -= 1

@@ -8,7 +8,8 @@ from remote_suite import AXES, PlainServer, acting, actions, door, fresh, source
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES, STOP
 from embodied_kv.serving.websocket.extensions import Extensions
 
-OURS = {'preset': 'tiny', 'server__request_ahead': 1}
+OURS = {'preset': 'tiny', 'server__request_ahead': 1}  # chunks of 6 actions
+AHEAD = {'preset': 'pi05', 'server__request_ahead': 1}  # of 50
 
 
 def address(opened):
@@ -36,7 +37,7 @@ def test_it_executes_as_much_as_the_server_is_sure_of_and_reports_it(robot):
 
 def test_requests_follow_executions_and_not_the_rate(robot):
     with PlainServer(near) as server:
-        acting(robot, server.address, execution_horizon='static:20', rate=20.0, **OURS)
+        acting(robot, server.address, execution_horizon='static:20', rate=20.0, **AHEAD)
         robot.until(lambda: fresh(robot) >= 2)
         began, count = robot.suite[0]._world.now(), len(server.asked)
         robot.until(lambda: len(server.asked) >= count + 2)
@@ -44,9 +45,16 @@ def test_requests_follow_executions_and_not_the_rate(robot):
         assert all('execution' not in request for request in server.asked)
 
 
+def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):
+    with PlainServer(near) as server:  # it sends 50 actions
+        acting(robot, server.address, execution_horizon='whole', **OURS)
+        robot.until(lambda: fresh(robot) >= 2)
+        assert {c.execution_horizon for c in executed(robot)} == {6}
+
+
 def test_the_arm_does_not_stop_within_an_execution(robot):
     with PlainServer(near) as server:
-        acting(robot, server.address, execution_horizon='static:20', stop_after=1, **OURS)
+        acting(robot, server.address, execution_horizon='static:20', stop_after=1, **AHEAD)
         robot.until(lambda: fresh(robot) >= 3)
         first = sources(robot).index(FRESH)
         assert STOP not in sources(robot)[first:]
@@ -97,8 +105,7 @@ def test_a_chunk_without_a_sound_horizon_is_not_executed(robot, wrong):
     server = []
     with PlainServer(judging(server, wrong), TOLD) as opened:
         server.append(opened)
-        options = {'execution_horizon': 'confidence:0.2:3', 'server__request_ahead': 0}
-        node = acting(robot, opened.address, **options)
+        node = acting(robot, opened.address, execution_horizon='confidence:0.2:3', **AHEAD)
         robot.until(lambda: fresh(robot) >= 1)
         assert node.warning_counts['reply'] == 2 and opened.connections == 1
         assert executed(robot)[0].execution_horizon == 20
@@ -115,7 +122,7 @@ def test_no_server_makes_the_robot_execute_more_than_its_own_horizon(robot):
 
 def test_after_a_refused_chunk_the_next_request_does_not_wait_for_its_execution(robot):
     with PlainServer(near) as server:
-        node = acting(robot, server.address, execution_horizon='static:50', **OURS)
+        node = acting(robot, server.address, execution_horizon='static:50', **AHEAD)
         refuse = node._control._refusal
         node._control._refusal = lambda observed, now: 'it is refused'
         robot.until(lambda: len(server.asked) >= 3)  # 50 actions last 5 s
@@ -134,7 +141,7 @@ def test_a_chunk_has_as_long_as_the_arm_still_executes(robot):
     told = Extensions(50, AXES, 0.1, False, True, False, 2).metadata
     with PlainServer(late, told) as server:
         options = {'server__request_ahead': 8, 'execution_horizon': 'static:20', 'rate': 10.0}
-        acting(robot, server.address, **options)
+        acting(robot, server.address, preset='pi05', **options)
         robot.until(lambda: len(asked) >= 3)
         told = [request['deadline_ms'] for request in asked[1:] if 'deadline_ms' in request]
         assert told and max(told) > 200  # a period is 100 ms, and 8 actions are left

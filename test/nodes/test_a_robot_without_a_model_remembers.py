@@ -82,6 +82,18 @@ def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
         assert done(robot, 'stats').segments == 0
 
 
+def test_a_memory_that_plans_refuses_another_plan_and_remembers_meanwhile(robot, tmp_path):
+    with door('tabletop', memory=kept(tmp_path)) as opened:
+        remembering(robot, opened)
+        done(robot, 'upsert', segments=segments(*TABLE))
+        (memory,) = opened.memories._open.values()
+        with memory.plans:
+            refused = call(robot, 'plan', question=QUESTION)
+            assert refused.error_code == ErrorCode.NO_ROOM and 'wait for' in refused.message
+            assert texts(robot).keys() == {id for id, *_ in TABLE}
+        assert done(robot, 'plan', question=QUESTION).tokens
+
+
 @pytest.mark.parametrize('ours', [True, False])
 def test_a_server_without_memory_is_named(robot, ours):
     with door('tabletop') as mine, PlainServer(lambda request: actions(7)) as plain:

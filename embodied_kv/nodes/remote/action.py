@@ -125,6 +125,7 @@ class RemoteAction(Action):
             self._asked = None
         self._instruction = ''  # of the newest request
         self._shown = 0  # stamp of the newest observation that was sent
+        self._seen = None
         if self._by_execution:
             dt = self.host.model.action_dt
             self._timing = RequestTiming(dt, self._remote.request_ahead, math.inf)
@@ -328,10 +329,17 @@ class RemoteAction(Action):
         control.offer(chunk, observed=observed, guide=asked.guide)
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """As of any chunk; how far it is executed by its confidence, the server decides."""
+        """As of any chunk; how far it is executed by its confidence, the server decides.
+
+        Where requests follow executions, no more is executed than a chunk of the preset has, since
+        `stop_after` does not end an execution.
+        """
         made = super()._judged(chunk, deadline)
         if isinstance(self._policy(), execution_horizon.Confidence):
             made = replace(made, execution_horizon=chunk.execution_horizon)
+        if self._by_execution and made.execution_horizon is not None:
+            most = min(made.execution_horizon, self.host.model.chunk_size)
+            made = replace(made, execution_horizon=most)
         return made if chunk.confidence is None else replace(made, confidence=chunk.confidence)
 
     def _executed(self, chunk: ActionChunk, round: int | None, observed: float) -> float:

@@ -1,7 +1,7 @@
 """What a policy server computes for a robot, frozen and resumed: a part of the robot's capsules.
 
 Knows the requests `snapshot`, `export`, `import` and `restore`. Does not know what a capsule of
-the server holds. Whoever calls waits for the server.
+the server holds. Each call waits for the server.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The memory of a robot that its policy server keeps: as `planning.Planning`, by requests.
 
-Knows the endpoint `memory`. Does not know notes or services. Whoever calls waits for the server.
+Knows the endpoint `memory`. Does not know notes or services. Each call waits for the server.
 """
 
 from __future__ import annotations
