@@ -10,7 +10,7 @@ from benchmarks.common.hostile_device import HostileDevice
 from benchmarks.gpu import threads
 from embodied_kv.capsule import registry
 from embodied_kv.engine import loop
-from embodied_kv.session import robot_session
+from embodied_kv.session import engine_part
 
 ARGS = Namespace(device='cpu', dry=True, json=True)
 
@@ -105,7 +105,7 @@ def test_late_streams_differ_only_without_a_wait(monkeypatch):
         assert threads.run(ARGS)['ok']
     waits = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(loop.DeviceThread, '_finish', lambda self: None)
-    monkeypatch.setattr(robot_session, 'Stream', SimpleNamespace(current=lambda _: waits))
+    monkeypatch.setattr(engine_part, 'Stream', SimpleNamespace(current=lambda _: waits))
     with HostileDevice():
         assert differing(threads.run(ARGS)) >= {('frame', 'host'), ('frame', 'disk')}
 
