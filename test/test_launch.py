@@ -19,11 +19,11 @@ ROBOT, FLEET = FILES = [ROOT / 'launch' / f'{name}.launch.py' for name in ('robo
 COMMON = {'params_file', 'sim', 'preset', 'checkpoint', 'autostart', 'respawn', 'log_level'}
 ARGUMENTS = {
     ROBOT: COMMON | {'namespace', 'engine', 'server', 'contract', 'use_sim_time'},
-    FLEET: COMMON | {'robots', 'clients'},
+    FLEET: COMMON | {'robots', 'clients', 'port'},
 }
 STARTED = {
     ROBOT: {'robot', 'remote_robot', 'command_watchdog', 'sim'},
-    FLEET: {'fleet', 'fleet_client', 'command_watchdog', 'sim'},
+    FLEET: {'policy_server', 'remote_robot', 'command_watchdog', 'sim'},
 }
 needs_launch = pytest.mark.skipif(
     not importlib.util.find_spec('launch_ros'),
@@ -98,8 +98,8 @@ def test_it_starts_the_robot_its_watchdog_and_the_simulation_if_asked(sim):
 @needs_launch
 @pytest.mark.parametrize('clients', ['true', 'false'])
 def test_a_fleet_starts_a_watchdog_for_each_robot_that_it_starts(clients):
-    robots = ['fleet_client', 'command_watchdog'] * 3 if clients == 'true' else []
-    assert started(FLEET, robots='3', clients=clients) == ['fleet', *robots]
+    robots = ['remote_robot', 'command_watchdog'] * 3 if clients == 'true' else []
+    assert started(FLEET, robots='3', clients=clients) == ['policy_server', *robots]
 
 
 @needs_launch

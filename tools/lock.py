@@ -1,4 +1,4 @@
-"""Write tools/lock-*.txt anew: the newest versions that requirements.txt and ros-*.txt allow.
+"""Write tools/lock-*.txt: the newest versions that requirements, test and ros-*.txt allow.
 
 Run with any Python that has pip; it installs nothing. A lock is a file of constraints: it pins
 what is installed, packages of packages included, and installs nothing by itself. It binds the
@@ -39,7 +39,8 @@ def main() -> None:
     """A lock for each ROS 2 that has wheels."""
     for ros in sorted(TOOLS.glob('ros-*.txt')):
         lock = TOOLS / ros.name.replace('ros-', 'lock-')
-        pins = sorted(map(pin, resolve(TOOLS / 'requirements.txt', ros)))
+        files = TOOLS / 'requirements.txt', TOOLS / 'test.txt', ros
+        pins = sorted(map(pin, resolve(*files)))
         lock.write_text(HEAD + '\n'.join(pins) + '\n')
         print(f'{lock.relative_to(TOOLS.parent)}: {len(pins)} packages')
 

@@ -7,8 +7,6 @@ from dataclasses import fields
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
@@ -19,6 +17,7 @@ from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.serving.memory_config import MemoryConfig
+from embodied_kv.serving.remote import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
@@ -33,7 +32,7 @@ node is configured, or live (`ros2 param set`). This page is made by
 PARTS = (
     ('All nodes', '', SuiteParams),
     (
-        'Nodes on an engine (all but a robot of a fleet): the engine of the process',
+        'Nodes on an engine (all but those of `remote_robot`): the engine of the process',
         'engine.',
         EngineConfig,
     ),
@@ -47,21 +46,19 @@ PARTS = (
     ('`mission`', '', MissionParams),
     ('`recorder`', '', RecorderParams),
     (
-        '`action` and `language` of a robot without a model (executable `remote_robot`)',
+        '`action`, `language` and `memory` of a robot without a model (executable `remote_robot`)',
         'server.',
         RemoteParams,
     ),
-    ('`fleet`', '', FleetParams),
-    ('`memory` of a fleet', '', FleetMemoryParams),
     ('`policy_server`', '', ServerConfig),
     ('`policy_server`: the order of its clients', '', SchedulingConfig),
+    ('`policy_server`: one more engine in a Ray cluster', '', CloudConfig),
     ('`policy_server`: memories of robots, beside `memory`', 'memory.', MemoryConfig),
     (
         '`policy_server`: the engine of the process, where it differs from that of others',
         'engine.',
         ServedEngineConfig,
     ),
-    ('`action` of a robot of a fleet (executable `fleet_client`)', '', FleetClientParams),
 )
 
 

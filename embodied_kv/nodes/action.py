@@ -27,6 +27,7 @@ from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
+from embodied_kv.nodes.common.publishers import SinglePublishers
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.chunk_path import ChunkPath
@@ -40,6 +41,7 @@ from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.types import ActionChunk, Guide
 
+LOOK_EVERY = 0.5  # s between two looks for other publishers of commands
 RESPAWNED = (
     'parameter armed is without effect, because the process before this one ended without being '
     'asked to, or while the arm was stopped: call control/arm'
@@ -97,6 +99,9 @@ class Action(SuiteNode):
             self._is_stamped,
             limits,
         )
+        self._single = SinglePublishers(self, 'stop all nodes but one, or move them')
+        watched = ['action_chunk', *self._outputs.topics]
+        self.every(LOOK_EVERY, lambda: self._single.look(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
@@ -416,6 +421,7 @@ class Action(SuiteNode):
             'chunks later than their delay': counters.late,
             'lag of the arm (s)': f'{executor.lag:.3f}',
             **(self._rtc.report() if self._rtc else {}),
+            **self._single.values(),
             'Euler steps': self._steps,
             'execution horizon mean (actions)': f'{self._execution_horizon.mean():.1f}',
             'confidence mean': f'{self._confidence.mean():.2f}',
@@ -425,6 +431,8 @@ class Action(SuiteNode):
             return ERROR, f'stopped: {self._guard.reason}', values
         if missing := self._guard.check(self._world.now()):
             return WARN, missing, values
+        if problem := self._single.problem:
+            return WARN, problem, values
         if self._source == FRESH or (self._source == PREVIOUS and self._in_time):
             return OK, 'shadow' if self._params.shadow else 'acting', values
         return ERROR if self._source == STOP else WARN, self._source or self._guard.state, values

@@ -9,6 +9,7 @@ import logging
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
@@ -19,6 +20,7 @@ from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
+from embodied_kv.serving.remote import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -51,7 +53,7 @@ class PolicyServerNode(SuiteNode):
     engine_config = ServedEngineConfig
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('policy_server', ServerConfig, SchedulingConfig, **arguments)
+        super().__init__('policy_server', ServerConfig, SchedulingConfig, CloudConfig, **arguments)
         parts = (MemoryConfig, MemoryParams, PlanningConfig)
         named = [('memory.', part) for part in parts]
         self._memory_params = Parameters(self, named, lambda: self.configured)
@@ -64,13 +66,26 @@ class PolicyServerNode(SuiteNode):
         self._config.keys()  # refused here, where they cannot be read
         self._config.tls()
         host = super().find_host()
-        seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
-        self._profile = profile_of(host.model, seconds)
+        self._scheduling = self.params.read(SchedulingConfig)
+        self._profile = self._scheduling.profile_of(
+            host.engine.config.robots, lambda: self._measured(host)
+        )
         self._fingerprint = host.fingerprint  # reads every weight: before any client connects
         return host
 
+    @staticmethod
+    def _measured(host: EngineHost) -> Profile:
+        seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
+        return profile_of(host.model, seconds)
+
     def setup(self) -> None:
         KvServices(self)
+        suite, config = self.suite, self.host.engine.config
+        self._cloud = self.params.read(CloudConfig).open(
+            suite.preset, suite.checkpoint, config, self.embodiment.contract
+        )
+        if self._cloud is not None:
+            self._release.callback(self._cloud.close)
         handler = RosLog(self.get_logger())
         SERVING.setLevel(logging.INFO)
         SERVING.addHandler(handler)
@@ -86,7 +101,8 @@ class PolicyServerNode(SuiteNode):
             config.capsule_mib,
             config.all_capsules_mib,
             self._fingerprint,
-            self.params.read(SchedulingConfig),
+            self._scheduling,
+            self._cloud,
         )
         contract = self.embodiment.contract
         read = self._memory_params.read

@@ -37,6 +37,8 @@ class PlansWithMemory(Protocol):
     """What `planning.Planning` does, here or at a policy server. All of it may wait."""
 
     @property
+    def is_offered(self) -> bool: ...
+    @property
     def has_room(self) -> bool: ...
     def tasks(self) -> list[tuple[str, int]]: ...
     def upsert(self, *segments: Draft) -> Sequence[Change]: ...
@@ -136,7 +138,7 @@ class RobotMemory:
 
     def _remember(self, noted: Callable[[], list[Draft]]) -> None:
         try:
-            if drafts := noted():
+            if (drafts := noted()) and self._planning.is_offered:
                 self._planning.upsert(*drafts)
                 self.changed = True
         except MemoryFault as fault:

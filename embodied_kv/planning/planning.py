@@ -175,6 +175,8 @@ class Planning:
             group_of = self.memory.groups.of
             return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))
 
+    is_offered = True
+
     @property
     def has_room(self) -> bool:
         """Whether KV can be kept without giving up other KV."""

@@ -10,6 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import MISSING, fields
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ from embodied_kv.serving.load import load_policy
 from embodied_kv.serving.local import LocalEngine
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
+from embodied_kv.serving.remote import CloudConfig, RemoteEngine
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -43,6 +45,7 @@ def command() -> argparse.ArgumentParser:
     )
     _add(parser.add_argument_group('server'), ServerConfig, '')
     _add(parser.add_argument_group('scheduling'), SchedulingConfig, '')
+    _add(parser.add_argument_group('cloud'), CloudConfig, '')
     memory = parser.add_argument_group('memory')
     for part in KEPT:
         _add(memory, part, MEMORY)
@@ -62,6 +65,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
     try:
         config = _read(ServerConfig, '', given)
         scheduling = _read(SchedulingConfig, '', given)
+        elsewhere = _read(CloudConfig, '', given)
         memory = tuple(_read(part, MEMORY, given) for part in KEPT)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # refused before anything is loaded, where they cannot be read
@@ -72,8 +76,13 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             embodiment, given['preset'], given['checkpoint'], settings, print, print
         )
         embodiment.check(policy.config)
-        with LocalEngine(policy, settings, print) as local:
-            _serve(local, config, scheduling, memory, embodiment, wait or _signalled)
+        with LocalEngine(policy, settings, print) as local, ExitStack() as closing:
+            cloud = elsewhere.open(
+                given['preset'], given['checkpoint'], settings, embodiment.contract
+            )
+            if cloud is not None:
+                closing.callback(cloud.close)
+            _serve(local, config, scheduling, cloud, memory, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
@@ -84,6 +93,7 @@ def _serve(
     local: LocalEngine,
     config: ServerConfig,
     scheduling: SchedulingConfig,
+    cloud: RemoteEngine | None,
     memory: tuple[MemoryConfig, MemoryParams, PlanningConfig],
     embodiment: Embodiment,
     wait: Callable[[], object],
@@ -91,11 +101,12 @@ def _serve(
     sessions = Sessions(
         local.engine,
         local.device,
-        local.profile,
+        scheduling.profile_of(local.engine.config.robots, lambda: local.profile),
         config.connections,
         config.capsule_mib,
         config.all_capsules_mib,
         scheduling=scheduling,
+        cloud=cloud,
     )
     planner = embodiment.contract.language.planner
     memories = Memories.of(*memory, planner, local.device, sessions.slack, local.engine.kv.plane)

@@ -11,11 +11,10 @@ from __future__ import annotations
 import importlib
 import io
 import json
-import math
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import asdict
+from dataclasses import Field, asdict, dataclass, field, replace
 from types import ModuleType
 
 import numpy as np
@@ -24,18 +23,64 @@ from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet.engines import Link
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.serving.batch import batch_seconds, serve
-from embodied_kv.types import ActionChunk, Guide, Observation
+from embodied_kv.serving.batch import Late, batch_seconds, profile_of
+from embodied_kv.serving.in_time import TimedObservation, serve_in_time
+from embodied_kv.types import ActionChunk, Guide
 
 HEADER = 'header'
-OBSERVED = ('instruction', 'stamp', 'sequence', 'robot')
+OBSERVED = ('instruction', 'stamp', 'sequence', 'robot', 'steps')
 MADE = ('dt', 'stamp', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
+
+
+def _param(default: float | str, help: str, **more: object) -> Field:
+    return field(default=default, metadata={'help': help, 'when': 'configure', **more})
+
+
+@dataclass(frozen=True)
+class CloudConfig:
+    """One more engine of a policy server: ROS parameters, and options of the command."""
+
+    cloud: str = _param(
+        '',
+        "Ray address of one more engine with the same weights, 'local' for a cluster of this "
+        'machine. Empty: there is none',
+    )
+    cloud_device: str = _param('cuda', 'Device of that engine: cpu or cuda')
+    cloud_latency: float = _param(
+        0.02, 'Latency (s) of the network to that engine, one way', range=(0.0, 10.0)
+    )
+    cloud_mbit: float = _param(
+        100.0, 'Bandwidth (Mbit/s) of that network, each way', range=(0.001, 1e6)
+    )
+
+    @property
+    def link(self) -> Link:
+        """Return the network to the engine."""
+        rate = self.cloud_mbit * 1e6 / 8
+        return Link(self.cloud_latency, rate, rate)
+
+    def open(
+        self, preset: str, checkpoint: str, config: EngineConfig, contract: Contract
+    ) -> RemoteEngine | None:
+        """Return the engine; None where no cloud is named. Raises as `RemoteEngine`."""
+        if not self.cloud:
+            return None
+        if not preset:
+            raise ValueError(
+                "preset must be the name of the model's dimensions where cloud is set (got ''); "
+                'name the preset that the other engine is to load'
+            )
+        address = '' if self.cloud == 'local' else self.cloud
+        config = replace(config, device=self.cloud_device)
+        return RemoteEngine(address, preset, checkpoint, config, contract, self.link)
 
 
 def ray() -> ModuleType:
@@ -68,21 +113,25 @@ class EngineActor:
         return batch_seconds(self._engine)
 
     def serve(self, frames: bytes) -> bytes:
-        """As `batch.serve`, packed on both sides; errors of single robots as words."""
-        observations, seconds = unpack_observations(frames)
-        results = serve(self._engine, observations, time.monotonic() + seconds)
-        return pack_results(results)
+        """As `in_time.serve_in_time`, packed on both sides; errors of single robots as text."""
+        return pack_results(serve_in_time(self._engine, unpack_observations(frames)))
 
 
 class RemoteEngine:
-    """An actor as the fleet's server sees it: frames and a deadline in, a promise out.
+    """An actor as the policy server sees it: frames and a deadline in, a future out.
 
-    address: of a Ray cluster, '' for one of this machine's own. contract: of the robots. Raises
-    ValueError without Ray, and what the actor's engine raises.
+    address: of a Ray cluster, '' for a cluster of this machine. contract: of the robots. link: the
+    network to it. Raises ValueError without Ray, and what the actor's engine raises.
     """
 
     def __init__(
-        self, address: str, model: str, checkpoint: str, config: EngineConfig, contract: Contract
+        self,
+        address: str,
+        model: str,
+        checkpoint: str,
+        config: EngineConfig,
+        contract: Contract,
+        link: Link,
     ) -> None:
         self._ray = ray()
         if not self._ray.is_initialized():
@@ -95,13 +144,19 @@ class RemoteEngine:
         self._actor = kind.remote(
             model, checkpoint, asdict(config), contract.model_dump(mode='json')
         )
-        self.seconds = self._ray.get(self._actor.batch_seconds.remote())
+        self.link = link
+        seconds = self._ray.get(self._actor.batch_seconds.remote())
+        dimensions = Embodiment.of(contract).adapted(preset(model))
+        self.profile: Profile = profile_of(dimensions, seconds)
 
     def __call__(
-        self, frames: Sequence[Observation], deadline: float
+        self, frames: Sequence[TimedObservation], deadline: float
     ) -> Future[list[ActionChunk | Exception]]:
-        """The chunks of a batch, some time. deadline: s, this machine's steady clock."""
-        packed = pack_observations(frames, deadline - time.monotonic())
+        """Return the chunks of a batch, each by its frame's deadline.
+
+        deadline: of all of them, s, this machine's steady clock.
+        """
+        packed = pack_observations(frames, deadline)
         promise: Future[list[ActionChunk | Exception]] = Future()
 
         def answered(work: Future[bytes]) -> None:
@@ -121,42 +176,44 @@ class RemoteEngine:
 # ---------------------------------------------------------------------- bytes
 
 
-def pack_observations(frames: Sequence[Observation], seconds: float) -> bytes:
-    """A batch, and the seconds that are left for it."""
-    arrays, told = {}, []
+def pack_observations(frames: Sequence[TimedObservation], deadline: float) -> bytes:
+    """Pack a batch, with the seconds that are left for each of its frames."""
+    arrays, told, now = {}, [], time.monotonic()
     for i, frame in enumerate(frames):
         present = [k for k, image in enumerate(frame.images) if image is not None]
         arrays |= {f'{i}.image.{k}': frame.images[k] for k in present}
         arrays[f'{i}.state'] = frame.state
         told.append({name: getattr(frame, name) for name in OBSERVED} | {'of': len(frame.images)})
+        told[-1]['seconds'] = min(frame.deadline, deadline) - now
         if (guide := frame.guide) is not None:
             arrays |= {f'{i}.guide.actions': guide.actions, f'{i}.guide.weights': guide.weights}
             told[-1]['delay'] = guide.delay
-    return _pack({'seconds': seconds, 'frames': told}, arrays)
+    return _pack({'frames': told}, arrays)
 
 
-def unpack_observations(data: bytes) -> tuple[list[Observation], float]:
-    """The inverse of `pack_observations`."""
+def unpack_observations(data: bytes) -> list[TimedObservation]:
+    """Return a batch from its bytes, with deadlines on the clock of this machine."""
     header, arrays = _unpack(data)
-    frames = []
+    frames, now = [], time.monotonic()
     for i, told in enumerate(header['frames']):
         images = tuple(arrays.get(f'{i}.image.{k}') for k in range(told.pop('of')))
         state, guide = arrays[f'{i}.state'], None
         if 'delay' in told:
             actions, weights = arrays[f'{i}.guide.actions'], arrays[f'{i}.guide.weights']
             guide = Guide(actions, told.pop('delay'), weights)
+        deadline = now + told.pop('seconds')
         frames.append(
-            Observation(images=images, state=state, deadline=-math.inf, guide=guide, **told)
+            TimedObservation(images=images, state=state, deadline=deadline, guide=guide, **told)
         )
-    return frames, header['seconds']
+    return frames
 
 
 def pack_results(results: Sequence[ActionChunk | Exception]) -> bytes:
-    """Chunks, or the words of what went wrong."""
+    """Pack chunks, or the text of what went wrong."""
     arrays, told = {}, []
     for i, result in enumerate(results):
         if isinstance(result, Exception):
-            told.append({'error': str(result)})
+            told.append({'error': str(result), 'late': isinstance(result, Late)})
             continue
         arrays |= {f'{i}.values': result.values, f'{i}.updates': result.updates}
         told.append({name: getattr(result, name) for name in MADE})
@@ -164,10 +221,10 @@ def pack_results(results: Sequence[ActionChunk | Exception]) -> bytes:
 
 
 def unpack_results(data: bytes, deadline: float) -> list[ActionChunk | Exception]:
-    """The inverse of `pack_results`; an error is a RuntimeError."""
+    """Return chunks and errors from their bytes; an error is a RuntimeError, or Late."""
     header, arrays = _unpack(data)
     return [
-        RuntimeError(told['error'])
+        (Late if told['late'] else RuntimeError)(told['error'])
         if 'error' in told
         else ActionChunk(
             values=arrays[f'{i}.values'],

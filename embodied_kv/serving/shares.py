@@ -91,7 +91,7 @@ class StreamShares:
     def _check(self, robot: str, streams: int, others: int) -> None:
         """others: that live beside them."""
         if robot not in self._robots:
-            raise NoShare(f'{robot} may have no streams: it is gone, or this fleet is mute')
+            raise NoShare(f'{robot} may have no streams: its session has ended')
         if streams > self.each:
             raise NoShare(
                 f'{robot} may have {self.each} streams, not {streams}, as one of '

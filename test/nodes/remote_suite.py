@@ -5,13 +5,14 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 
-from door_cases import PATIENCE, door, packed, unpacked  # noqa: F401
+from door_cases import PATIENCE, busy, door, packed, unpacked  # noqa: F401
 from plain_server import LEAVE, STALL, PlainServer, actions  # noqa: F401
 
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
 from embodied_kv.nodes.remote.action import RemoteAction
 
 AXES = 7  # of the tabletop's action
+NOWHERE = 'ws://127.0.0.1:1'  # where no server listens
 
 
 def sources(robot):

@@ -7,13 +7,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from observation_suite import compressed, description, observer, until_moment, view
+from remote_suite import NOWHERE
 from sensor_msgs.msg import CompressedImage
 
-from embodied_kv.msg import FleetRequest
 from embodied_kv.nodes.common import images
 from embodied_kv.nodes.common.conversions import Refused
-from embodied_kv.nodes.fleet.client_node import FleetClient
-from embodied_kv.nodes.fleet.messages import REQUEST, REQUESTS
+from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.robots.reading import SHIPPED
 
 # Smooth, so that JPEG keeps it: red grows to the right, green downwards.
@@ -101,16 +100,16 @@ def test_a_broken_picture_is_said_once_and_the_next_one_is_used(robot, capfd):
     assert node.inputs.pixels(moment)['front'].shape == RGB.shape
 
 
-def test_a_fleet_gets_the_pixels(robot, tmp_path):
+def test_a_policy_server_gets_the_pixels(robot, tmp_path):
     contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
     del contract['observations']['wrist']
     contract['observations']['front']['channel'] = dict(
         topic='camera/front/compressed', type='sensor_msgs/msg/CompressedImage'
     )
     (tmp_path / 'compressed.yaml').write_text(yaml.safe_dump(contract))
-    robot.node.create_subscription(FleetRequest, REQUEST, robot.handles.append, REQUESTS)
-    robot.up(FleetClient, contract=str(tmp_path / 'compressed.yaml'))
+    contract = str(tmp_path / 'compressed.yaml')
+    node = robot.up(RemoteAction, contract=contract, server__address=NOWHERE)
     publish = compressed(robot)
-    robot.until(lambda: publish(PNG) or robot.handles, views=())
-    (image,) = robot.handles[-1].observation.images
-    np.testing.assert_array_equal(images.rgb(image), RGB)
+    robot.until(lambda: publish(PNG) or node._frames.newest(), views=())
+    pixels = node._frames.pixels(node._frames.newest())
+    np.testing.assert_array_equal(pixels['front'], RGB)

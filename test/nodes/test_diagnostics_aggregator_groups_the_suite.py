@@ -12,9 +12,8 @@ from diagnostic_msgs.msg import DiagnosticArray
 
 from embodied_kv import nodes
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.fleet.client_node import FleetClient
-from embodied_kv.nodes.fleet.robots_node import RobotsNode
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.remote.action import RemoteAction
 
 FILE = Path(__file__).parents[2] / 'config' / 'diagnostics_aggregator.yaml'
 (GROUP,) = (
@@ -35,7 +34,7 @@ def node_names():
         if not module.name.endswith('__main__'):
             importlib.import_module(module.name)
     for kind in subclasses(SuiteNode):
-        if kind is not RobotsNode and kind.__module__.startswith('embodied_kv.nodes.'):
+        if kind.__module__.startswith('embodied_kv.nodes.'):
             sources = (inspect.getsource(base.__init__) for base in kind.__mro__[:-1])
             yield next(found[1] for found in map(NAMED.search, sources) if found)
 
@@ -71,8 +70,8 @@ def test_parameters_have_the_types_that_the_aggregator_demands():
 @pytest.mark.parametrize(
     'kind, group, namespace, hardware',
     [
-        (FleetClient, 'control', '/', 'tabletop'),
-        (FleetClient, 'control', '/lab/left', 'tabletop/lab/left'),
+        (RemoteAction, 'control', '/', 'tabletop'),
+        (RemoteAction, 'control', '/lab/left', 'tabletop/lab/left'),
         (Perception, 'perception', '/left', 'tabletop/left'),
     ],
 )

@@ -1,4 +1,4 @@
-"""config/fleet.yaml names parameters that there are; launch/fleet.launch.py what there is."""
+"""config/fleet.yaml names parameters that exist; launch/fleet.launch.py starts one server."""
 
 import importlib.util
 import runpy
@@ -14,74 +14,98 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.nodes.fleet.client_node import FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetMemoryParams, FleetParams
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.memory_config import MemoryConfig
+from embodied_kv.serving.remote import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / 'launch' / 'fleet.launch.py'
-CONFIG = yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text())
+CONFIG = {
+    section: given['ros__parameters']
+    for section, given in yaml.safe_load((ROOT / 'config' / 'fleet.yaml').read_text()).items()
+}
 PARTS = {
     '/**': [SuiteParams],
-    '/**/fleet': [FleetParams],
-    '/**/policy_server': [ServerConfig, SchedulingConfig],
+    '/**/policy_server': [ServerConfig, SchedulingConfig, CloudConfig],
     '/**/session': [SessionParams],
     '/**/language': [LanguageParams],
-    '/**/memory': [MemoryParams, PlanningConfig, FleetMemoryParams],
     '/**/mission': [MissionParams],
-    '/**/action': [ActionParams, ObservationParams, FleetClientParams],
+    '/**/action': [ActionParams],
     '/**/sim': [SimParams],
 }
+NESTED = {
+    'engine': [ServedEngineConfig],
+    'memory': [MemoryConfig, MemoryParams, PlanningConfig],
+    'server': [RemoteParams],
+}
+SERVED = CONFIG['/**/policy_server']
+CONNECTIONS = 4  # of a robot: action, language, its prompts, memory
 needs_launch = pytest.mark.skipif(
     not importlib.util.find_spec('launch_ros'),
     reason='launch_ros is not installed: not among the ROS wheels',
 )
 
 
+def names(parts):
+    return {f.name for part in parts for f in fields(part)}
+
+
+def test_every_section_is_known():
+    assert CONFIG.keys() == PARTS.keys()
+
+
 @pytest.mark.parametrize('section', PARTS)
-def test_the_yaml_names_parameters_that_there_are(section):
-    given = dict(CONFIG[section]['ros__parameters'])
-    engine = given.pop('engine', {})
-    known = {f.name for part in PARTS[section] for f in fields(part)}
-    assert set(given) <= known
-    EngineConfig(**engine)
+def test_the_yaml_names_parameters_that_exist(section):
+    given = dict(CONFIG[section])
+    for prefix in NESTED.keys() & given.keys():
+        assert set(given.pop(prefix)) <= names(NESTED[prefix])
+    assert set(given) <= names(PARTS[section])
 
 
-def test_the_yaml_holds_every_parameter_of_the_fleet_with_its_default():
-    given = dict(CONFIG['/**/fleet']['ros__parameters'])
-    del given['engine']
-    left = dict.fromkeys(('robots', 'profile', 'trace'), '')  # to the launch and command line
-    assert given | left == asdict(FleetParams())
-    assert not left.keys() & given.keys()
-    served = dict(CONFIG['/**/policy_server']['ros__parameters'])
-    assert ServedEngineConfig(**served.pop('engine')) == ServedEngineConfig()
-    assert served == asdict(ServerConfig()) | asdict(SchedulingConfig())
-    assert asdict(FleetClientParams()).items() <= CONFIG['/**/action']['ros__parameters'].items()
+def test_the_yaml_holds_every_parameter_of_the_server_but_a_few_with_its_default():
+    given = {name: value for name, value in SERVED.items() if name not in NESTED}
+    defaults = {k: v for part in PARTS['/**/policy_server'] for k, v in asdict(part()).items()}
+    other = {'scheduler': 'kairos', 'connections': 160, 'connections_per_key': 160}
+    assert given == defaults | other
+    ServerConfig(**{f.name: given[f.name] for f in fields(ServerConfig)})
+    assert given['connections'] >= CONNECTIONS * SERVED['memory']['planner_rows']
+    own = {'request_ahead': 1, 'rtc': True}
+    assert CONFIG['/**']['server'] == asdict(RemoteParams()) | own
+
+
+def test_the_robots_settings_are_those_of_a_robot_with_an_engine():
+    robot = yaml.safe_load((ROOT / 'config' / 'robot.yaml').read_text())['/**']['ros__parameters']
+    for name in ('euler_steps', 'min_euler_steps', 'rtc', 'compile'):
+        assert SERVED['engine'][name] == robot['engine'][name]
 
 
 def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
-    engine = EngineConfig(**CONFIG['/**/fleet']['ros__parameters']['engine'])
+    engine = EngineConfig(**SERVED['engine'])
     robots = engine.reserved_rows - engine.robots
     assert robots == 32 and engine.streams == 2 * robots
     assert engine.rows == engine.robots + robots + engine.streams
-    assert CONFIG['/**/memory']['ros__parameters']['planner_rows'] == robots
+    assert SERVED['memory']['planner_rows'] == robots
 
 
-def test_it_takes_the_memory_that_it_says():
+def test_a_robot_requests_before_the_end_of_its_shortest_execution():
+    horizon = int(CONFIG['/**/action']['execution_horizon'].removeprefix('static:'))
+    assert CONFIG['/**']['server']['request_ahead'] < horizon
+
+
+def test_it_takes_the_memory_that_it_states():
     def mib(rows, tokens, b):
         return rows * tokens * 2 * b.layers * b.kv_heads * b.head_dim * 4 / 2**20  # float32
 
-    given = {section: CONFIG[section]['ros__parameters'] for section in PARTS}
-    engine, memory = EngineConfig(**given['/**/fleet']['engine']), given['/**/memory']
-    model = preset(given['/**']['preset'])
+    engine, memory = EngineConfig(**SERVED['engine']), SERVED['memory']
+    model = preset(CONFIG['/**']['preset'])
     planner = load_planner(bundled_planner(Embodiment.load('tabletop').contract.language.planner))
     rows = mib(engine.rows, model.prefix_tokens, model.backbone)
     streams = mib(engine.streams, engine.decode_tokens, model.backbone)
@@ -89,8 +113,9 @@ def test_it_takes_the_memory_that_it_says():
     plans = mib(memory['planner_rows'], c.max_tokens, c.backbone)
     loaded = memory['planner_rows'] * memory['cache_mib']
     said = (
-        f'{rows:.0f} MiB of rows, {streams:.0f} MiB of streams, {plans:.0f} MiB of planner rows, '
-        f"up to {loaded} MiB of loaded memory's KV: {rows + streams + plans + loaded:.0f} MiB"
+        f'{rows:.0f} MiB of rows, {streams:.0f} MiB of streams,\n# {plans:.0f} MiB of planner '
+        f"rows, up to {loaded} MiB of loaded memory's KV: "
+        f'{rows + streams + plans + loaded:.0f} MiB'
     )
     assert said in (ROOT / 'config' / 'fleet.yaml').read_text(), said
 
@@ -105,7 +130,7 @@ def test_robots_are_a_number_or_names(robots, names):
 
 @needs_launch
 @pytest.mark.parametrize('sim, clients, started', [('true', 'true', 5), ('false', 'false', 1)])
-def test_it_starts_one_engine_and_what_is_asked_for_of_each_robot(sim, clients, started):
+def test_it_starts_one_server_and_what_is_requested_of_each_robot(sim, clients, started):
     from launch.actions import DeclareLaunchArgument
 
     from launch import LaunchContext
@@ -117,3 +142,21 @@ def test_it_starts_one_engine_and_what_is_asked_for_of_each_robot(sim, clients, 
             entity.execute(context)
     context.launch_configurations.update(robots='2', sim=sim, clients=clients)
     assert len(module['nodes'](context)) == started
+
+
+@needs_launch
+def test_the_port_is_given_to_the_server_and_to_the_robots():
+    from launch.actions import DeclareLaunchArgument
+    from launch_ros.actions import Node
+
+    from launch import LaunchContext
+
+    module = runpy.run_path(str(LAUNCH))
+    context = LaunchContext()
+    for entity in module['generate_launch_description']().entities:
+        if isinstance(entity, DeclareLaunchArgument):
+            entity.execute(context)
+    context.launch_configurations.update(robots='1', port='8123')
+    nodes = [node for node in module['nodes'](context) if isinstance(node, Node)]
+    given = {node.node_executable: str(node._Node__parameters) for node in nodes}
+    assert '8123' in given['policy_server'] and 'checkpoint' not in given['remote_robot']

@@ -11,9 +11,6 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.nodes.fleet.client_node import FleetClient, FleetClientParams
-from embodied_kv.nodes.fleet.params import FleetParams
-from embodied_kv.nodes.fleet.server_node import Fleet
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import Memory, MemoryParams
 from embodied_kv.nodes.observation.params import ObservationParams
@@ -30,8 +27,6 @@ PARTS = (
     (Session, '', SessionParams),
     (Memory, '', MemoryParams),
     (Memory, '', PlanningConfig),
-    (Fleet, '', FleetParams),
-    (FleetClient, '', FleetClientParams),
 )
 RENAMED = [
     (kind, prefix, f) for kind, prefix, part in PARTS for f in fields(part) if 'old' in f.metadata

@@ -5,12 +5,15 @@ from pathlib import Path
 import pytest
 
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.fleet.client_node import FleetClient
-from embodied_kv.nodes.fleet.server_node import Fleet
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.nodes.policy_server import PolicyServerNode
 from embodied_kv.nodes.recorder import Recorder
+from embodied_kv.nodes.remote.action import RemoteAction
+from embodied_kv.nodes.remote.language import RemoteLanguage
+from embodied_kv.nodes.remote.memory import RemoteMemory
+from embodied_kv.nodes.remote.session import RemoteSession
 from embodied_kv.nodes.session import Session
 
 CONFIG = Path(__file__).parents[2] / 'config'
@@ -46,7 +49,10 @@ def test_a_name_that_is_another_nodes_is_passed_over(ros):
     ('file', 'kinds'),
     [
         ('robot.yaml', (Perception, Action, Language, Session, Memory, Recorder)),
-        ('fleet.yaml', (Fleet, FleetClient)),
+        (
+            'fleet.yaml',
+            (PolicyServerNode, RemoteAction, RemoteLanguage, RemoteSession, RemoteMemory),
+        ),
     ],
 )
 def test_the_shipped_files_misspell_nothing(ros, file, kinds):

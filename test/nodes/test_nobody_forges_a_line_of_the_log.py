@@ -4,18 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from fleet_suite import Fleets
 from memory_suite import begin as begin_memory
 from memory_suite import call
 from std_msgs.msg import String
 
-from embodied_kv.config import TINY
-from embodied_kv.msg import FleetAnswer, MemorySegment
-from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.language import Language
+from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.perception import Perception
-from embodied_kv.nodes.session import Session
-from embodied_kv.srv import Ask, CapsuleRestore, CapsuleSnapshot
 
 FORGED = '[INFO] [1.0] [perception]: forged'
 HOSTILE = {
@@ -89,50 +83,3 @@ def test_what_is_to_be_remembered_is_shown(robot, tmp_path, capfd, hostile):
         assert len(response.message) < 1300
     assert not capfd.readouterr().err
     robot.node.destroy_publisher(publisher)
-
-
-def test_a_robot_of_a_fleet_shows_what_its_fleet_says(robots, tmp_path, capfd, hostile):
-    fleets = Fleets(robots, tmp_path)
-    acting = fleets.act()
-    node = acting.suite[0]
-    answers = fleets.first.node.create_publisher(
-        FleetAnswer, f'{acting.namespace}/fleet/answer', 10
-    )
-    fleets.live(lambda: node._timing.waiting and answers.get_subscription_count())
-    capfd.readouterr()
-    answer = FleetAnswer(task=node._timing.task, round=node._timing.round)
-    answer.verdict, answer.message = FleetAnswer.REFUSED, hostile
-    answers.publish(answer)
-    fleets.live(lambda: node.warning_counts['refused'])
-    assert harmless(capfd.readouterr().err)
-
-
-def test_a_fleet_shows_what_its_robots_send(robots, tmp_path, capfd, hostile):
-    fleets = Fleets(robots, tmp_path)
-    fleet = fleets.up()
-    robot = fleets.join()
-    capfd.readouterr()
-    for request in (
-        robot.request(views=[hostile]),
-        robot.request(views=[hostile] * len(TINY.views)),
-        robot.request(horizon=hostile),
-        robot.request(task=hostile),
-    ):
-        before = fleet.warning_counts['request']
-        robot.requests.publish(request)
-        fleets.until(lambda b=before: fleet.warning_counts['request'] > b)
-    assert harmless(capfd.readouterr().err)
-    assert all(answer.message.isprintable() for answer in robot.answers)
-
-
-def test_services_log_nothing_of_what_they_are_asked(robot, capfd, hostile):
-    robot.up(Perception, Action, Language, Session, prompt_interval=0, folder='')
-    robot.until(lambda: robot.handles)
-    capfd.readouterr()
-    robot.call(Ask, 'language/ask', question=hostile, max_tokens=4)
-    for kind, verb in ((CapsuleSnapshot, 'snapshot'), (CapsuleRestore, 'restore')):
-        response = robot.call(kind, f'capsule/{verb}', name=hostile)
-        assert not response.success and response.message.isprintable()
-        assert len(response.message) < 1300
-    log = capfd.readouterr().err
-    assert not log or harmless(log)

@@ -161,7 +161,7 @@ class RawClient:
 class Door:
     """A policy server that listens, what it serves with, and how to reach it."""
 
-    def __init__(self, robot, config, engine, resize, scheduling, memory=None):
+    def __init__(self, robot, config, engine, resize, scheduling, memory=None, cloud=None):
         self.robot = Embodiment.load(robot)
         policy = Policy.random(self.robot.adapted(TINY), seed=1)
         if resize is not None:
@@ -173,7 +173,7 @@ class Door:
         self.device.start()
         shared = config.get('all_capsules_mib', 256)
         self.sessions = Sessions(
-            self.engine, self.device, SLOW, 4, 64, shared, scheduling=scheduling
+            self.engine, self.device, SLOW, 4, 64, shared, scheduling=scheduling, cloud=cloud
         )
         self._listeners.append(self.sessions.hear)
         self.sessions.start()
@@ -200,8 +200,10 @@ class Door:
 
 
 @contextmanager
-def door(robot='libero', engine=None, resize=None, scheduling=None, memory=None, **config):
-    opened = Door(robot, config, engine or {}, resize, scheduling, memory)
+def door(
+    robot='libero', engine=None, resize=None, scheduling=None, memory=None, cloud=None, **config
+):
+    opened = Door(robot, config, engine or {}, resize, scheduling, memory, cloud)
     try:
         yield opened
     finally:

@@ -5,7 +5,7 @@ import pytest
 from door_cases import busy, door, libero, packed, until
 
 from embodied_kv.fleet.fair import FairDeadline
-from embodied_kv.fleet.policies import Fifo, Kairos
+from embodied_kv.fleet.policies import Fifo, Kairos, LeastAttained, ShortestJob
 from embodied_kv.serving.scheduling import SchedulingConfig
 
 CHUNK = 10  # actions, of LIBERO
@@ -85,7 +85,14 @@ def test_a_malformed_report_is_refused_by_name_and_the_session_goes_on(wishes, w
 
 
 @pytest.mark.parametrize(
-    ('name', 'kind'), [('deadline', FairDeadline), ('kairos', Kairos), ('fifo', Fifo)]
+    ('name', 'kind'),
+    [
+        ('deadline', FairDeadline),
+        ('kairos', Kairos),
+        ('fifo', Fifo),
+        ('autellix', LeastAttained),
+        ('shortest', ShortestJob),
+    ],
 )
 def test_the_parameter_selects_the_scheduler(name, kind):
     order = SchedulingConfig(scheduler=name, buckets=3, aging=7).order(str)
@@ -97,7 +104,7 @@ def test_the_parameter_selects_the_scheduler(name, kind):
 @pytest.mark.parametrize(
     ('wrong', 'why'),
     [
-        ({'scheduler': 'best'}, r"scheduler must be one of deadline, kairos, fifo \(got 'best'\)"),
+        ({'scheduler': 'best'}, r"scheduler must be one of kairos, .*, shortest \(got 'best'\)"),
         ({'bucket_order': 'any'}, 'bucket_order must be one of'),
     ],
 )

@@ -101,6 +101,11 @@ class ArmOutputs:
             self._node.warn_throttled('goal', self._fault)
 
     @property
+    def topics(self) -> list[str]:
+        """Return the command topics on which no other node of the suite publishes."""
+        return [c.publisher.topic_name for c in self._topics if not c.output.is_velocity]
+
+    @property
     def follow_setpoints(self) -> bool:
         """Whether some controller receives one set-point after the other."""
         return bool(self._positions or self._velocities)

@@ -30,10 +30,22 @@ class RemotePlanning:
     such thing.
     """
 
-    has_room = True  # the server knows
-
     def __init__(self, policy: Callable[[], RemotePolicy | None], name: str) -> None:
         self._policy, self._name = policy, name
+
+    @property
+    def is_offered(self) -> bool:
+        """Return whether there is a memory, as far as is known: a server may offer none."""
+        policy = self._policy()
+        if policy is None or not policy.is_connected:
+            return True
+        return policy.extensions is not None and policy.extensions.memory
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether something can be computed in advance; how much, the server decides."""
+        policy = self._policy()
+        return policy is not None and policy.is_connected and self.is_offered
 
     def tasks(self) -> list[tuple[str, int]]:
         """As of `Planning`."""
@@ -55,6 +67,8 @@ class RemotePlanning:
 
     def advance(self) -> Sequence[bool]:
         """As of `Planning`: something where a group has changed."""
+        if not self.has_room:
+            return []
         return self._read('advance', {}, lambda reply: [True] if reply['changed'] else [])
 
     def query(self, question: str, count: int, kind: str) -> tuple[Match, ...]:

@@ -32,6 +32,7 @@ from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.serving.batch import KeptRows, Late
 from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
 from embodied_kv.serving.in_time import TimedObservation, serve_in_time
+from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.serving.shares import StreamShares
@@ -46,7 +47,7 @@ from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, TextDelta
 
 T = TypeVar('T')
-HERE = 'here'
+HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and one in a Ray cluster
 GIB = 2**30
 LARGE = GIB  # bytes of weights: about a second of a CPU
 LATE = 'no chunk could be made by the deadline'
@@ -66,6 +67,8 @@ class Sessions:
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
     each, and of all together. Both are divided by tenant, see `divide`. fingerprint: of the
     engine, where it is known: capsules say it. scheduling: the order in which they are served.
+    cloud: one more engine, which serves a batch where it answers sooner. Raises OSError where the
+    trace cannot be written.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Sessions:
         all_capsules_mib: float = math.inf,
         fingerprint: str = '',
         scheduling: SchedulingConfig | None = None,
+        cloud: RemoteEngine | None = None,
     ) -> None:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
@@ -93,13 +97,17 @@ class Sessions:
         self._numbers = itertools.count(1)
         self.slack = Slack(lambda now: self._server.slack(HERE, now))  # of chunks
         order = scheduling or SchedulingConfig()
+        engines, serve = [EngineState(HERE, profile)], {HERE: self._serve}
+        self._cloud = cloud
+        if cloud is not None:
+            engines.append(EngineState(CLOUD, cloud.profile, cloud.link))
+            serve[CLOUD] = self._serve_elsewhere
         self._server = FleetServer(
-            Dispatcher(
-                order.order(self._account), [EngineState(HERE, profile)], order.max_queue_delay
-            ),
-            {HERE: self._serve},
+            Dispatcher(order.order(self._account), engines, order.max_queue_delay),
+            serve,
             self._deliver,
             robot_timeout=math.inf,  # connections say who has gone
+            trace_writer=order.trace_writer(engine.policy.config.action_dt),
             on_idle=self._on_idle,
             on_vanished=self._vanished,
         )
@@ -331,6 +339,13 @@ class Sessions:
         """Each by its own deadline, whenever the dispatcher would rather have them back."""
         hand_on = partial(self._made, time.monotonic())
         return self._device.call(partial(serve_in_time, self.engine, frames, self._rows, hand_on))
+
+    def _serve_elsewhere(
+        self, frames: Sequence[TimedObservation], overdue: float
+    ) -> Future[list[Result]]:
+        """Serve by the other engine. Rows of earlier frames are no longer their newest ones."""
+        self._device.call(lambda: [self._rows.drop(frame.robot) for frame in frames])
+        return self._cloud(frames, overdue)
 
     def _made(self, sent: float, seen: TimedObservation, result: Result) -> None:
         """On the device thread: an answer goes out before the rest of its batch is served."""
