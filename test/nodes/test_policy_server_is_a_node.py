@@ -1,5 +1,6 @@
 """The node `policy_server` listens while it is active, and says what it serves."""
 
+import sys
 import urllib.request
 from dataclasses import asdict
 
@@ -105,3 +106,17 @@ def test_it_says_what_its_kv_takes(make):
     response = asked.result()
     assert response.success and response.bytes == node.host.plane.bytes > 0, response.message
     assert node.trigger_deactivate() == SUCCESS
+
+
+@pytest.mark.parametrize(
+    ('wrong', 'why'),
+    [
+        ({'profile': '/nowhere.yaml'}, '/nowhere.yaml'),
+        ({'scheduler': 'luck'}, 'scheduler must be one of'),
+        ({'cloud': 'local', 'cloud_device': 'cpu'}, 'pip install ray'),
+    ],
+)
+def test_what_it_cannot_serve_with_fails_configure(make, monkeypatch, capfd, wrong, why):
+    monkeypatch.setitem(sys.modules, 'ray', None)
+    assert make(**wrong).trigger_configure() == FAILURE
+    assert why in capfd.readouterr().err
