@@ -109,14 +109,20 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     again = {'respawn': True, 'respawn_delay': RESPAWN_DELAY}
     server = again if respawn else {'on_exit': failures.server_ended}
     client = again if respawn else {'on_exit': failures.robot_ended}
-    served, asked = dict(chosen), {k: chosen[k] for k in chosen if k != 'checkpoint'}
+    asked, port = {k: chosen[k] for k in chosen if k != 'checkpoint'}, []
     if given['port']:
-        served['port'] = int(given['port'])
+        # After params_file and by the node's name: else the node's section outweighs it.
+        port = ['-p', f'policy_server:port:={int(given["port"])}']
         address = f'ws://127.0.0.1:{given["port"]}'
         asked['server.address'] = ParameterValue(address, value_type=str)
     started = [
         RegisterEventHandler(OnShutdown(on_shutdown=failures.report)),
-        Node(executable='policy_server', parameters=[params, served], **server, **common),
+        Node(
+            executable='policy_server',
+            parameters=[chosen],
+            **server,
+            **common | {'arguments': [*common['arguments'], '--params-file', params, *port]},
+        ),
     ]
     for seed, robot in enumerate(robots):
         own = {**common, 'namespace': robot}

@@ -32,8 +32,8 @@ class LanguageParams:
 
     prompt_interval: int = param(
         2,
-        "The contract's prompts are continued about every so many frames, of a robot of a fleet "
-        'every so many rounds; 0: only when asked',
+        "The contract's prompts are continued about every so many frames, of a robot without a "
+        'model about every so many chunks; 0: only when asked',
         'live',
         range=(0, 100_000),
         old='every',

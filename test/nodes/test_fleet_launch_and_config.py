@@ -83,7 +83,7 @@ def test_the_yaml_holds_every_parameter_of_the_server_but_a_few_with_its_default
 
 def test_the_robots_settings_are_those_of_a_robot_with_an_engine():
     robot = yaml.safe_load((ROOT / 'config' / 'robot.yaml').read_text())['/**']['ros__parameters']
-    for name in ('euler_steps', 'min_euler_steps', 'rtc', 'compile'):
+    for name in ('euler_steps', 'min_euler_steps', 'rtc'):
         assert SERVED['engine'][name] == robot['engine'][name]
 
 
@@ -128,24 +128,8 @@ def test_robots_are_a_number_or_names(robots, names):
     assert runpy.run_path(str(LAUNCH))['names'](robots) == names
 
 
-@needs_launch
-@pytest.mark.parametrize('sim, clients, started', [('true', 'true', 5), ('false', 'false', 1)])
-def test_it_starts_one_server_and_what_is_requested_of_each_robot(sim, clients, started):
-    from launch.actions import DeclareLaunchArgument
-
-    from launch import LaunchContext
-
-    module = runpy.run_path(str(LAUNCH))
-    context = LaunchContext()
-    for entity in module['generate_launch_description']().entities:
-        if isinstance(entity, DeclareLaunchArgument):
-            entity.execute(context)
-    context.launch_configurations.update(robots='2', sim=sim, clients=clients)
-    assert len(module['nodes'](context)) == started
-
-
-@needs_launch
-def test_the_port_is_given_to_the_server_and_to_the_robots():
+def started(**given):
+    """The nodes that the launch file starts with these arguments."""
     from launch.actions import DeclareLaunchArgument
     from launch_ros.actions import Node
 
@@ -156,7 +140,31 @@ def test_the_port_is_given_to_the_server_and_to_the_robots():
     for entity in module['generate_launch_description']().entities:
         if isinstance(entity, DeclareLaunchArgument):
             entity.execute(context)
-    context.launch_configurations.update(robots='1', port='8123')
-    nodes = [node for node in module['nodes'](context) if isinstance(node, Node)]
-    given = {node.node_executable: str(node._Node__parameters) for node in nodes}
-    assert '8123' in given['policy_server'] and 'checkpoint' not in given['remote_robot']
+    context.launch_configurations.update(given)
+    return [node for node in module['nodes'](context) if isinstance(node, Node)]
+
+
+@needs_launch
+@pytest.mark.parametrize(
+    ('sim', 'clients', 'executables'),
+    [
+        ('true', 'true', ['remote_robot', 'command_watchdog', 'sim']),
+        ('false', 'true', ['remote_robot', 'command_watchdog']),
+        ('false', 'false', []),
+    ],
+)
+def test_it_starts_one_server_and_what_is_requested_of_each_robot(sim, clients, executables):
+    found = [node.node_executable for node in started(robots='2', sim=sim, clients=clients)]
+    assert found == ['policy_server', *executables * 2]
+
+
+@needs_launch
+def test_the_port_is_given_to_the_server_and_to_the_robots():
+    from launch import LaunchContext
+
+    server, robot, _ = started(robots='1', port='8123')
+    context = LaunchContext()
+    words = server._Node__arguments
+    assert words.index('policy_server:port:=8123') > words.index('--params-file')
+    (value,) = robot._Node__parameters[1].values()
+    assert value.evaluate(context) == 'ws://127.0.0.1:8123'

@@ -1,4 +1,4 @@
-"""Parameters of the action node, and of the robot of a fleet that has its place."""
+"""Parameters of the action node, with and without an engine in its process."""
 
 from __future__ import annotations
 

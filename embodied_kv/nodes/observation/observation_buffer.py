@@ -1,7 +1,6 @@
-"""What a robot sees and feels, for an engine elsewhere.
+"""The newest observation of a robot without a model.
 
-Knows moments. To a fleet a picture is sent as its camera sent it, where that can be read so: raw,
-whole and upright.
+Knows moments. Does not know what is requested with them.
 """
 
 from __future__ import annotations
