@@ -8,8 +8,8 @@ prints a table, then its figures as one JSON line.
 - compress: metrics, quality, needle and speed of compressed prefixes; its grid takes hours and is
   no part of all.
 - memory: trace, ablations, timeline and judge of KV that is kept and reused.
-- fleet: many robots on one engine, simulated; fleet.serving: through the real node;
-  fleet.profile: what a batch costs. horizon: how far to execute a chunk.
+- fleet: many robots on one engine, simulated; fleet.serving: through a policy
+  server; fleet.profile: what a batch costs. horizon: how far to execute a chunk.
 - peers: ours beside LeRobot's own pi0.5, which `--lerobot` names; no part of all.
 - latency: chunks that come late, in five ways to go on.
 - whole: missions of a fleet with all parts, and without each: the leave-one-out table.

@@ -5,6 +5,7 @@
 - compare: savings, tables, aims; decisions: what a decision costs.
 - paper: what Kairos reports; plots: pictures.
 - profile: `python -m benchmarks.fleet.profile`, what a batch of robots costs.
-- serving: `python -m benchmarks.fleet.serving`, the real node, in virtual time.
+- serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in
+  virtual time.
 - speech: `python -m benchmarks.fleet.speech`, the same with words.
 """

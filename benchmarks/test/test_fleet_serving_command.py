@@ -1,9 +1,6 @@
-"""Benchmark fleet.serving, the whole of it: two processes, ROS between node and robots."""
+"""Benchmark fleet.serving, the whole of it."""
 
 import json
-import os
-import shutil
-import sys
 
 import pytest
 
@@ -27,8 +24,9 @@ def small(monkeypatch, tmp_path):
     ways = {name: measure.WAYS[name] for name in measure.ALONE}
     monkeypatch.setattr(measure, 'WAYS', ways)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv('ROS_DOMAIN_ID', str(101 + os.getpid() % 100))  # no other test's
     (tmp_path / 'profile.yaml').write_text(PROFILE)
+    large = PROFILE.replace('2]', '32]')
+    (tmp_path / 'large.yaml').write_text(large)
 
 
 def given_run(robots, way):
@@ -67,20 +65,13 @@ def test_the_last_line_is_every_figure(small, capsys):
     assert trace.jobs(*trace.read('trace.jsonl'))
 
 
-def test_a_fleet_that_cannot_be_run_says_so(small, monkeypatch):
-    monkeypatch.setattr(sys, 'executable', shutil.which('false'))
-    with pytest.raises(RuntimeError, match='the fleet ended with 1, .* is ROS 2 sourced'):
-        serving.main(
-            '--quick --robots 2 --checkpoint random --profile profile.yaml --json'.split()
-        )
-
-
 @pytest.mark.parametrize(
     ('arguments', 'reason'),
     [
         ('--robots 0', '--robots are at least 1'),
         ('--checkpoint nowhere.safetensors', 'nowhere.safetensors does not exist'),
         ('--checkpoint random --profile nowhere.yaml', 'nowhere.yaml'),
+        ('--checkpoint random --profile large.yaml', 'must hold at most 16 robots (got 32)'),
     ],
 )
 def test_bad_arguments_are_refused(small, capsys, arguments, reason):

@@ -1,5 +1,7 @@
 """Benchmark fleet_serving: the same scenes for every way, and what is compared with what."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.fleet.serving import figures, measure
@@ -19,15 +21,13 @@ def test_tasks_come_in_blocks_of_all_families():
 
 
 def test_ways_differ_in_scheduler_and_horizon_alone():
-    made = [order(4, 12, *way, 'p.yaml') for way in WAYS.values()]
+    made = [order(4, 12, *way, Profile('e', (1,), (0.1,), 9)) for way in WAYS.values()]
     for each in made:
-        assert each['tasks'] == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
-        assert each['starts'] == made[0]['starts'] and all(0 <= s <= 1 for s in each['starts'])
-        rest = each['parameters'] | dict(scheduler='')
-        assert rest == made[0]['parameters'] | dict(scheduler='')
-    assert (
-        len({(m['parameters']['scheduler'], m['habits']['execution_horizon']) for m in made}) == 4
-    )
+        assert each.tasks == [[0, 4, 8], [1, 5, 9], [2, 6, 10], [3, 7, 11]]
+        assert each.starts == made[0].starts and all(0 <= s <= 1 for s in each.starts)
+        habits = replace(each.habits, execution_horizon=made[0].habits.execution_horizon)
+        assert replace(each, scheduler=made[0].scheduler, habits=habits) == made[0]
+    assert len({(m.policy, m.habits.execution_horizon) for m in made}) == 4
 
 
 def test_a_robot_asks_before_the_least_horizon_is_over():

@@ -1,10 +1,11 @@
 """Benchmark fleet.speech: the same fleet mute and speaking; engines that are worth the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.fleet.serving import measure as serving
 from benchmarks.fleet.speech import figures, measure
-from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 
 FOUND = Profile('e', (1, 2, 4), (0.05, 0.06, 0.1), 9)  # 40 chunks/s at its peak
@@ -18,20 +19,19 @@ def test_an_engine_is_so_fast_that_the_fleet_loads_it_as_said():
     assert measure.faster(WORDS, 2.0)['decode'] == {1: 0.002, 16: 0.004}
 
 
-def test_the_mute_and_the_speaking_fleet_differ_in_words_alone(tmp_path):
+def test_the_mute_and_the_speaking_fleet_differ_in_words_alone():
     tasks = [[0, 2], [1, 3]]
-    mute, speaking = (
-        measure.order(tasks, 4, tmp_path / 'p.yaml', '', words, 0.05) for words in (None, WORDS)
-    )
-    assert mute['tasks'] == speaking['tasks'] == tasks and mute['starts'] == speaking['starts']
-    assert (mute['speech'], speaking['speech']) == (None, WORDS)
-    rest = mute['parameters'] | dict(language=True)
-    assert rest == speaking['parameters'] and not mute['parameters']['language']
+    mute, speaking = (measure.order(tasks, FOUND, words, 0.05) for words in (None, WORDS))
+    assert mute.tasks == tasks and mute.max_queue_delay == 0.05
+    assert not mute.habits.prompts and len(speaking.habits.prompts) == measure.STREAMS
+    assert replace(speaking, speech={}, habits=mute.habits) == mute
+    assert speaking.speech == WORDS
+    assert replace(speaking.habits, prompts=()) == mute.habits
 
 
 @pytest.mark.parametrize('robots', [1, 16, 64])
 def test_rows_are_enough_for_the_streams_of_all(robots):
-    config = EngineConfig(**measure.engine_config(robots))
+    config = measure.engine_config(robots)
     newest, streams = robots, measure.STREAMS * robots
     assert config.rows >= config.robots + newest + streams
     assert config.rows - config.reserved_rows >= streams == config.streams

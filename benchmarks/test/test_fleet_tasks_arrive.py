@@ -2,30 +2,31 @@
 
 import json
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
+from benchmarks.fleet import runs
 from benchmarks.fleet.serving import __main__ as serving
 from benchmarks.fleet.serving import open_fleet
-from benchmarks.fleet.serving.open_fleet import AHEAD, DT, LARGEST, Rounds, batches, order
+from benchmarks.fleet.serving.open_fleet import AHEAD, DT, LARGEST, WAYS, Rounds, batches, order
 from benchmarks.fleet.workload import draw, read
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job
-from embodied_kv.robots.embodiment import Embodiment
 
 COMMON, WORKLOADS = read()
 JOBS = [Job((5, 5), DT, 1, 1), Job((50,), DT, 1, 1), Job((7,) * 3, DT, 1, 1)]
 
 
-def test_tasks_go_round_the_robots_with_their_horizons(tmp_path):
-    made = order(JOBS, [0.5, 1.5, 2.5], 2, tmp_path / 'robot.yaml', tmp_path / 'profile.yaml')
-    assert made['tasks'] == [[0, 2], [1]] and made['arrivals'] == [[0.5, 2.5], [1.5]]
-    assert made['horizons'] == {0: 'static:5', 1: 'static:50', 2: 'static:7'}
+def test_tasks_go_round_the_robots_with_their_horizons():
+    made = order(JOBS, [0.5, 1.5, 2.5], 2, Profile('e', (1,), (0.1,), 9))
+    assert made.tasks == [[0, 2], [1]] and made.arrivals == [[0.5, 2.5], [1.5]]
+    assert made.horizons == {0: 'static:5', 1: 'static:50', 2: 'static:7'}
 
 
-def test_who_waits_has_not_vanished(tmp_path):
-    made = order(JOBS, [0.5, 1.5, 2.5], 2, tmp_path / 'robot.yaml', tmp_path / 'profile.yaml')
-    assert made['parameters']['robot_timeout'] > made['habits']['retry_interval'] > 100.0
+@pytest.mark.parametrize('way', WAYS)
+def test_a_way_is_the_order_of_the_simulation_by_its_name(way):
+    made = order(JOBS, [0.5, 1.5, 2.5], 2, Profile('e', (1,), (0.1,), 9))
+    assert replace(made, **WAYS[way]).policy == runs.POLICIES[way]
 
 
 def test_a_task_is_done_when_its_rounds_have_been_executed():
@@ -45,43 +46,41 @@ def test_batches_are_small_and_robots_ask_before_their_least_horizon(workload):
     assert AHEAD < min(job.horizons[0] for job in jobs)
 
 
-def test_the_robots_have_chunks_of_fifty_actions(tmp_path):
-    contract = Embodiment.load(str(open_fleet.contract(tmp_path / 'robot.yaml'))).contract
-    assert (contract.chunk_size, contract.dt) == (50, pytest.approx(DT))
+def test_the_robots_have_chunks_of_fifty_actions():
+    with open_fleet.engine() as local:
+        model = local.engine.policy.config
+    assert (model.chunk_size, model.action_dt) == (50, DT)
 
 
-class Told:
-    """Fleets that keep what they are told and finish every task in a second."""
+@pytest.fixture
+def orders(monkeypatch):
+    """The orders of fleets of which every task is finished in a second."""
+    given = []
 
-    orders: ClassVar[list[dict]] = []
-
-    def run(self, order, world, on_end):
-        self.orders.append(order)
-        tasks = [dict(task=i, success=True, seconds=1.0) for i in range(len(order['horizons']))]
+    def run(local, order, world, on_end):
+        given.append(order)
+        tasks = [dict(task=i, success=True, seconds=1.0) for i in range(len(order.horizons))]
         sums = dict(batches=1, served=1, charged=1.0, span=1.0, decisions=[(1, 1e-6)])
         return dict(tasks=tasks) | sums
 
-    def close(self):
-        pass
+    monkeypatch.setattr(open_fleet, 'run', run)
+    return given
 
 
-def test_only_the_ways_that_are_asked_for_are_run(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(open_fleet, 'Fleets', Told)
+def test_only_the_ways_that_are_asked_for_are_run(orders, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(serving.report, 'OUT', tmp_path)
     serving.main('--workload LIBERO/Pi0.5 --robots 4 --ways kairos fifo --json'.split())
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row['way'] for row in found['rows']] == [*found['ways']] == ['kairos', 'fifo']
     assert [(pair['way'], pair['against']) for pair in found['pairs']] == [('kairos', 'fifo')]
-    asked = [order['parameters']['scheduler'] for order in Told.orders]
+    asked = [order.scheduler for order in orders]
     assert asked == ['kairos', 'fifo'] * open_fleet.DRAWS
 
 
-def test_every_way_serves_the_same_draws(monkeypatch, tmp_path):
-    monkeypatch.setattr(open_fleet, 'Fleets', Told)
-    monkeypatch.setattr(Told, 'orders', [])
-    found = open_fleet.measure('LIBERO/Pi0.5', 4, ['kairos', 'fifo'], 2, tmp_path, True)
+def test_every_way_serves_the_same_draws(orders):
+    found = open_fleet.measure('LIBERO/Pi0.5', 4, ['kairos', 'fifo'], 2, True)
     first, same, second, again = (
-        (order['arrivals'], order['horizons'], order['tasks']) for order in Told.orders
+        (order.arrivals, order.horizons, order.tasks) for order in orders
     )
     assert first == same != second == again
     assert all([each['seed'] for each in row['seeds']] == [7, 8] for row in found['rows'])

@@ -1,8 +1,8 @@
-"""A fleet through the real node: `python -m benchmarks.fleet.serving`.
+"""A fleet through a policy server's sessions: `python -m benchmarks.fleet.serving`.
 
 - measure: which fleets are run, in which ways; figures: rows, pairs, tables and the picture.
 - open_fleet: the same with tasks that arrive, of a simulated workload.
-- world: the tabletops, and the process of the fleet.
-- lockstep: that process: the fleet node in virtual time; robot: its robots; stepped: its server;
-  schedule: that time; speech: its words.
+- world: the tabletops.
+- lockstep: the sessions of a policy server in virtual time; robot: its robots; stepped: its
+  server; schedule: that time; speech: its words.
 """

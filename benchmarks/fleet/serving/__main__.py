@@ -1,16 +1,16 @@
-"""Many robots on one engine, through the real node: what an order over them is worth.
+"""Many robots of one policy server: what an order over them is worth.
 
 The tabletop policy on a CPU serves closed fleets of 1 to 32 simulated robots, each of which does
-its tasks one after another. Requests with rendered images, and answers, cross ROS topics; the
-fleet node, its server, dispatcher and engine are the real ones, and compute every chunk. Scenes,
-tasks and starts are the same for all schedulers. Latency of a task: from its first request to its
-success, or until its time is up. A robot that has done its tasks repeats them, uncounted, until
-all have: n robots are n to the end.
+its tasks one after another. Requests have rendered images. The sessions of the policy server, its
+dispatcher and its engine are the real ones, and compute every chunk; sockets and the coding of
+messages are left out. Scenes, tasks and starts are the same for all schedulers. Latency of a task:
+from its first request to its success, or until its time is up. A robot that has done its tasks
+repeats them, uncounted, until all have: n robots are n to the end.
 
 Time is virtual (`lockstep`): a batch takes what the profile says that was measured when the run
 began, so all schedulers have the same engine, and neither MuJoCo nor a busy machine changes a
-result. With --profile two runs agree to the digit. The robots ask as `fleet_client` does, but are
-not that node, which lives on the steady clock.
+result. With --profile two runs agree to the digit. The robots ask as the node `action` of a robot
+without a model does, but are not that node, which lives on the steady clock.
 
 Physics: an engine makes at most saturation / seconds(saturation) chunks a second. With an
 execution horizon of H actions, and requests sent A actions ahead of its end, a robot that never
@@ -61,7 +61,7 @@ def open_run(args: argparse.Namespace) -> dict:
     if not 1 <= draws <= open_fleet.MOST:
         raise Refused(f'--draws are 1 to {open_fleet.MOST}')
     try:
-        found = open_fleet.measure(args.workload, robots, ways, draws, report.OUT, args.json)
+        found = open_fleet.measure(args.workload, robots, ways, draws, args.json)
     except ValueError as error:
         raise Refused(str(error)) from error
     if not args.json:
@@ -86,10 +86,10 @@ def run(args: argparse.Namespace) -> dict:
         if args.profile is None:
             report.OUT.mkdir(parents=True, exist_ok=True)
             profile.write(measure.measured(policy), charged)
-        found = profile.read(charged)
+        found = measure.read(charged)
     except (ValueError, OSError) as error:
         raise Refused(str(error)) from error
-    runs = measure.measure(plan, policy, charged, args.checkpoint, args.trace, args.json)
+    runs = measure.measure(plan, policy, found, args.trace, args.json)
     rows, pairs = figures.rows(runs, ALONE), figures.pairs(runs, PAIRS)
     engine = measure.physics(found, robots, float(STATIC.split(':')[1]), policy.config.action_dt)
     engine['computed_over_charged'] = fmean(r['computed'] for r in runs) / fmean(

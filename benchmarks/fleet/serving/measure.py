@@ -1,6 +1,6 @@
 """Which fleets are run, in which ways, and what the engine can.
 
-Knows tasks, ways and the profile. Does not know ROS, tables or files.
+Knows tasks, ways and the profile. Does not know tables.
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import numpy as np
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from benchmarks.fleet.serving.world import Fleets, Tables
-from embodied_kv.demo.sim.tabletop import JOINTS
+from benchmarks.fleet.serving.lockstep import Order, run
+from benchmarks.fleet.serving.robot import Habits
+from benchmarks.fleet.serving.world import Tables
 from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, profile_of
+from embodied_kv.serving.local import LocalEngine
 from training.evaluate.cases import Case
 
 # Chosen by cost, load and average H; nothing here by a latency or a success.
@@ -32,8 +35,7 @@ STAGGER = 1.0  # s within which the robots begin
 # By the average H alone: this threshold gives 6.2 over 200 rounds of 32 episodes of seed 9 (38% of
 # them the least, 31% the whole chunk), so 6 is its equal. 0.03 gave 4.9, 0.06 gave 6.8.
 DYNAMIC, STATIC = 'confidence:0.05:3', 'static:6'
-# The robot's own defaults; REQUEST_AHEAD lies below the least execution horizon of 3.
-REQUEST_AHEAD, RETRY_INTERVAL = 1, 0.1
+REQUEST_AHEAD = 1  # actions; below the least execution horizon of 3
 BATCH = 16  # robots of the largest batch
 REPEATS = 15  # of each size, for the profile
 WAYS = {
@@ -79,45 +81,42 @@ def cases(count: int) -> list[Case]:
 
 
 def measured(policy: Policy) -> Profile:
-    """What batches cost here and now, as the fleet node measures it."""
+    """What batches cost here and now, as the policy server measures it."""
     model = policy.config
-    engine = Engine(policy, EngineConfig(**_engine()), model.action_dt)
+    engine = Engine(policy, engine_config(), model.action_dt)
     return profile_of(model, batch_seconds(engine, REPEATS))
 
 
+def read(path: Path) -> Profile:
+    """Return the profile of a file. Raises OSError, and ValueError for batches above BATCH."""
+    found = profile.read(path)
+    if found.saturation > BATCH:
+        raise ValueError(
+            f'{path}: batches must hold at most {BATCH} robots (got {found.saturation}); leave '
+            'larger ones out'
+        )
+    return found
+
+
 def order(
-    robots: int,
-    tasks: int,
-    scheduler: str,
-    horizon: str,
-    profile: Path,
-    checkpoint: str = '',
-    trace: str = '',
-) -> dict:
+    robots: int, tasks: int, scheduler: str, horizon: str, charged: Profile, trace: str = ''
+) -> Order:
     """A closed fleet: robot i does tasks i, i + robots, i + 2 robots ... below `tasks`."""
     starts = np.random.default_rng((SEED, robots)).uniform(0.0, STAGGER, robots)
-    engine = {f'engine.{name}': value for name, value in _engine().items()}
-    named = dict(checkpoint=checkpoint, profile=str(profile), trace=trace, scheduler=scheduler)
-    return dict(
-        parameters=dict(contract='tabletop', preset='tabletop', autostart=False)
-        | dict(capsules=False, language=False, memory=False, missions=False)
-        | engine
-        | named,
-        habits=dict(
-            execution_horizon=horizon,
-            joints=JOINTS,
-            dt=0.1,
-            request_ahead=REQUEST_AHEAD,
-            retry_interval=RETRY_INTERVAL,
-        ),
+    return Order(
+        profile=charged,
+        habits=Habits(horizon, dt=0.1, request_ahead=REQUEST_AHEAD),
         starts=np.round(starts, 3).tolist(),
         tasks=[list(range(robot, tasks, robots)) for robot in range(robots)],
+        scheduler=scheduler,
+        trace=trace,
     )
 
 
-def _engine() -> dict[str, object]:
-    """Fields of EngineConfig: all Euler steps, whatever the true time."""
-    return dict(robots=BATCH, rows=2 * BATCH + 2, streams=1, compressed_rows=0, time_budget=False)
+def engine_config() -> EngineConfig:
+    """All Euler steps, whatever the true time."""
+    rows = 2 * BATCH + 2
+    return EngineConfig(robots=BATCH, rows=rows, streams=1, compressed_rows=0, time_budget=False)
 
 
 def settings(plan: Plan) -> list[tuple[int, int, str]]:
@@ -127,9 +126,7 @@ def settings(plan: Plan) -> list[tuple[int, int, str]]:
     return alone + [(n, plan.count(n), way) for n in fleets for way in WAYS]
 
 
-def measure(
-    plan: Plan, policy: Policy, charged: Path, checkpoint: str, trace: str, quiet: bool
-) -> list[dict]:
+def measure(plan: Plan, policy: Policy, charged: Profile, trace: str, quiet: bool) -> list[dict]:
     """A dict for every run: robots, way, and what `lockstep` answers."""
     runs, model = settings(plan), policy.config
     world = Tables(cases(plan.most), max(plan.robots), model.vision.image_size, model.action_dt)
@@ -137,15 +134,15 @@ def measure(
     found = []
     with (
         closing(world),
-        closing(Fleets()) as fleets,
+        LocalEngine(policy, engine_config(), lambda line: None, repeats=0) as local,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         task = bar.add_task('tasks', total=sum(count for _, count, _ in runs))
         for robots, count, way in runs:
             bar.update(task, description=f'{robots} robots, {way}')
             told = trace if (robots, way) == (1, ALONE[-1]) else ''
-            asked = order(robots, count, *WAYS[way], charged, checkpoint, told)
-            result = fleets.run(asked, world, lambda: bar.advance(task))
+            asked = order(robots, count, *WAYS[way], charged, told)
+            result = run(local, asked, world, lambda: bar.advance(task))
             found.append(dict(robots=robots, way=way) | result)
     return found
 

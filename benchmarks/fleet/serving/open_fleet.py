@@ -1,37 +1,35 @@
-"""An open fleet through the real node: tasks of a workload arrive, each with a horizon of its own.
+"""An open fleet in virtual time: tasks of a workload arrive, each with a horizon of its own.
 
-What serves is the node as in a closed fleet, in virtual time. What is served has no world: a task
-is done when its rounds have been executed, as in the simulation, and success means nothing. The
-network is tiny, with random weights and chunks of 50 actions; a batch takes what the workload's
-profile says. Every way serves the same draws of tasks and arrivals; draws are the independent
-units of a comparison.
+A policy server's sessions serve it, as they serve a closed fleet. What is served has no world: a
+task is done when its rounds have been executed, as in the simulation, and success means nothing.
+The network is tiny, with random weights and chunks of 50 actions; a batch takes what the
+workload's profile says. Every way serves the same draws of tasks and arrivals; draws are the
+independent units of a comparison.
 
-Knows workloads, orders and rows. Does not know ROS.
+Knows workloads, orders and rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
 from statistics import fmean
 
 import numpy as np
-import yaml
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.common import report
 from benchmarks.fleet.compare import FIGURES, T95, saved
-from benchmarks.fleet.serving.world import Fleets
+from benchmarks.fleet.serving.lockstep import Order, run
+from benchmarks.fleet.serving.robot import Habits
 from benchmarks.fleet.workload import Common, Workload, draw, read
 from embodied_kv.config import TINY
-from embodied_kv.fleet import profile
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job, poisson
-from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.reading import SHIPPED
+from embodied_kv.model.policy import Policy
+from embodied_kv.serving.local import LocalEngine
 
 ROBOTS = 64  # and as many tasks: each has a robot of its own, as in the simulation
 LARGEST = 4  # robots of a batch
@@ -41,9 +39,6 @@ DRAWS, MOST = 8, len(T95) + 1  # and as many as an interval may be of
 DT = 0.03  # s between actions: whole set-points, near the workloads' 30 Hz
 AHEAD = 4  # actions before its end at which a robot asks: below the least H, 5
 JUDGED = 25  # set-points between two looks whether a task is done: 0.25 s
-# s without an answer after which a robot asks again, and after which it has vanished: nothing is
-# lost here, and a request is waiting as long as it takes.
-PATIENT, VANISHED = 600.0, 3600.0
 WAYS = {
     'fifo': dict(scheduler='fifo'),
     'autellix': dict(scheduler='autellix'),
@@ -92,26 +87,12 @@ def batches(found: Profile) -> Profile:
     return Profile(found.engine, sizes, seconds, found.chunk_bytes)
 
 
-def order(
-    jobs: Sequence[Job], arrivals: Sequence[float], robots: int, contract: Path, charged: Path
-) -> dict:
+def order(jobs: Sequence[Job], arrivals: Sequence[float], robots: int, charged: Profile) -> Order:
     """An open fleet: task i is robot i's, modulo `robots`, from its arrival on."""
-    engine = dict(robots=LARGEST, rows=2 * LARGEST + 2, streams=1, compressed_rows=0)
-    engine |= dict(time_budget=False)
     own = [list(range(robot, len(jobs), robots)) for robot in range(robots)]
-    return dict(
-        parameters=dict(contract=str(contract), preset='tiny', checkpoint='random')
-        | dict(profile=str(charged), autostart=False)
-        | dict(capsules=False, language=False, memory=False, robot_timeout=VANISHED)
-        | {f'engine.{name}': value for name, value in engine.items()},
-        habits=dict(
-            execution_horizon='whole',
-            joints=Embodiment.load('tabletop').axes,
-            dt=DT,
-            request_ahead=AHEAD,
-            judged=JUDGED,
-            retry_interval=PATIENT,
-        ),
+    return Order(
+        profile=charged,
+        habits=Habits('whole', dt=DT, request_ahead=AHEAD, judged=JUDGED),
         starts=[0.0] * robots,
         tasks=own,
         arrivals=[[float(arrivals[task]) for task in tasks] for tasks in own],
@@ -119,11 +100,14 @@ def order(
     )
 
 
-def contract(path: Path) -> Path:
-    """Writes the tabletop's contract with chunks of 50 actions, DT apart."""
-    tree = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
-    path.write_text(yaml.safe_dump(tree | dict(fps=1 / DT, chunk_size=50)))
-    return path
+def engine() -> LocalEngine:
+    """An engine of a tiny network with random weights, whose chunks have 50 actions, DT apart."""
+    policy = Policy.random(replace(TINY, chunk_size=50, action_dt=DT))
+    rows = 2 * LARGEST + 2
+    config = EngineConfig(
+        robots=LARGEST, rows=rows, streams=1, compressed_rows=0, time_budget=False
+    )
+    return LocalEngine(policy, config, lambda line: None, repeats=0)
 
 
 @dataclass(frozen=True)
@@ -145,33 +129,27 @@ class Drawn:
         return cls(seed, jobs, poisson(rate, robots, np.random.default_rng(seed)), rate)
 
 
-def measure(
-    name: str, robots: int, ways: Sequence[str], draws: int, folder: Path, quiet: bool
-) -> dict:
+def measure(name: str, robots: int, ways: Sequence[str], draws: int, quiet: bool) -> dict:
     """Each of these WAYS serves so many draws. Raises ValueError for an unknown workload."""
     common, workloads = read()
     named = {each.name: each for each in workloads}
     if name not in named:
         raise ValueError(f'no workload {name!r}; there are: {", ".join(named)}')
-    given, folder = named[name], folder / 'open_fleet'
-    folder.mkdir(parents=True, exist_ok=True)
-    engine = batches(given.profile)
-    profile.write(engine, folder / 'profile.yaml')
-    files = contract(folder / 'robot.yaml'), folder / 'profile.yaml'
-    drawn = [Drawn.of(given, common, engine, robots, SEED + i) for i in range(draws)]
+    charged = batches(named[name].profile)
+    drawn = [Drawn.of(named[name], common, charged, robots, SEED + i) for i in range(draws)]
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     runs: dict[str, list[dict]] = {way: [] for way in ways}
     with (
-        closing(Fleets()) as fleets,
+        engine() as local,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         task = bar.add_task('tasks', total=draws * robots * len(ways))
         for each in drawn:
-            asked = order(each.jobs, each.arrivals, robots, *files)
+            asked = order(each.jobs, each.arrivals, robots, charged)
             for way in ways:
                 bar.update(task, description=f'{way}, seed {each.seed}')
-                told = asked | dict(parameters=asked['parameters'] | WAYS[way])
-                found = fleets.run(told, Rounds(each.jobs), lambda: bar.advance(task))
+                told, world = replace(asked, **WAYS[way]), Rounds(each.jobs)
+                found = run(local, told, world, lambda: bar.advance(task))
                 runs[way].append(dict(seed=each.seed) | row(found))
     return dict(
         workload=name,

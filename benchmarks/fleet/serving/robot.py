@@ -1,36 +1,38 @@
-"""A robot of a fleet in virtual time: its topics, and what it does with the answers.
+"""A robot of a fleet in virtual time: when it asks its policy server, and what it executes.
 
-It asks, repeats and counts actions as `fleet_client` does (`RequestTiming` decides), and executes
-them as the simulator does. That node itself runs on the steady clock, so it cannot be used here.
-What is different: the robot asks at the very moment at which it is due, with an image of that
-moment, and acts on an answer at its next set-point. Its own clock counts set-points from its
-start. ROS is imported for its topics (see `lockstep`).
+It asks and counts actions as the node `action` of a robot without a model does (`RequestTiming`
+decides; it reports its executions, has one request at a time, and repeats none), and executes them
+as the simulator does. That node itself runs on the steady clock, so it cannot be used here. What
+is different:
+- The robot asks at the very moment at which it is due, with an image of that moment, and acts on
+  an answer at its next set-point. Its own clock counts set-points from its start.
+- When its task is over it resets its session, as the endpoint `reset` does: tasks with the same
+  instruction are different tasks. A request that still waits is withdrawn; a client would have to
+  await its reply, or to connect again.
+- Where it continues prompts it asks all of them after a chunk; the node `language` of a robot
+  without a model asks them one after another.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from array import array
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
-from sensor_msgs.msg import Image, JointState
-from std_msgs.msg import String
 
-from benchmarks.fleet.serving.schedule import Act, Schedule
+from benchmarks.fleet.serving.schedule import Schedule
+from embodied_kv.control import execution_horizon
 from embodied_kv.fleet.request_timing import RequestTiming
-from embodied_kv.msg import FleetAnswer, FleetRequest
-from embodied_kv.nodes.fleet import messages
-from embodied_kv.nodes.fleet.messages import ANSWER, ANSWERS, FINISHED, REQUEST, REQUESTS
+from embodied_kv.serving.fleet_server import ServedChunk
+from embodied_kv.serving.in_time import TimedObservation
+from embodied_kv.serving.shares import NoShare
+from embodied_kv.serving.websocket.sessions import Sessions
 
 SET_POINTS = 100  # a second; of the simulator
-PATIENCE = 20.0  # s, in truth, that a message may take
 _ROUNDING = 1e-6  # moments closer than this are the same
 
 
@@ -41,10 +43,10 @@ class World(Protocol):
         """The robot's next task: the instruction."""
 
     def look(self, robot: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Images by view, uint8 [height, width, 3], and positions float [joints], as it is now."""
+        """Images by view, uint8 [height, width, 3], and the state float [D], as it is now."""
 
     def follow(self, robot: int, actions: np.ndarray, began: int) -> None:
-        """From now on these actions [n, joints]; the first was due at `began`, then every dt."""
+        """From now on these actions [n, A]; the first was due at `began`, then every dt."""
 
     def advance(self, robot: int, moment: int) -> tuple[bool, bool]:
         """Up to this moment: whether the task is done, and whether its time is up."""
@@ -52,99 +54,55 @@ class World(Protocol):
 
 @dataclass(frozen=True)
 class Habits:
-    """How all robots ask, as the parameters of `fleet_client`; and how often a task is judged.
+    """How all robots ask, and how often a task is judged.
 
-    execution_horizon: the policy that they name. dt: s between two actions. judged: set-points
-    between two checks whether the task is done.
+    execution_horizon: the policy that they name. dt: s between two actions. request_ahead: actions
+    before the end of an execution at which the next chunk is asked for. judged: set-points between
+    two checks whether the task is done. prompts: that are continued on every chunk whose number
+    `prompt_interval` divides, up to `max_tokens` each.
     """
 
     execution_horizon: str
-    joints: tuple[str, ...]
     dt: float
     request_ahead: int = 1
-    retry_interval: float = 0.1
     judged: int = 10
-
-
-class RobotTopics:
-    """A robot's topics in its namespace.
-
-    receipts: how many came. answers: those that say more than that it waits, unread.
-    """
-
-    def __init__(self, robot: str) -> None:
-        self._robot = robot
-        self._node = Node(
-            'robot', namespace=robot, start_parameter_services=False, enable_rosout=False
-        )
-        self._requests = self._node.create_publisher(FleetRequest, REQUEST, REQUESTS)
-        self._finished = self._node.create_publisher(String, FINISHED, REQUESTS)
-        self._node.create_subscription(FleetAnswer, ANSWER, self._hear, ANSWERS)
-        self._executor = SingleThreadedExecutor()
-        self._executor.add_node(self._node)
-        self.receipts, self.answers = 0, []
-
-    @property
-    def is_open(self) -> bool:
-        """Whether robot and fleet have found each other."""
-        heard = self._requests, self._finished
-        return bool(
-            all(publisher.get_subscription_count() for publisher in heard)
-            and self._node.count_publishers(ANSWER)
-        )
-
-    def ask(self, message: FleetRequest) -> None:
-        self._requests.publish(message)
-
-    def finish(self, task: str) -> None:
-        self._finished.publish(String(data=task))
-
-    def listen(self, receipts: int) -> None:
-        """Until so many have come in all. Raises RuntimeError where they do not."""
-        deadline = time.monotonic() + PATIENCE
-        while self.receipts < receipts:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f'an answer to {self._robot} did not arrive')
-            self._executor.spin_once(timeout_sec=0.1)
-
-    def close(self) -> None:
-        self._executor.shutdown()
-        self._node.destroy_node()
-
-    def _hear(self, answer: FleetAnswer) -> None:
-        self.receipts += 1
-        if answer.verdict not in (FleetAnswer.QUEUED, FleetAnswer.DUPLICATE):
-            self.answers.append(answer)
+    prompts: tuple[str, ...] = ()
+    prompt_interval: int = 1
+    max_tokens: int = 32
 
 
 class Player:
     """One robot and its tasks, one after another; then again, so that the fleet stays as busy.
 
-    start: when it begins, s. tell: publishes, by what it is given, until the fleet has heard it.
-    arrivals: of each task, s; it is begun no sooner, and none again. horizons: of tasks that have
-    a policy of their own. finished: a dict for each task that was over once: its number, success,
-    begin, seconds since it arrived or was begun, those of them that the robot stood still, and the
-    horizon of every round.
+    start: when it begins, s. on_end: called when a task was over once. arrivals: of each task, s;
+    it is begun no sooner, and none again. horizons: of tasks that have a policy of their own.
+    finished: a dict for each task that was over once: its number, success, begin, seconds since
+    it arrived or was begun, those of them that the robot stood still, and the horizon of every
+    round.
     """
 
     def __init__(
         self,
         number: int,
-        topics: RobotTopics,
+        sessions: Sessions,
         world: World,
         habits: Habits,
         tasks: Sequence[int],
         start: float,
         schedule: Schedule,
-        tell: Callable[[Act], None],
+        on_end: Callable[[], object] = lambda: None,
         arrivals: Sequence[float] = (),
         horizons: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        self.topics, self.finished = topics, []
-        self._number, self._world, self._habits, self._tell = number, world, habits, tell
+        self._sessions, self._session = sessions, sessions.open(f'/serving{number}')
+        self._views = sessions.engine.policy.config.views
+        self._number, self._world, self._habits, self._on_end = number, world, habits, on_end
         self._tasks, self._start, self._schedule = tasks, start, schedule
         self._arrivals, self._own_horizons = arrivals, horizons
+        self.finished: list[dict] = []
         self._begun = 0  # tasks
+        self._answer: Future[ServedChunk] | None = None
+        self._chunks = 0  # that it took
         self._planned: set[int] = set()  # set-points at which it looks what to do
         schedule.at(start, lambda: self._begin(0))
 
@@ -152,6 +110,11 @@ class Player:
     def is_done(self) -> bool:
         """Whether every task was over once."""
         return len(self.finished) == len(self._tasks)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is an answer that it did not act on yet."""
+        return self._answer is not None and self._answer.done()
 
     def wake(self) -> None:
         """Something has come: act on it at the next set-point."""
@@ -175,13 +138,12 @@ class Player:
                 self._schedule.at(due, lambda: self._begin(arrived))
                 return
         habits, self._task = self._habits, self._tasks[self._begun % len(self._tasks)]
-        self._horizon = self._own_horizons.get(self._task, habits.execution_horizon)
+        horizon = self._own_horizons.get(self._task, habits.execution_horizon)
+        self._horizon = execution_horizon.parse(horizon)
         self._begun += 1
         self._arrived, self._first, self._still = arrived, moment, 0.0
         self._instruction = self._world.begin(self._number, self._task)
-        self._timing = RequestTiming(habits.dt, habits.request_ahead, habits.retry_interval)
-        self._timing.begin(f'{self._begun}')  # a name that was never used
-        self._observed: dict[int, float] = {}  # stamp -> moment, s
+        self._timing = RequestTiming(habits.dt, habits.request_ahead, math.inf)
         self._horizons: list[int] = []
         self._plan(moment)
 
@@ -192,9 +154,8 @@ class Player:
             self._finish(moment, done)
             return
         now = moment / SET_POINTS
-        for answer in self.topics.answers:
-            self._take(answer, now)
-        self.topics.answers.clear()
+        if self.is_answered:
+            self._take(now)
         if self._timing.due(now + _ROUNDING):
             self._ask(moment)
         habits = self._habits
@@ -202,43 +163,50 @@ class Player:
         self._plan(min(judged, max(moment + 1, self._due)))
 
     @property
-    def _due(self) -> int:
+    def _due(self) -> float:
         """The set-point at which it is to ask, if nothing comes before."""
         habits, timing = self._habits, self._timing
         if timing.waiting:
-            return self._asked + math.ceil(habits.retry_interval * SET_POINTS - _ROUNDING)
+            return math.inf
         return math.ceil((timing.ends - habits.request_ahead * habits.dt) * SET_POINTS - _ROUNDING)
 
     def _ask(self, moment: int) -> None:
-        images, positions = self._world.look(self._number)
-        timing, now, stamp = self._timing, moment / SET_POINTS, moment * 10**9 // SET_POINTS
-        execution = timing.execution(now)
-        self._asked, self._observed[stamp] = moment, now
-        message = messages.request_message(
-            timing.task,
-            timing.ask(now),
-            self._horizon,
-            execution,
-            {view: _image(pixels) for view, pixels in images.items()},
-            JointState(name=self._habits.joints, position=positions.tolist()),
-            self._instruction,
-            stamp,
+        images, state = self._world.look(self._number)
+        self._observed = now = moment / SET_POINTS
+        execution = self._timing.execution(now)
+        self._timing.ask(now)
+        seen = TimedObservation(
+            images=tuple(images[view] for view in self._views),
+            state=state,
+            instruction=self._instruction,
+            stamp=moment * 10**9 // SET_POINTS,
+            deadline=math.inf,
+            sequence=self._session.next,
+            robot=self._session.name,
+            horizon=self._horizon,
+            execution=execution,
         )
-        self._tell(lambda: self.topics.ask(message))
+        self._answer = self._sessions.infer(self._session, seen)
 
-    def _take(self, answer: FleetAnswer, now: float) -> None:
+    def _take(self, now: float) -> None:
         timing = self._timing
-        if (answer.task, answer.round) != (timing.task, timing.round) or not timing.waiting:
-            return  # of a task that is over
-        if answer.verdict != FleetAnswer.ANSWERED:
-            reason = answer.message or 'it is late'
-            raise RuntimeError(f'round {timing.round} of task {self._task}: {reason}')
-        chunk = messages.chunk(answer, self._habits.joints, 0.0)
+        chunk, self._answer = self._answer.result().chunk, None
         self._still += now - min(now, max(timing.ends, self._first / SET_POINTS))
-        began = timing.take(chunk.execution_horizon, self._observed[chunk.stamp], now)
+        timing.round = chunk.sequence
+        began = timing.take(chunk.execution_horizon, self._observed, now)
         self._horizons.append(chunk.execution_horizon)
         actions = chunk.values[: chunk.execution_horizon]
         self._world.follow(self._number, actions, round(began * SET_POINTS) - self._first)
+        self._chunks += 1
+        if self._chunks % self._habits.prompt_interval == 0:
+            self._speak()
+
+    def _speak(self) -> None:
+        for prompt in self._habits.prompts:
+            name, tokens = self._session.name, self._habits.max_tokens
+            text = self._sessions.ask(name, prompt, tokens, evict=False)
+            if text.done() and not isinstance(text.exception(), NoShare):
+                text.result()
 
     def _finish(self, moment: int, done: bool) -> None:
         if not self.is_done:
@@ -252,14 +220,7 @@ class Player:
                     horizons=self._horizons,
                 )
             )
-        self.topics.answers.clear()
-        self._tell(lambda: self.topics.finish(self._timing.task))
+            self._on_end()
+        self._answer = None
+        self._sessions.reset(self._session)
         self._begin(moment)
-
-
-def _image(pixels: np.ndarray) -> Image:
-    """An rgb8 message of uint8 [height, width, 3]."""
-    height, width, _ = pixels.shape
-    message = Image(height=height, width=width, encoding='rgb8', step=3 * width)
-    message.data = array('B', pixels.tobytes())  # the one type that rclpy takes without a look
-    return message

@@ -7,10 +7,8 @@ it is told. What words cost is given, whatever they take in truth.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from benchmarks.fleet.serving.schedule import Schedule
 from embodied_kv.engine.budget import Costs
@@ -21,13 +19,6 @@ from embodied_kv.types import TextDelta
 
 Seconds = Mapping[str, Mapping[int, float]]
 NOTHING = 1e-9  # s of what is charged elsewhere: chunks are, by their batch
-
-
-class Host(Protocol):
-    """An engine and the thread that computes."""
-
-    engine: Engine
-    device: DeviceThread
 
 
 class Charged(Costs):
@@ -56,31 +47,33 @@ class Charged(Costs):
 
 
 class Speech:
-    """What an engine says. slack: of a moment, as `TimeBudget.forecast`.
+    """What an engine says. slack: of a moment, as `TimeBudget.forecast`. hear: takes the words.
 
-    free: when the unit of language work that was begun last is over, s. said: text by stream.
+    free: when the unit of language work that was begun last is over, s.
     """
 
     def __init__(
         self,
-        host: Host,
+        engine: Engine,
+        device: DeviceThread,
         schedule: Schedule,
         seconds: Seconds,
         slack: Callable[[float], float],
+        hear: Callable[[Sequence[TextDelta]], None],
     ) -> None:
-        self._host, self._schedule, self._slack = host, schedule, slack
-        self.costs = host.engine.costs = host.engine.budget.costs = Charged(seconds)
+        self._engine, self._device, self._schedule = engine, device, schedule
+        self._slack, self._hear = slack, hear
+        self.costs = engine.costs = engine.budget.costs = Charged(seconds)
         self.free = self._again = 0.0
-        self.said: defaultdict[int, str] = defaultdict(str)
-        host.engine.budget.forecast = _closed
+        engine.budget.forecast = _closed
 
     def step(self) -> None:
         """A unit of language work, if there is any and it fits before anybody is expected."""
         now, before = self._schedule.now, self.costs.spent
-        if now < self.free or not self._host.engine.kv.streams.live():
+        if now < self.free or not self._engine.kv.streams.live():
             return
         if self._slack(now) > 0:  # else the device thread need not be asked
-            self._host.device.call(partial(self._unit, now)).result()
+            self._device.call(partial(self._unit, now)).result()
         if spent := self.costs.spent - before:
             self.free = now + spent
             self._schedule.at(self.free, _look_again)
@@ -89,17 +82,13 @@ class Speech:
             self._schedule.at(self._again, _look_again)
 
     def _unit(self, now: float) -> None:
-        engine = self._host.engine
+        engine = self._engine
         engine.budget.forecast = self._slack
         try:
             if engine.decode_fits(now):
                 self._hear(engine.decode())
         finally:
             engine.budget.forecast = _closed
-
-    def _hear(self, deltas: Sequence[TextDelta]) -> None:
-        for delta in deltas:
-            self.said[delta.stream] += delta.text
 
 
 def _closed(now: float) -> float:

@@ -1,6 +1,6 @@
 """A fleet's server that is stepped by whoever has its clock, and a scheduler that is timed.
 
-Knows the server. Does not know ROS, engines or robots.
+Knows the server. Does not know engines or robots.
 """
 
 from __future__ import annotations

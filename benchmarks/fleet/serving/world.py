@@ -1,27 +1,18 @@
-"""What a fleet lives in while it is measured: a tabletop for each robot, behind a connection.
+"""What a fleet lives in while it is measured: a tabletop for each robot.
 
-Knows tasks and simulated time. The fleet itself, its node and robots, is another process
-(`lockstep`), since ROS is its business alone; it asks for every image and every step.
+Knows tasks and simulated time. Does not know who acts, or when.
 """
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from multiprocessing import Pipe
+from collections.abc import Sequence
 
 import numpy as np
 
-from benchmarks.common.workers import environment
 from embodied_kv.demo.sim.rollout import SET_POINT
 from embodied_kv.demo.sim.scene import CAMERAS
 from training.evaluate.cases import Case, Setting
 from training.evaluate.worlds import World
-
-LOCKSTEP = 'benchmarks.fleet.serving.lockstep'
-ENDING = 30.0  # s that the process may take to end
 
 
 class Table(World):
@@ -83,57 +74,3 @@ class Tables:
     def close(self) -> None:
         for table in self._tables:
             table.close()
-
-
-class Fleets:
-    """A process in which fleets are run, one after another. Close it.
-
-    Raises RuntimeError where it ends by itself; its own words are on stderr.
-    """
-
-    def __init__(self) -> None:
-        self._connection, theirs = Pipe()
-        self._process = subprocess.Popen(
-            [sys.executable, '-m', LOCKSTEP, str(theirs.fileno())],
-            pass_fds=[theirs.fileno()],
-            env=environment(OMP_NUM_THREADS='1'),
-        )
-        theirs.close()
-
-    def run(self, order: dict, world: Tables, on_end: Callable[[], object]) -> dict:
-        """What became of an order (`lockstep.Order`). on_end: of each task, once."""
-        tasks, ended = {}, set()  # by robot; once all of a robot's are over, it repeats them
-        try:
-            self._connection.send(order)
-            while True:
-                name, arguments = self._connection.recv()
-                if name == 'result':
-                    return arguments[0]
-                answer = getattr(world, name)(*arguments)
-                if name == 'begin':
-                    tasks[arguments[0]] = arguments[1]
-                elif name == 'advance' and any(answer) and tasks[arguments[0]] not in ended:
-                    ended.add(tasks[arguments[0]])
-                    on_end()
-                self._connection.send(answer)
-        except (EOFError, OSError) as error:
-            raise RuntimeError(
-                f'the fleet ended with {self._ended()}, for the reason above: is ROS 2 sourced? '
-                'tools/env COMMAND does'
-            ) from error
-
-    def close(self) -> None:
-        """Ends the process; one that does not end is killed, so what was measured is kept."""
-        if self._process.poll() is None:
-            with suppress(OSError):
-                self._connection.send(None)
-            self._ended()
-        self._connection.close()
-
-    def _ended(self) -> int:
-        """The exit status, after ENDING at the latest."""
-        try:
-            return self._process.wait(ENDING)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()

@@ -1,12 +1,12 @@
 """A fleet that speaks: what that costs its actions, and how much is said, in virtual time.
 
-Closed fleets of the tabletop policy, run by the real node as in `fleet.serving`: the mute fleet,
-the same one that speaks, and, for words, robots with an engine of their own each at equal total
-cores (each engine so many times slower as there are robots). The contract's prompts begin with
-every round, within two streams of a robot, so there is always something to say. A chunk takes what
-a profile says that was measured, a query and a decode step what was measured of them; the engine
-is taken so many times faster that the fleet asks for the given share of its peak. Words are begun
-by the fleet's own rule: while nobody waits, and if they end before anybody is expected.
+Closed fleets of the tabletop policy, served as in `fleet.serving`: the mute fleet, the same one
+that speaks, and, for words, robots with an engine of their own each at equal total cores (each
+engine so many times slower as there are robots). The contract's prompts begin with every round,
+within two streams of a robot, so there is always something to say. A chunk takes what a profile
+says that was measured, a query and a decode step what was measured of them; the engine is taken so
+many times faster that the fleet asks for the given share of its peak. Words are begun by the
+fleet's own rule: while nobody waits, and if they end before anybody is expected.
 
 Dispatchers serve at once, or hold a request for a fuller batch (`max_queue_delay`): then batches
 cost less for each request, and what is saved is slack; every request waits longer for it.
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> dict:
     report.OUT.mkdir(parents=True, exist_ok=True)
     try:
         policy = evaluation.load(args.checkpoint or None)
-        engine = profile.read(args.profile) if args.profile else serving.measured(policy)
+        engine = serving.read(args.profile) if args.profile else serving.measured(policy)
         words = (
             measure.read_words(args.words)
             if args.words
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> dict:
         raise Refused(str(error)) from error
     profile.write(engine, report.OUT / 'fleet_speech_profile.yaml')
     measure.write_words(words, report.OUT / 'fleet_speech_words.yaml')
-    runs = measure.measure(plan, policy, engine, words, report.OUT, args.checkpoint, args.json)
+    runs = measure.measure(plan, policy, engine, words, args.json)
     made = figures.rows(runs)
     if not args.json:
         figures.show(made)

@@ -1,6 +1,6 @@
 """Which fleets are run, how fast their engines are, and what words cost.
 
-Knows tasks, loads and profiles. Does not know ROS, tables or files other than those of costs.
+Knows tasks, loads and profiles. Does not know tables, nor files other than those of costs.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -16,13 +16,15 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.fleet.serving import measure as serving
-from benchmarks.fleet.serving.world import Fleets, Tables
+from benchmarks.fleet.serving.lockstep import Order, run
+from benchmarks.fleet.serving.world import Tables
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.local import LocalEngine
 
 Seconds = dict[str, dict[int, float]]
 
@@ -63,10 +65,10 @@ class Plan:
         return max(1, self.tasks // robots)
 
 
-def engine_config(robots: int) -> dict[str, object]:
-    """Fields of EngineConfig for so many robots: a batch, a newest row each, and their streams."""
+def engine_config(robots: int) -> EngineConfig:
+    """For so many robots: a batch, a newest row each, and their streams."""
     streams = STREAMS * robots
-    return dict(
+    return EngineConfig(
         robots=BATCH,
         rows=max(2 * BATCH, BATCH + robots + streams),
         reserved_rows=min(64, BATCH + robots),
@@ -78,7 +80,7 @@ def engine_config(robots: int) -> dict[str, object]:
 
 def word_seconds(policy: Policy, robots: int, repeats: int = REPEATS) -> Seconds:
     """What a query ('begin', by tokens) and a step of all ('decode', by streams) take, s."""
-    engine = Engine(policy, EngineConfig(**engine_config(robots)), policy.config.action_dt)
+    engine = Engine(policy, engine_config(robots), policy.config.action_dt)
     found: dict[str, dict[int, list[float]]] = {'begin': {}, 'decode': {}}
     for _ in range(repeats):
         warm_up(engine)
@@ -125,32 +127,26 @@ def faster(words: Seconds, times: float) -> Seconds:
 
 
 def order(
-    tasks: Sequence[Sequence[int]],
-    fleet: int,
-    charged: Path,
-    checkpoint: str,
-    words: Seconds | None,
-    delay: float,
-) -> dict:
-    """Robots with their tasks, on an engine that is sized for `fleet` of them."""
+    tasks: Sequence[Sequence[int]], charged: Profile, words: Seconds | None, delay: float
+) -> Order:
+    """Robots with their tasks. words: what is charged for them; None: the robots are mute."""
     robots = len(tasks)
-    made = serving.order(robots, robots, SCHEDULER, HORIZON, charged, checkpoint)
-    engine = {f'engine.{name}': value for name, value in engine_config(fleet).items()}
-    told = dict(language=words is not None, prompt_interval=PROMPT_INTERVAL)
-    told |= {'max_queue_delay': delay, 'engine.time_budget': True}
-    made['parameters'] |= engine | told
-    return made | dict(tasks=[list(own) for own in tasks], speech=words, streams=STREAMS * robots)
+    made = serving.order(robots, robots, SCHEDULER, HORIZON, charged)
+    habits = made.habits
+    if words is not None:
+        prompts = tuple(Embodiment.load('tabletop').contract.language.prompts)
+        habits = replace(habits, prompts=prompts, prompt_interval=PROMPT_INTERVAL)
+    return replace(
+        made,
+        habits=habits,
+        tasks=[list(own) for own in tasks],
+        max_queue_delay=delay,
+        speech=words or {},
+        streams=STREAMS * robots,
+    )
 
 
-def measure(
-    plan: Plan,
-    policy: Policy,
-    found: Profile,
-    words: Seconds,
-    folder: Path,
-    checkpoint: str,
-    quiet: bool,
-) -> list[dict]:
+def measure(plan: Plan, policy: Policy, found: Profile, words: Seconds, quiet: bool) -> list[dict]:
     """A dict for every run: robots, load, way, speed, delay, and what `lockstep` answers."""
     model, most = policy.config, plan.most
     cases = serving.cases(max(plan.each(robots) * robots for robots in plan.robots))
@@ -158,19 +154,17 @@ def measure(
     runs = []
     with (
         closing(Tables(cases, most, model.vision.image_size, model.action_dt)) as world,
-        closing(Fleets()) as fleets,
+        LocalEngine(policy, engine_config(most), lambda line: None, repeats=0) as local,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         bar_task = bar.add_task('runs', total=None)
 
-        def run(
+        def measured(
             way: str, tasks: list, robots: int, load: float, times: float, delay: float = 0.0
         ) -> None:
-            charged = folder / 'fleet_speech_engine.yaml'
-            profile.write(found.faster(times, found.engine), charged)
+            charged = found.faster(times, found.engine)
             costs = None if way == 'mute' else faster(words, times)
-            asked = order(tasks, most, charged, checkpoint, costs, delay)
-            result = fleets.run(asked, world, lambda: None)
+            result = run(local, order(tasks, charged, costs, delay), world)
             told = dict(robots=robots, load=load, way=way, speed=times, delay=delay)
             runs.append(told | result)
             bar.advance(bar_task)
@@ -181,8 +175,8 @@ def measure(
             for load in plan.loads:
                 times = speed(found, robots, load, model.action_dt)
                 for delay in plan.delays:
-                    run('mute', tasks, robots, load, times, delay)
-                    run('speaking', tasks, robots, load, times, delay)
+                    measured('mute', tasks, robots, load, times, delay)
+                    measured('speaking', tasks, robots, load, times, delay)
                 for own in tasks[: plan.alone]:
-                    run('alone', [own], robots, load, times / robots)
+                    measured('alone', [own], robots, load, times / robots)
     return runs

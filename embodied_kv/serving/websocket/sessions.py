@@ -67,7 +67,8 @@ class Sessions:
     sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
     each, and of all together. Both are divided by tenant, see `divide`. fingerprint: of the
     engine, where it is known: capsules say it. scheduling: the order in which they are served.
-    cloud: one more engine, which serves a batch where it answers sooner. Raises OSError where the
+    cloud: one more engine, which serves a batch where it answers sooner. server: makes the server
+    that drives the dispatcher; one with another clock, for instance. Raises OSError where the
     trace cannot be written.
     """
 
@@ -82,6 +83,7 @@ class Sessions:
         fingerprint: str = '',
         scheduling: SchedulingConfig | None = None,
         cloud: RemoteEngine | None = None,
+        server: Callable[..., FleetServer] = FleetServer,
     ) -> None:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
@@ -102,7 +104,7 @@ class Sessions:
         if cloud is not None:
             engines.append(EngineState(CLOUD, cloud.profile, cloud.link))
             serve[CLOUD] = self._serve_elsewhere
-        self._server = FleetServer(
+        self._server = server(
             Dispatcher(order.order(self._account), engines, order.max_queue_delay),
             serve,
             self._deliver,
@@ -230,11 +232,16 @@ class Sessions:
             else:
                 ended[session.name] = session
                 self._forget(session.tenant, self._part)
+        self._withdraw(session)
+        self._server.vanish(session.name)
+        self._shares.leave(session.name)
+
+    @staticmethod
+    def _withdraw(session: Session) -> None:
+        """Cancel the request of the session that waits, if there is one."""
         if session.waiting is not None:
             session.waiting.cancel()
         session.asked = None, 0.0
-        self._server.vanish(session.name)
-        self._shares.leave(session.name)
 
     # ------------------------------------------------------------------ what they want
 
@@ -288,7 +295,12 @@ class Sessions:
         return self._answers.ask(session, question, max_tokens, evict)
 
     def reset(self, session: Session) -> None:
-        """As if it had just begun, but for its capsules. Waits for the engine's thread."""
+        """As if it had just begun, but for its capsules. Waits for the engine's thread.
+
+        A request that waits is cancelled, and the dispatcher expects no other one of the task.
+        """
+        self._withdraw(session)
+        self._server.finish(session.name, session.task)
         session.begin()
         for stream in self._shares.of(session.name):
             self.engine.kv.streams.release(stream, 'cancelled')

@@ -1,24 +1,28 @@
-"""Fleets in virtual time: their node, engine and messages are real, the seconds are given."""
+"""Fleets in virtual time: sessions, dispatcher and engine are real, the seconds are given."""
 
 import math
 
 import numpy as np
 import pytest
 
-from benchmarks.fleet.serving.lockstep import Order, Run
+from benchmarks.fleet.serving.lockstep import Order, run
 from benchmarks.fleet.serving.robot import SET_POINTS, Habits
 from embodied_kv.config import TINY
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet import trace
-from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.policy import Policy
+from embodied_kv.serving.local import LocalEngine
 
 H, DT, JUDGED = 4, 0.1, 10
-HABITS = Habits(f'static:{H}', Embodiment.load('tabletop').axes, DT)
+HABITS = Habits(f'static:{H}', DT)
 QUICK, SLOW = 0.05, 0.2  # s of a chunk: sooner, and later, than the H actions are over
 
 
 class Played:
     """A task is done when its chunks, as many as its number says, have been executed."""
+
+    instruction = 'task {task}'
 
     def __init__(self):
         self.scenes, self.tasks = [], {}
@@ -26,7 +30,7 @@ class Played:
     def begin(self, robot, task):
         self.scenes.append((robot, task))
         self.tasks[robot] = dict(left=task, ends=math.inf, task=task)
-        return f'task {task}'
+        return self.instruction.format(task=task)
 
     def look(self, robot):
         rng = np.random.default_rng(self.tasks[robot]['task'])
@@ -44,40 +48,29 @@ class Played:
         return moment % JUDGED == 0 and moment >= self.tasks[robot]['ends'], False
 
 
+@pytest.fixture(scope='module')
+def engine():
+    with LocalEngine(
+        Policy.random(TINY), EngineConfig(robots=2, time_budget=False), lambda line: None
+    ) as local:
+        yield local
+
+
 @pytest.fixture
-def fleet(ros, tmp_path):
-    """Runs a fleet: seconds of a chunk, of each robot its tasks, parameters of the node."""
+def fleet(engine):
+    """Runs a fleet: seconds of a chunk, of each robot its tasks, more of its order."""
 
-    def run(seconds, tasks, arrivals=(), horizons=None, **parameters):
-        path = tmp_path / 'profile.yaml'
-        path.write_text(
-            f'engine: e\nsizes: [1, 2]\nseconds: [{seconds}, {1.2 * seconds}]\nchunk_bytes: 9\n'
-        )
-        values = {
-            'contract': 'tabletop',
-            'preset': 'tiny',
-            'checkpoint': 'random',
-            'profile': str(path),
-        }
-        values |= {
-            'engine.robots': 2,
-            'engine.time_budget': False,
-            'capsules': False,
-            'language': False,
-        }
+    def run_fleet(seconds, tasks, **more):
+        profile = Profile('e', (1, 2), (seconds, 1.2 * seconds), 9)
         starts = [0.013 * robot for robot in range(len(tasks))]
-        world = Played()
-        order = Order(
-            values | parameters, HABITS, starts, tasks, arrivals=arrivals, horizons=horizons or {}
-        )
-        running = Run(order, world)
-        try:
-            return running.run(), world
-        finally:
-            running.close()
+        world, ended = Played(), []
+        order = Order(profile, HABITS, starts, tasks, **more)
+        result = run(engine, order, world, lambda: ended.append(None))
+        assert len(ended) == len(result['tasks'])
+        engine.engine.kv.check_integrity()
+        return result, world
 
-    yield run
-    EngineHost.close()
+    return run_fleet
 
 
 def alone(seconds, chunks):
@@ -158,6 +151,18 @@ def test_a_task_may_have_a_horizon_of_its_own(fleet):
     assert horizons == {2: {H}, 3: {2}}
 
 
-def test_a_node_that_cannot_be_configured_is_an_error(fleet):
-    with pytest.raises(RuntimeError, match='cannot be brought up'):
-        fleet(QUICK, [[1]], **{'engine.robots': 1})
+def test_tasks_with_the_same_instruction_are_different_tasks(fleet, monkeypatch, tmp_path):
+    monkeypatch.setattr(Played, 'instruction', 'go on')
+    result, _ = fleet(QUICK, [[3, 3]], trace=str(tmp_path / 'trace.jsonl'))
+    first, second = result['tasks']
+    assert second['seconds'] == pytest.approx(first['seconds'])
+    assert len(trace.jobs(*trace.read(tmp_path / 'trace.jsonl'))) == 2
+
+
+def test_an_error_of_the_engine_ends_the_run(fleet, engine, monkeypatch):
+    def fail(*_):
+        raise ValueError('the engine is broken')
+
+    monkeypatch.setattr(engine.engine, 'prefill', fail)
+    with pytest.raises(RuntimeError, match='engine errors|faults'):
+        fleet(QUICK, [[1]])

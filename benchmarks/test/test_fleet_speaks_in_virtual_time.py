@@ -1,46 +1,45 @@
 """A fleet that speaks in virtual time: its words fill the slack, and its chunks hardly notice."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_fleet_lockstep_is_exact import DT, HABITS, H, Played
 
-from benchmarks.fleet.serving.lockstep import Order, Run
-from embodied_kv.nodes.common.engine_host import EngineHost
+from benchmarks.fleet.serving.lockstep import Order, run
+from embodied_kv.config import TINY
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.policy import Policy
+from embodied_kv.serving.local import LocalEngine
 
 CHUNK = 0.05  # s
 WORDS = {'begin': {8: 0.004, 48: 0.004}, 'decode': {1: 0.002, 16: 0.006}}
 TASKS = [[3, 2], [4, 1], [2, 3]]
+SPEAKING = replace(HABITS, prompts=('Subtask:', 'Narrate:'), max_tokens=6)
+
+
+@pytest.fixture(scope='module')
+def engine():
+    config = EngineConfig(robots=2, rows=32, margin_ms=0.0)
+    with LocalEngine(Policy.random(TINY), config, lambda line: None) as local:
+        yield local
 
 
 @pytest.fixture
-def fleet(ros, tmp_path):
+def fleet(engine):
     """Runs a fleet whose words cost so much; None: it is mute."""
 
-    def run(speech, tasks=TASKS, streams=0):
-        path = tmp_path / 'profile.yaml'
-        path.write_text(f'engine: e\nsizes: [1, 2]\nseconds: [{CHUNK}, 0.06]\nchunk_bytes: 9\n')
-        values = {'contract': 'tabletop', 'preset': 'tiny', 'checkpoint': 'random'}
-        values |= {
-            'profile': str(path),
-            'engine.robots': 2,
-            'capsules': False,
-            'memory': False,
-            'missions': False,
-        }
-        values |= {'language': speech is not None, 'prompt_interval': 1, 'max_tokens': 6}
-        values |= {'engine.margin_ms': 0.0, 'engine.rows': 32}
+    def run_fleet(words, tasks=TASKS, streams=0, habits=SPEAKING):
+        profile = Profile('e', (1, 2), (CHUNK, 0.06), 9)
         starts = [0.113 * robot for robot in range(len(tasks))]
-        order = Order(values, HABITS, starts, tasks, speech, streams)
-        running = Run(order, Played())
-        try:
-            found = running.run()
-            running._node.host.engine.kv.check_integrity()
-            return found
-        finally:
-            running.close()
+        habits = HABITS if words is None else habits
+        order = Order(profile, habits, starts, tasks, speech=words or {}, streams=streams)
+        found = run(engine, order, Played())
+        engine.engine.kv.check_integrity()
+        return found
 
-    yield run
-    EngineHost.close()
+    return run_fleet
 
 
 def test_two_runs_say_the_same_and_are_equal_to_the_digit(fleet):
@@ -74,3 +73,8 @@ def test_words_that_fit_nowhere_are_not_said(fleet):
 def test_there_are_no_more_streams_than_told(fleet):
     few, many = fleet(WORDS, streams=3), fleet(WORDS, streams=12)
     assert len(few['said']) < len(many['said'])
+
+
+def test_prompts_are_continued_as_often_as_told(fleet):
+    often, seldom = (fleet(WORDS, habits=replace(SPEAKING, prompt_interval=n)) for n in (1, 3))
+    assert 0 < len(seldom['said']) < len(often['said'])
