@@ -27,7 +27,7 @@ def test_ways_differ_in_scheduler_and_horizon_alone():
         assert each.starts == made[0].starts and all(0 <= s <= 1 for s in each.starts)
         habits = replace(each.habits, execution_horizon=made[0].habits.execution_horizon)
         assert replace(each, scheduler=made[0].scheduler, habits=habits) == made[0]
-    assert len({(m.policy, m.habits.execution_horizon) for m in made}) == 4
+    assert len({(m.scheduler, m.habits.execution_horizon) for m in made}) == 4
 
 
 def test_a_robot_asks_before_the_least_horizon_is_over():

@@ -15,18 +15,15 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from benchmarks.fleet.runs import POLICIES
 from benchmarks.fleet.serving.robot import Habits, Player, World
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.fleet.serving.speech import Seconds, Speech
 from benchmarks.fleet.serving.stepped import Stepped
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
-from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.trace_writer import TraceWriter
 from embodied_kv.serving.fleet_server import Result
 from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.local import LocalEngine
@@ -42,11 +39,10 @@ class Order:
 
     profile: the seconds that batches are charged. habits: of the robots. starts: when each begins,
     s. tasks: of each, one after another, and again until all robots have done theirs once; the
-    numbers mean something to the world alone. scheduler: one of `runs.POLICIES`; pending: of
-    kairos. max_queue_delay: as of a policy server, s. speech: what words are charged, s by kind
-    and size. streams: of all robots, at most; 0: as many as the engine has. arrivals: of each
-    robot's tasks, s; of a closed fleet there are none. horizons: by task, where it has another
-    policy than the habits say. trace: file to which executions are written.
+    numbers mean something to the world alone. scheduler, pending, max_queue_delay, trace: as of a
+    policy server. speech: what words are charged, s by kind and size. streams: of all robots, at
+    most; 0: as many as the engine has. arrivals: of each robot's tasks, s; of a closed fleet there
+    are none. horizons: by task, where it has another policy than the habits say.
     """
 
     profile: Profile
@@ -63,20 +59,14 @@ class Order:
     trace: str = ''
 
     @property
-    def policy(self) -> Scheduler:
-        """The scheduler."""
-        named = POLICIES[self.scheduler]
-        return replace(named, pending=True) if self.pending else named
-
-
-@dataclass(frozen=True)
-class Scheduling(SchedulingConfig):
-    """Any scheduler, also one that a policy server does not offer."""
-
-    given: Scheduler = POLICIES['fifo']
-
-    def order(self, account: Callable[[str], object]) -> Scheduler:
-        return self.given
+    def scheduling(self) -> SchedulingConfig:
+        """As of a policy server."""
+        return SchedulingConfig(
+            scheduler=self.scheduler,
+            pending=self.pending,
+            max_queue_delay=self.max_queue_delay,
+            trace=self.trace,
+        )
 
 
 class Lockstep(Sessions):
@@ -87,19 +77,14 @@ class Lockstep(Sessions):
     """
 
     def __init__(self, local: LocalEngine, schedule: Schedule, order: Order) -> None:
-        action_dt = local.engine.policy.config.action_dt
         super().__init__(
             local.engine,
             local.device,
             order.profile,
             kept=1,
             capsule_mib=0,
-            scheduling=Scheduling(max_queue_delay=order.max_queue_delay, given=order.policy),
-            server=partial(
-                Stepped,
-                trace_writer=TraceWriter(order.trace, action_dt) if order.trace else None,
-                clock=lambda: schedule.now,
-            ),
+            scheduling=order.scheduling,
+            server=partial(Stepped, clock=lambda: schedule.now),
         )
         self._schedule, self._order, self._wakes = schedule, order, math.inf
         self.charged = self.computed = 0.0
