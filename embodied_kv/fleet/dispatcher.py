@@ -167,13 +167,6 @@ class Dispatcher:
         self.ledger.vanish(robot)
         self._forget(robot)
 
-    def sweep(self, now: float, timeout: float) -> list[str]:
-        """Robots unheard of for `timeout` seconds vanish: their names."""
-        gone = self.ledger.sweep(now, timeout)
-        for robot in gone:
-            self._forget(robot)
-        return gone
-
     def _held_until(self) -> float:
         """Until when all that waits is held; 0: it is not."""
         full = max(engine.profile.saturation for engine in self.engines.values())

@@ -63,7 +63,7 @@ class Robot:
 
 
 class Ledger:
-    """All robots' accounts. Every call costs O(1), but `sweep`."""
+    """All robots' accounts. Every call costs O(1)."""
 
     def __init__(self) -> None:
         self.robots: dict[str, Robot] = {}
@@ -136,13 +136,6 @@ class Ledger:
     def vanish(self, robot: str) -> None:
         """Closes the account."""
         self.robots.pop(robot, None)
-
-    def sweep(self, now: float, timeout: float) -> list[str]:
-        """Closes the accounts of robots unheard of for `timeout` seconds: their names."""
-        gone = [name for name, robot in self.robots.items() if now - robot.heard > timeout]
-        for robot in gone:
-            self.vanish(robot)
-        return gone
 
     def _note(self, task: Task, done: LastExecution | None, now: float) -> None:
         if done is None:

@@ -13,7 +13,6 @@ import math
 
 from embodied_kv.fleet.protocol import LastExecution
 
-PAUSE = 1.0  # s after a refusal
 _TICK = 1e-6  # s; moments closer than this are the same
 
 
@@ -32,7 +31,7 @@ class RequestTiming:
         """A new task, whose first round has this number; what is being executed goes on."""
         self.task, self.round, self.waiting = task, next - 1, False
         self.ends = getattr(self, 'ends', -math.inf)
-        self._sent = self._not_before = -math.inf
+        self._sent = -math.inf
         self._started: tuple[int, float] | None = None  # the newest execution: round, moment
 
     @property
@@ -48,7 +47,7 @@ class RequestTiming:
         """Whether a request is to be sent now: the next round's, or this one's again."""
         if self.waiting:
             return now >= self._sent + self._retry
-        return now >= max(self.ends - self._ahead, self._not_before)
+        return now >= self.ends - self._ahead
 
     def ask(self, now: float) -> int:
         """It is being sent: the round's number."""
@@ -64,10 +63,6 @@ class RequestTiming:
         number, start = self._started
         remaining = max(0, math.ceil((self.ends - now) / self._dt - _TICK))
         return LastExecution(number, start, max(start, self.ends), remaining)
-
-    def refused(self, now: float) -> None:
-        """The round is over, without a chunk."""
-        self.waiting, self._not_before = False, now + PAUSE
 
     def take(self, execution_horizon: int, observed: float, now: float) -> float:
         """The chunk of this round has come: the moment from which its actions count.

@@ -36,7 +36,7 @@ Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, what b
 log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
-SWEEP = 1.0  # s between two checks for robots that fell silent
+TICK = 1.0  # s between two looks, at most: lines of the log wait for one
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ class FleetServer(threading.Thread):
     """Serves robots by a dispatcher.
 
     serve: what each of the dispatcher's engines does with a batch, by its name. deliver: takes
-    every receipt, on this thread. robot_timeout: s after which a robot that says nothing is gone.
+    every receipt, on this thread.
     clock: what `now` is, s, never falling; whoever gives it one of their own calls `step` in place
     of `start`. on_idle: called on this thread whenever no request waits for an engine, or is held.
     on_vanished: called on it with the name of a robot that is gone.
@@ -67,7 +67,6 @@ class FleetServer(threading.Thread):
         dispatcher: Dispatcher,
         serve: Mapping[str, Serve],
         deliver: Deliver,
-        robot_timeout: float,
         trace_writer: TraceWriter | None = None,
         clock: Callable[[], float] = time.monotonic,
         on_idle: Callable[[], None] = lambda: None,
@@ -76,13 +75,12 @@ class FleetServer(threading.Thread):
         super().__init__(name='fleet', daemon=True)
         self._clock = clock
         self.dispatcher, self._serve, self._deliver = dispatcher, serve, deliver
-        self._robot_timeout, self._trace = robot_timeout, trace_writer
+        self._trace = trace_writer
         self._on_idle, self._on_vanished = on_idle, on_vanished
         self._forecast = Forecast()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._observations: dict[str, Observation] = {}  # robot -> the newest of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
-        self._sweep_at = clock() + SWEEP
         self._failures = Throttled(log.warning)
         self._faults = Throttled(log.error)
         self.counts: Counter[str] = Counter()
@@ -123,7 +121,7 @@ class FleetServer(threading.Thread):
     # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
-        while self.step(max(0.0, self.wake() - self._clock())):
+        while self.step(min(TICK, max(0.0, self.wake() - self._clock()))):
             pass
 
     def step(self, pause: float = 0.0) -> bool:
@@ -149,7 +147,7 @@ class FleetServer(threading.Thread):
 
     def wake(self) -> float:
         """The moment at which time alone brings something, s."""
-        return min(self.dispatcher.wake(self._clock()), self._sweep_at, *self._restore.values())
+        return min([self.dispatcher.wake(self._clock()), *self._restore.values()])
 
     def _nothing(self) -> None:
         """Time alone has passed."""
@@ -190,7 +188,7 @@ class FleetServer(threading.Thread):
             self._trace.forget(robot)
 
     def _watch(self) -> None:
-        """What time brings: overdue engines, engines to try again, robots that fell silent."""
+        """What time brings: overdue engines, and engines to try again."""
         now = self._clock()
         self._failures.flush()
         self._faults.flush()
@@ -202,10 +200,6 @@ class FleetServer(threading.Thread):
         for engine in [name for name, due in self._restore.items() if due <= now]:
             del self._restore[engine]
             self.dispatcher.restored(engine)
-        if now >= self._sweep_at:
-            self._sweep_at = now + SWEEP
-            for robot in self.dispatcher.sweep(now, self._robot_timeout):
-                self._forget(robot)
 
     def _dispatch(self) -> None:
         for dispatch in self.dispatcher.decide(self._clock()):

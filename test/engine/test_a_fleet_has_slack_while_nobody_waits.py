@@ -36,7 +36,6 @@ class Fleet:
             Dispatcher(Fifo(), engines, max_queue_delay=delay),
             {engine.name: self._serve(engine.name) for engine in engines},
             lambda *told: None,
-            2.0,
             clock=lambda: self.now,
             on_idle=lambda: self.idle.append(self.now),
             on_vanished=self.gone.append,
@@ -143,9 +142,10 @@ def test_who_computes_is_told_when_nobody_waits_and_of_robots_that_are_gone(flee
     fleet.answer()
     fleet.server.step()
     assert fleet.idle
-    fleet.now = 10.0
-    fleet.server.step()
-    assert sorted(fleet.gone) == ['/b', '/r']
+    for robot in ('/r', '/b'):
+        fleet.server.vanish(robot)
+        fleet.server.step()
+    assert fleet.gone == ['/r', '/b']
 
 
 def test_there_is_some_while_a_request_is_held_for_others():

@@ -33,7 +33,6 @@ def fleet(make_engine, observe):
         Dispatcher(Fifo(), [EngineState('here', profile)]),
         {'here': lambda frames, deadline: promise(lambda: serve(engine, frames, deadline))},
         lambda *told: heard.append(told[3]),
-        60.0,
     )
 
     def ask(round):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.fleet.request_timing import PAUSE, RequestTiming
+from embodied_kv.fleet.request_timing import RequestTiming
 
 DT = 0.1
 
@@ -65,14 +65,6 @@ def test_a_chunk_whose_actions_are_over_is_not_executed(timing):
     assert timing.ends == pytest.approx(0.5)
     assert timing.execution(0.45).round == 0
     assert timing.due(0.45)
-
-
-def test_after_a_refusal_it_pauses(timing):
-    timing.ask(0.0)
-    timing.refused(0.1)
-    assert not timing.due(0.1 + PAUSE - 0.01)
-    assert timing.due(0.1 + PAUSE)
-    assert timing.ask(0.1 + PAUSE) == 1
 
 
 def test_a_new_task_begins_anew_while_the_robot_moves_on(timing):

@@ -40,14 +40,6 @@ def test_a_robot_that_vanishes_while_it_waits_is_not_served():
     assert [r.robot for r in server.decide(0.0)[0].batch] == ['b']
 
 
-def test_silence_is_vanishing():
-    server = dispatcher(robots=('a', 'b'))
-    server.submit(request('a'), 0.0)
-    server.submit(request('b'), 8.0)
-    assert server.sweep(10.0, timeout=5.0) == ['a']
-    assert list(server.queue) == ['b'] and list(server.ledger.robots) == ['b']
-
-
 def test_equal_task_names_are_different_tasks():
     server = dispatcher(robots=('a', 'b'))
     for robot in 'ab':

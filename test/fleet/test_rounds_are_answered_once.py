@@ -40,7 +40,6 @@ def test_an_execution_may_be_told_alone():
     server.executed('r', 't', ran(0, 1.0, 3.0), 3.0)
     assert phase(server) is Phase.EXECUTED
     assert server.ledger.executions.median() == 2.0
-    assert server.sweep(7.0, timeout=5.0) == []  # it was heard of at 3.0
 
 
 def test_a_repetition_while_it_waits_or_is_served_changes_nothing():

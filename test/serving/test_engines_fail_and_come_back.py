@@ -51,9 +51,7 @@ def serving(monkeypatch):
     monkeypatch.setattr('embodied_kv.fleet.engines.GRACE', 0.2)
     engines, heard = Engines(), []
     dispatcher = Dispatcher(Fifo(), [EngineState('here', PROFILE)])
-    server = FleetServer(
-        dispatcher, {'here': engines}, lambda *told: heard.append(told), robot_timeout=60.0
-    )
+    server = FleetServer(dispatcher, {'here': engines}, lambda *told: heard.append(told))
     server.start()
 
     def ask(robot, round=0, horizon=THREE):

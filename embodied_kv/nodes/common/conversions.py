@@ -64,22 +64,6 @@ def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
     return np.array([by_name[name] for name in names], np.float32)
 
 
-def joint_state(
-    names: Sequence[str], positions: np.ndarray, velocities: np.ndarray, at: int
-) -> JointState:
-    """A message of float64 [joints] each. at: its stamp, ns."""
-    message = JointState(
-        name=names,
-        position=array('d', positions.tobytes()),
-        velocity=array('d', velocities.tobytes()),
-    )
-    message.header.stamp = stamp(at)
-    return message
-
-
-# ---------------------------------------------------------------------- handles
-
-
 def handle_message(handle: KvHandle) -> KvHandleMsg:
     """The handle as it travels; its robot is the namespace that it travels in."""
     message = KvHandleMsg(

@@ -6,15 +6,13 @@ pixels are needed.
 
 from __future__ import annotations
 
-from array import array
-
 import cv2
 import numpy as np
 from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 
 from embodied_kv.data.pictures import check_raw, from_raw
-from embodied_kv.nodes.common.conversions import Refused, stamp
+from embodied_kv.nodes.common.conversions import Refused
 from embodied_kv.text import shown
 
 try:
@@ -53,15 +51,6 @@ def rgb(message: Image | CompressedImage) -> NDArray[np.uint8]:
     if BRIDGE is not None and message.encoding in BRIDGED:
         return BRIDGE.imgmsg_to_cv2(message, 'rgb8')
     return from_raw(message)
-
-
-def image_message(pixels: NDArray[np.uint8], nanoseconds: int) -> Image:
-    """Return an rgb8 message of pixels [height, width, 3] with a stamp in nanoseconds."""
-    height, width, _ = pixels.shape
-    message = Image(height=height, width=width, encoding='rgb8', step=3 * width)
-    message.header.stamp = stamp(nanoseconds)
-    message.data = array('B', pixels.tobytes())  # rclpy does not check each element of this type
-    return message
 
 
 def _check_compressed(message: CompressedImage) -> None:

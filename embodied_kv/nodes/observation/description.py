@@ -47,11 +47,6 @@ class ViewInput:
                     'pixels'
                 )
 
-    @property
-    def is_whole(self) -> bool:
-        """Whether the picture of the camera is that of the view."""
-        return self.crop is None and not self.rotate
-
     def framed(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """Of a camera's [height, width, 3] the part that the model sees, upright; no copy.
 

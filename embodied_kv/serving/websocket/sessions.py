@@ -108,7 +108,6 @@ class Sessions:
             Dispatcher(order.order(self._account), engines, order.max_queue_delay),
             serve,
             self._deliver,
-            robot_timeout=math.inf,  # connections say who has gone
             trace_writer=order.trace_writer(engine.policy.config.action_dt),
             on_idle=self._on_idle,
             on_vanished=self._vanished,
