@@ -113,7 +113,7 @@ class FleetClient(Action):
         self._instruction = ''  # of the present task
         self._requests = self.publisher(FleetRequest, REQUEST, REQUESTS)
         self._finished = self.publisher(String, FINISHED, REQUESTS)
-        self._observations = ObservationBuffer(self, self._told)
+        self._observations = ObservationBuffer(self, self.on_instruction)
         self.subscribe(FleetAnswer, ANSWER, self._on_answer, ANSWERS)
         self.serve(FleetFreeze, FREEZE, self.while_active(self._freeze))
         self.serve(FleetResume, RESUME, self.while_active(self._resume))
@@ -129,7 +129,7 @@ class FleetClient(Action):
         self._heard = time.monotonic()
         self._start_moving()
         self._observations.restart()
-        self._told(self._observations.instruction)
+        self.on_instruction(self._observations.instruction)
         self._begin()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:

@@ -12,6 +12,7 @@ from functools import partial
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 
+from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS
@@ -55,7 +56,6 @@ class FleetSession(Session):
         super().setup()
         session, actor, model = self._session, self._actor, self.host.model
         session.engine_part = ServedPart(self.host.engine, self.robot, self._kept, self._shares)
-        session.engine_part.on_resumed = self._own
         for part in (
             session.engine_part,
             InstructionPart(lambda: actor.instruction, actor.tell),
@@ -68,7 +68,15 @@ class FleetSession(Session):
             ),
         ):
             session.register(part)
-        session.scene, session.on_hold = actor.look, actor.hold
+
+    def scene(self) -> SceneSummary | None:
+        return self._actor.look()
+
+    def on_hold(self) -> None:
+        self._actor.hold()
+
+    def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
+        self._own(streams)
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         with self._actor.ordered():
