@@ -35,9 +35,7 @@ from rclpy.executors import SingleThreadedExecutor
 from benchmarks.common import report
 from benchmarks.common.command import Refused, add_engine, command
 from embodied_kv.config import ModelConfig, preset
-from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.loop import DeviceThread
-from embodied_kv.engine.warmup import blank, warm_up
+from embodied_kv.engine.warmup import blank
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.model.policy import Policy
@@ -45,6 +43,7 @@ from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.executable import SWITCH
 from embodied_kv.nodes.common.handle_feed import HandleFeed
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.types import ActionChunk
 
 LONGEST = 10.0  # s that a message may take
@@ -130,20 +129,17 @@ class Actor:
     def __init__(self, config: ModelConfig, threads: int, device: str) -> None:
         policy = Policy.random(config, 0, device)
         settings = EngineConfig(time_budget=False, streams=1, threads=threads, device=device)
-        self._engine = Engine(policy, settings)
-        self._device = DeviceThread(self._engine, lambda deltas: None)
-        self._device.start()
-        self._device.call(partial(warm_up, self._engine)).result()
+        self._runner = EngineRunner(policy, settings)
         self._reader = Reader(self._denoise)
         self._asked, self._done = threading.Event(), threading.Event()
         self._began = self._at = 0.0
-        self._frame = replace(blank(self._engine), robot='')
+        self._frame = replace(blank(self._runner.engine), robot='')
 
     def seconds(self, way: str, number: int) -> float:
         """Return the time from a frame's row to its chunk. Raises Refused if there is none."""
         self._done.clear()
         frame = replace(self._frame, deadline=time.monotonic() + LONGEST, sequence=number)
-        self._device.prefill(frame, partial(self._give, way))
+        self._runner.device.prefill(frame, partial(self._give, way))
         if not self._done.wait(LONGEST):
             raise Refused(f'a frame that was handed over by a {way} has no chunk')
         return self._at - self._began
@@ -156,8 +152,8 @@ class Actor:
         self._asked.wait(HANDOVER)  # a call has submitted it already
 
     def _denoise(self, frame: KvHandle) -> None:
-        lease = self._engine.kv.acquire(frame)
-        chunk = self._device.denoise(lease, frame.deadline)
+        lease = self._runner.engine.kv.acquire(frame)
+        chunk = self._runner.device.denoise(lease, frame.deadline)
         self._asked.set()
         chunk.add_done_callback(partial(self._on_chunk, lease))
 
@@ -170,7 +166,7 @@ class Actor:
     def close(self) -> None:
         """End the threads and the node."""
         self._reader.close()
-        self._device.stop()
+        self._runner.stop()
 
 
 def measured(frames: int, period: float, is_busy: bool, actor: Actor | None = None) -> dict:

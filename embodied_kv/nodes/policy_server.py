@@ -16,7 +16,6 @@ from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
-from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
@@ -64,8 +63,7 @@ class PolicyServerNode(SuiteNode):
         self._config.keys()  # refused here, where they cannot be read
         self._config.tls()
         host = super().find_host()
-        seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
-        self._profile = profile_of(host.model, seconds)
+        self._profile = host.profile()
         self._fingerprint = host.fingerprint  # reads every weight: before any client connects
         return host
 

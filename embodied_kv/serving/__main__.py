@@ -17,8 +17,8 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.load import load_policy
-from embodied_kv.serving.local import LocalEngine
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
@@ -72,8 +72,8 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             embodiment, given['preset'], given['checkpoint'], settings, print, print
         )
         embodiment.check(policy.config)
-        with LocalEngine(policy, settings, print) as local:
-            _serve(local, config, scheduling, memory, embodiment, wait or _signalled)
+        with EngineRunner(policy, settings, say=print) as runner:
+            _serve(runner, config, scheduling, memory, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
@@ -81,7 +81,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
 
 
 def _serve(
-    local: LocalEngine,
+    runner: EngineRunner,
     config: ServerConfig,
     scheduling: SchedulingConfig,
     memory: tuple[MemoryConfig, MemoryParams, PlanningConfig],
@@ -89,18 +89,18 @@ def _serve(
     wait: Callable[[], object],
 ) -> None:
     sessions = Sessions(
-        local.engine,
-        local.device,
-        local.profile,
+        runner.engine,
+        runner.device,
+        runner.profile(),
         config.connections,
         config.capsule_mib,
         config.all_capsules_mib,
         scheduling=scheduling,
     )
     planner = embodiment.contract.language.planner
-    memories = Memories.of(*memory, planner, local.device, sessions.slack, local.engine.kv.plane)
+    memories = Memories.of(*memory, planner, runner.device, sessions.slack, runner.plane)
     server = PolicyServer(config, sessions, embodiment.contract, memories)
-    local.hear = sessions.hear
+    runner.listen(sessions.hear)
     sessions.start()
     if config.api_keys or config.certificate:
         signal.signal(signal.SIGHUP, lambda *_: server.reload())

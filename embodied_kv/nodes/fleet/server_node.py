@@ -30,7 +30,7 @@ from embodied_kv.nodes.fleet.params import FleetParams
 from embodied_kv.nodes.fleet.robot_proxy import RobotProxy
 from embodied_kv.nodes.fleet.robots_node import RobotsNode, RobotsThread
 from embodied_kv.nodes.fleet.session import FleetSession, SessionThread
-from embodied_kv.serving.batch import KeptRows, batch_seconds, profile_of, serve
+from embodied_kv.serving.batch import KeptRows, profile_of, serve
 from embodied_kv.serving.fleet_server import FleetServer, Result
 from embodied_kv.serving.remote import RemoteEngine
 from embodied_kv.serving.shares import StreamShares
@@ -93,9 +93,7 @@ class Fleet(SuiteNode):
     def _measured(self) -> Profile:
         p, most = self._params, self.host.engine.config.robots
         if not p.profile:
-            engine = self.host.engine
-            seconds = self.host.device.call(lambda: batch_seconds(engine)).result()
-            return profile_of(self.host.model, seconds)
+            return self.host.profile()
         found = profile.read(Path(p.profile).expanduser())
         if found.saturation > most:
             raise ValueError(
