@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -31,10 +32,11 @@ from benchmarks.common.workers import received
 from benchmarks.serving.client import PATIENCE, WARM, ask, connected, once
 from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.batch import serve
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.websocket import codec
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
@@ -58,20 +60,21 @@ def request(contract: str, seed: int) -> dict:
 
 
 @contextmanager
-def served(local: LocalEngine, robot: Embodiment, most: int) -> Iterator[int]:
+def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int) -> Iterator[int]:
     """The port of a server around an engine; most: robots of a batch."""
-    profile = local.profile
     if most == 1:
         profile = replace(profile, sizes=profile.sizes[:1], seconds=profile.seconds[:1])
-    sessions = Sessions(local.engine, local.device, profile, 64, 0)
+    sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
     config = ServerConfig(port=0, request_rate=10_000.0, request_seconds=PATIENCE)
-    server, local.hear = PolicyServer(config, sessions, robot.contract), sessions.hear
+    server = PolicyServer(config, sessions, robot.contract)
+    runner.listen(sessions.hear)
     sessions.start()
     try:
         yield server.start()
     finally:
         server.stop()
         sessions.stop()
+        runner.unlisten(sessions.hear)
 
 
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
@@ -103,15 +106,16 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     }
 
 
-def alone(local: LocalEngine, robot: Embodiment, port: int, count: int) -> np.ndarray:
+def alone(runner: EngineRunner, robot: Embodiment, port: int, count: int) -> np.ndarray:
     """[count, 2] ms: the engine's own call, from pictures to chunk; one client's. In turn."""
     asked, taken = request(CONTRACT, 0), []
     seen, message = Dialect(robot.contract).read(asked), codec.pack(asked)
     with connected(port) as socket:
         for number in range(WARM + count):
-            frame = observation(local.engine, seen, Call(), 'own', number, 0.0, '')
+            frame = observation(runner.engine, seen, Call(), 'own', number, 0.0, '')
             began = time.monotonic()
-            local.device.call(lambda: serve(local.engine, [frame], math.inf)).result()  # noqa: B023
+            work = partial(serve, runner.engine, [frame], math.inf)
+            runner.device.call(work).result()
             taken.append((time.monotonic() - began, once(socket, message)))
     return np.array(taken[WARM:]) * 1e3
 
@@ -142,12 +146,13 @@ def run(args: argparse.Namespace) -> dict:
     )
     policy = Policy.random(robot.adapted(preset(args.preset)), 0, args.device)
     rows = []
-    with LocalEngine(policy, config, lambda line: None) as local:
-        with served(local, robot, args.batch) as port:
-            pairs = alone(local, robot, port, args.requests)
+    with EngineRunner(policy, config) as runner:
+        profile = runner.profile()
+        with served(runner, profile, robot, args.batch) as port:
+            pairs = alone(runner, robot, port, args.requests)
         for clients in args.clients:
             for way, most in (('batched', args.batch), ('alone', 1)):
-                with served(local, robot, most) as port:
+                with served(runner, profile, robot, most) as port:
                     found = measure(port, clients, args.requests, args.period)
                 rows.append({'clients': clients, 'way': way} | found)
     ways = {(row['clients'], row['way']): row for row in rows}

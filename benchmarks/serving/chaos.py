@@ -35,7 +35,7 @@ from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.websocket import codec
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -61,12 +61,12 @@ LIMITS = ServerConfig(
 class Watch:
     """What a server holds, by name."""
 
-    def __init__(self, local: LocalEngine, sessions: Sessions, server: PolicyServer) -> None:
-        self._local, self._sessions, self._server = local, sessions, server
+    def __init__(self, runner: EngineRunner, sessions: Sessions, server: PolicyServer) -> None:
+        self._runner, self._sessions, self._server = runner, sessions, server
 
     def look(self) -> dict[str, int]:
         """Now."""
-        kv, values = self._local.engine.kv, self._sessions.values()
+        kv, values = self._runner.engine.kv, self._sessions.values()
         return {
             'sessions': values['sessions'],
             'robots': values['robots'],
@@ -110,24 +110,25 @@ def run(args: argparse.Namespace) -> dict:
         threads=args.threads,
     )
     policy = Policy.random(robot.adapted(preset(args.preset)), 0, args.device)
-    with LocalEngine(policy, config, lambda line: None) as local:
+    with EngineRunner(policy, config) as runner:
         c = LIMITS
         sessions = Sessions(
-            local.engine,
-            local.device,
-            local.profile,
+            runner.engine,
+            runner.device,
+            runner.profile(),
             c.connections,
             c.capsule_mib,
             c.all_capsules_mib,
         )
-        server, local.hear = PolicyServer(c, sessions, robot.contract), sessions.hear
+        server = PolicyServer(c, sessions, robot.contract)
+        runner.listen(sessions.hear)
         sessions.start()
         try:
-            found = _measured(args, server.start(), Watch(local, sessions, server))
+            found = _measured(args, server.start(), Watch(runner, sessions, server))
         finally:
             server.stop()
             sessions.stop()
-        local.engine.kv.check_integrity()
+        runner.engine.kv.check_integrity()
     if not args.json:
         _show(args, found)
     return found

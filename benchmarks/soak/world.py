@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
 from concurrent.futures import wait as wait_for
 from contextlib import ExitStack, suppress
@@ -30,6 +30,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.planner_checkpoint import random_planner
@@ -38,6 +39,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning
 from embodied_kv.session.engine_part import EnginePart
+from embodied_kv.session.participant import Participant
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import Observation, TextDelta
 
@@ -65,7 +67,7 @@ CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='
 RATES = {'capsule copy': 0.003, 'planner step': 0.004, 'listener': 0.01}
 
 
-class World:
+class World(Participant):
     """Used as a context: in the end its threads are gone, and nobody waits for an answer.
 
     folder: an empty one. handles: of the latest frames, read or gone; leases: held for longer
@@ -87,7 +89,7 @@ class World:
             for robot in ROBOTS
         }
         for session in self.sessions.values():
-            session.engine_part.on_resumed = self._resumed
+            session.participants.join(self)
         self._planner = random_planner(PLANNER, seed=3)
         self.planning = self.open_planning()
         self._workers = {name: ThreadPoolExecutor(1, name) for name in ('capsules', 'planner')}
@@ -173,7 +175,7 @@ class World:
         self.ledger.hear(deltas)
         self.faults.strike('listener', RATES['listener'])
 
-    def _resumed(self, streams: list) -> None:
+    def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         self.ledger.opened(*(stream.id for stream in streams))
 
     # ------------------------------------------------------------------ rest

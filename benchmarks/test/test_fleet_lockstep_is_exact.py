@@ -12,7 +12,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet import trace
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 
 H, DT, JUDGED = 4, 0.1, 10
 HABITS = Habits(f'static:{H}', DT)
@@ -50,9 +50,8 @@ class Played:
 
 @pytest.fixture(scope='module')
 def engine():
-    with LocalEngine(
-        Policy.random(TINY), EngineConfig(robots=2, time_budget=False), lambda line: None
-    ) as local:
+    config = EngineConfig(robots=2, time_budget=False)
+    with EngineRunner(Policy.random(TINY), config) as local:
         yield local
 
 

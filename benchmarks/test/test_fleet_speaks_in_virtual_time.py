@@ -11,7 +11,7 @@ from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 
 CHUNK = 0.05  # s
 WORDS = {'begin': {8: 0.004, 48: 0.004}, 'decode': {1: 0.002, 16: 0.006}}
@@ -22,7 +22,7 @@ SPEAKING = replace(HABITS, prompts=('Subtask:', 'Narrate:'), max_tokens=6)
 @pytest.fixture(scope='module')
 def engine():
     config = EngineConfig(robots=2, rows=32, margin_ms=0.0)
-    with LocalEngine(Policy.random(TINY), config, lambda line: None) as local:
+    with EngineRunner(Policy.random(TINY), config) as local:
         yield local
 
 

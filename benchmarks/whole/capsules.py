@@ -56,8 +56,8 @@ class Capsules:
             fingerprint, TierCapacities(device=0, host=0), Disk(folder / 'capsules')
         )
         part = ServedPart(process.engine, body.name, process.kept, process.shares)
-        part.on_resumed = process.voices.own
         self._session = RobotSession(part, self._registry, self._call)
+        self._session.participants.join(process.voices)
         for one in (MemoryPart(planning), MissionPart(state, on_state)):
             self._session.register(one)
         self._marks, self._others = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -17,6 +17,7 @@ from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import NoShare, StreamShares
+from embodied_kv.session.participant import Participant
 from embodied_kv.types import Observation
 
 PROMPTS = SUBTASK, NARRATE  # of the contract
@@ -50,7 +51,7 @@ class Question:
     on_answer: OnAnswer
 
 
-class Voices:
+class Voices(Participant):
     """OxyGen: a frame is prefilled once, for all that is asked of it; all streams go on together.
 
     tokens: of so many answers that came to their end. refused: questions that had no row, or no
@@ -83,7 +84,7 @@ class Voices:
             for text in PROMPTS:
                 self.ask(Frame(seen), text, partial(self._prompted, robot), PROMPT)
 
-    def own(self, streams: list[DecodeStream]) -> None:
+    def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         """A capsule resumed them; nobody waits for what they say."""
         self._live.update({stream.id: (stream, str) for stream in streams})
 

@@ -39,6 +39,7 @@ from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.session.participant import Participant
 from embodied_kv.types import ActionChunk, Guide
 
 LOOK_EVERY = 0.5  # s between two looks for other publishers of commands
@@ -61,7 +62,7 @@ class _Frame:
     guide: Guide | None = None
 
 
-class Action(SuiteNode):
+class Action(SuiteNode, Participant):
     """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
 
     own: the dataclasses of further parameters, of a subclass.
@@ -74,10 +75,18 @@ class Action(SuiteNode):
         self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
         self._work: Future | None = None
+        self._part: ActionPart | None = None  # while the control loop runs
 
     def setup(self) -> None:
         self._work = None
         self._setup_commands(self.params.read(ActionParams))
+        self._join_session()
+
+    def _join_session(self) -> None:
+        """Take part until cleanup: the guard must know the instruction before it moves the arm."""
+        participants = self.host.session(self.robot).participants
+        participants.join(self)
+        self._release.callback(participants.leave, self)
 
     def _setup_commands(self, params: ActionParams) -> None:
         """What the control loop needs. Raises ValueError that says what does not fit."""
@@ -104,7 +113,11 @@ class Action(SuiteNode):
         self.every(LOOK_EVERY, lambda: self._single.look(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
-            String, 'instruction', lambda m: self._told(m.data), qos.INSTRUCTION, always=True
+            String,
+            'instruction',
+            lambda m: self.on_instruction(m.data),
+            qos.INSTRUCTION,
+            always=True,
         )
         self._stillness = Stillness(limits.velocity)
         self._panel = ControlPanel(
@@ -175,9 +188,7 @@ class Action(SuiteNode):
             self.embodiment.contract.dt,
             self.embodiment.axes,
         )
-        session = self.host.session(self.robot)
-        session.register(self._part)
-        session.on_hold, session.on_instruction = self._control.hold, self._told
+        self.host.session(self.robot).register(self._part)
 
     def _note_arm(self) -> None:
         self.host.arms(self.robot, self._guard.is_armed)
@@ -187,9 +198,8 @@ class Action(SuiteNode):
         self._unregister()
 
     def _unregister(self) -> None:
-        session = self.host.session(self.robot)
-        session.unregister(self._part)
-        session.on_hold = lambda: None
+        self.host.session(self.robot).unregister(self._part)
+        self._part = None
 
     def _start_control(self, armed: bool) -> None:
         p = self._params
@@ -279,9 +289,14 @@ class Action(SuiteNode):
         if self._guard.is_meant_to_move or not isinstance(error, NotNow):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
-    def _told(self, instruction: str) -> None:
-        """Put an instruction in force; '' lets the arm stand."""
+    # ------------------------------------------------------------------ for the session
+
+    def on_instruction(self, instruction: str) -> None:
         self._guard.tell(instruction)
+
+    def on_hold(self) -> None:
+        if self._part is not None:
+            self._control.hold()
 
     # ------------------------------------------------------------------ handles
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
 from embodied_kv.errors import CodedError, ErrorCode
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Stale
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.voice import LanguageParams, Voice, drained
+from embodied_kv.session.participant import Participant
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.types import TextDelta
 
 
-class Language(SuiteNode):
+class Language(SuiteNode, Participant):
     """Opens streams on frames, publishes their text, and answers `ask` and `cancel`."""
 
     def __init__(self, **arguments: object) -> None:
@@ -40,16 +43,19 @@ class Language(SuiteNode):
         self._heard.clear()
         self._frames.clear()
         self.host.listen(self._heard.extend)
-        self.host.session(self.robot).engine_part.on_resumed = self._voice.own
+        self.host.session(self.robot).participants.join(self)
         self.host.frames(self.robot).listen(self._on_frame)
 
     def stop(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_frame)
-        self.host.session(self.robot).engine_part.on_resumed = lambda streams: None
+        self.host.session(self.robot).participants.leave(self)
         self._voice.end()
         self.host.flush()
         self.host.unlisten(self._heard.extend)
         self._publish()
+
+    def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
+        self._voice.own(streams)
 
     def _publish(self) -> None:
         self._voice.say(drained(self._heard))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -11,11 +12,14 @@ from embodied_kv.nodes.common.statistics import PeriodMeter
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.observation.params import ObservationParams
 from embodied_kv.nodes.observation.pipeline import ObservationPipeline
+from embodied_kv.session.participant import Participant
 from embodied_kv.text import shown
 
 
-class Perception(SuiteNode):
+class Perception(SuiteNode, Participant):
     """Prefills, hands each handle to the nodes of the process, publishes it, and serves `kv/…`."""
+
+    makes_frames = True
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('perception', ObservationParams, **arguments)
@@ -33,16 +37,23 @@ class Perception(SuiteNode):
         self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
         session = self.host.session(self.robot)
         session.register(self._part)
-        session.scene, session.sight.is_open = self._frames.scene, True
+        session.participants.join(self)
         self._on_told(self._frames.instruction)
 
     def stop(self) -> None:
         session = self.host.session(self.robot)
         session.unregister(self._part)
-        session.scene, session.sight.is_open = lambda: None, False
+        session.participants.leave(self)
+
+    # ------------------------------------------------------------------ for the session
+
+    def scene(self) -> SceneSummary | None:
+        return self._frames.scene()
+
+    # ------------------------------------------------------------------ what comes in
 
     def _on_told(self, instruction: str) -> None:
-        self.host.session(self.robot).on_instruction(instruction)
+        self.host.session(self.robot).participants.on_instruction(instruction)
 
     def _on_handle(self, handle: KvHandle) -> None:
         self._feed.give(handle)

@@ -9,7 +9,6 @@ import logging
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
-from embodied_kv.fleet.profile import Profile
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
@@ -17,7 +16,6 @@ from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
-from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.remote import CloudConfig
@@ -67,16 +65,9 @@ class PolicyServerNode(SuiteNode):
         self._config.tls()
         host = super().find_host()
         self._scheduling = self.params.read(SchedulingConfig)
-        self._profile = self._scheduling.profile_of(
-            host.engine.config.robots, lambda: self._measured(host)
-        )
+        self._profile = self._scheduling.profile_of(host.engine.config.robots, host.profile)
         self._fingerprint = host.fingerprint  # reads every weight: before any client connects
         return host
-
-    @staticmethod
-    def _measured(host: EngineHost) -> Profile:
-        seconds = host.device.call(lambda: batch_seconds(host.engine)).result()
-        return profile_of(host.model, seconds)
 
     def setup(self) -> None:
         KvServices(self)

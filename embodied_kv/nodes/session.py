@@ -24,7 +24,8 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.robot_session import BY_MISSIONS, Done, Resumed
+from embodied_kv.session.participant import Done, Participant
+from embodied_kv.session.robot_session import BY_MISSIONS, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,
@@ -118,7 +119,7 @@ class SessionParams:
         )
 
 
-class Session(SuiteNode):
+class Session(SuiteNode, Participant):
     """Answers `capsule/*`, and tells `capsule/events` what was done."""
 
     may_wait = True
@@ -164,12 +165,12 @@ class Session(SuiteNode):
         )
 
     def start(self) -> None:
-        self._session.on_done = self._on_done
+        self._session.participants.join(self)
 
     def stop(self) -> None:
-        self._session.on_done = lambda done: None
+        self._session.participants.leave(self)
 
-    def _on_done(self, done: Done) -> None:
+    def on_done(self, done: Done) -> None:
         boundary = done.capsule.boundary
         event = CapsuleEvent(
             verb=done.verb,

@@ -18,8 +18,8 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.load import load_policy
-from embodied_kv.serving.local import LocalEngine
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.remote import CloudConfig, RemoteEngine
@@ -76,13 +76,13 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             embodiment, given['preset'], given['checkpoint'], settings, print, print
         )
         embodiment.check(policy.config)
-        with LocalEngine(policy, settings, print) as local, ExitStack() as closing:
+        with EngineRunner(policy, settings, say=print) as runner, ExitStack() as closing:
             cloud = elsewhere.open(
                 given['preset'], given['checkpoint'], settings, embodiment.contract
             )
             if cloud is not None:
                 closing.callback(cloud.close)
-            _serve(local, config, scheduling, cloud, memory, embodiment, wait or _signalled)
+            _serve(runner, config, scheduling, cloud, memory, embodiment, wait or _signalled)
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
 
 
 def _serve(
-    local: LocalEngine,
+    runner: EngineRunner,
     config: ServerConfig,
     scheduling: SchedulingConfig,
     cloud: RemoteEngine | None,
@@ -99,9 +99,9 @@ def _serve(
     wait: Callable[[], object],
 ) -> None:
     sessions = Sessions(
-        local.engine,
-        local.device,
-        scheduling.profile_of(local.engine.config.robots, lambda: local.profile),
+        runner.engine,
+        runner.device,
+        scheduling.profile_of(runner.engine.config.robots, runner.profile),
         config.connections,
         config.capsule_mib,
         config.all_capsules_mib,
@@ -109,9 +109,9 @@ def _serve(
         cloud=cloud,
     )
     planner = embodiment.contract.language.planner
-    memories = Memories.of(*memory, planner, local.device, sessions.slack, local.engine.kv.plane)
+    memories = Memories.of(*memory, planner, runner.device, sessions.slack, runner.plane)
     server = PolicyServer(config, sessions, embodiment.contract, memories)
-    local.hear = sessions.hear
+    runner.listen(sessions.hear)
     sessions.start()
     if config.api_keys or config.certificate:
         signal.signal(signal.SIGHUP, lambda *_: server.reload())

@@ -39,16 +39,12 @@ class Branch:
 
 
 class EnginePart:
-    """robot: whose. Everything here runs on the engine's thread, between two steps.
-
-    on_resumed: called with the streams that were resumed, before any of them moves on.
-    """
+    """robot: whose. Everything here runs on the engine's thread, between two steps."""
 
     name, depth = 'session', 'planner'
 
     def __init__(self, engine: Engine, robot: str = '') -> None:
         self._engine, self._kv, self.robot = engine, engine.kv, robot
-        self.on_resumed = lambda streams: None
 
     def buffers(self) -> list[Tensor | np.ndarray]:
         """The cache, and the states that the frames' deltas start from."""
@@ -275,7 +271,6 @@ class EnginePart:
                     ErrorCode.NO_ROOM,
                 )
             undo.pop_all()
-        self.on_resumed(streams)
         return grown
 
     def _grow(

@@ -27,6 +27,7 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.participant import Done, Participants
 from embodied_kv.session.sight import Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
@@ -39,15 +40,6 @@ DEEP_ENOUGH = {  # what is resumed at each depth
     Depth.PLANNER: ('planner',),
     Depth.HOLD: (),
 }
-
-
-@dataclass(frozen=True)
-class Done:
-    """verb: snapshot, restore, rollback or fork. depth: as deep as it was resumed; else None."""
-
-    verb: str
-    capsule: Capsule
-    depth: Depth | None = None
 
 
 @dataclass(frozen=True)
@@ -69,11 +61,10 @@ class ComputingPart(Part, Protocol):
     """The part of a session that an engine computes, here or at a policy server.
 
     robot: whose. process_id: of the process that computes. committed: its steps so far. stamp:
-    ns, of the robot's newest frame. on_resumed: called with the streams that go on.
+    ns, of the robot's newest frame.
     """
 
     robot: str
-    on_resumed: Callable[[Sequence[DecodeStream]], None]
 
     @property
     def process_id(self) -> str: ...
@@ -92,11 +83,8 @@ class RobotSession:
 
     engine_part: rows and streams, of the engine that computes for the robot. registry: None where
     capsules are not kept yet, see `keep_in`. call: runs work on the engine's thread,
-    `DeviceThread.call`. limits: of re-entry. scene: what the robot sees and feels now,
-    None where it sees nothing; whoever knows puts it here. sight: waits for it. on_hold: called on
-    the engine's thread where a restore resumes nothing: the robot is to stay where it is.
-    on_instruction: told what the robot is to do, '' for nothing. on_done: told of each verb that
-    was done, on the thread of whoever asked for it.
+    `DeviceThread.call`. limits: of re-entry. participants: the nodes that take part in it.
+    sight: waits for what they see.
     """
 
     def __init__(
@@ -110,11 +98,8 @@ class RobotSession:
         self.engine_part, self._registry, self._call = engine_part, registry, call
         self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
         self.limits = limits or Limits()
-        self.scene: Callable[[], SceneSummary | None] = lambda: None
-        self.sight = Sight(lambda: self.scene())
-        self.on_hold: Callable[[], None] = lambda: None
-        self.on_instruction: Callable[[str], None] = lambda instruction: None
-        self.on_done: Callable[[Done], None] = lambda done: None
+        self.participants = Participants()
+        self.sight = Sight(self.participants)
         self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
         self.register(self.engine_part)
 
@@ -156,7 +141,7 @@ class RobotSession:
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
-        self.on_done(Done('snapshot', capsule))
+        self.participants.on_done(Done('snapshot', capsule))
         return capsule, seconds
 
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
@@ -204,10 +189,12 @@ class RobotSession:
 
         def work() -> list[list[DecodeStream]]:
             self.engine_part.check(frozen, len(branches))
-            return self.engine_part.branch(frozen, branches)
+            grown = self.engine_part.branch(frozen, branches)
+            self.participants.on_resumed(list(chain.from_iterable(grown)))
+            return grown
 
         grown = self._on_engine(work)
-        self.on_done(Done('fork', capsule, Depth.PLANNER))
+        self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
         return grown
 
     def replay(self, name: str) -> ActionChunk:
@@ -216,7 +203,7 @@ class RobotSession:
         return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
 
     def _told(self, verb: str, resumed: Resumed) -> Resumed:
-        self.on_done(Done(verb, resumed.capsule, resumed.decision.depth))
+        self.participants.on_done(Done(verb, resumed.capsule, resumed.decision.depth))
         return resumed
 
     # ------------------------------------------------------------------ on the engine's thread
@@ -267,9 +254,9 @@ class RobotSession:
         def work() -> tuple[tuple[int, ...], list[Note]]:
             for part in parts:
                 part.check(frozen[part.name])
-            notes = [part.resume(frozen[part.name]) for part in parts]
+            notes = [self._resume_part(part, frozen[part.name]) for part in parts]
             if decision.depth is Depth.HOLD:
-                self.on_hold()
+                self.participants.on_hold()
             streams = tuple(s.id for s in self.engine_part.streams()) if parts else ()
             return streams, notes
 
@@ -282,6 +269,12 @@ class RobotSession:
             if depths.get(name, 'planner') in deep
         ]
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
+
+    def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
+        note = part.resume(frozen)
+        if part is self.engine_part:  # also if another part fails, its streams go on
+            self.participants.on_resumed(self.engine_part.streams())
+        return note
 
     def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
         """The parts of a capsule by name. Raises CapsuleError for another engine's."""

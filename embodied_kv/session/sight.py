@@ -12,20 +12,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from embodied_kv.capsule.reentry import SceneSummary
+from embodied_kv.session.participant import Participant
 
 PATIENCE = 2.0  # s for a frame
 LOOK = 0.02  # s between two looks whether there is one
 
 
 class Sight:
-    """scene: the newest one, None where it is too old, or there is none.
+    """The present scene, from what makes frames. Threads: any.
 
-    is_open: whether somebody makes frames while it is watched. Threads: any.
+    observers: have the newest scene, and state whether frames are made while it is watched.
     """
 
-    def __init__(self, scene: Callable[[], SceneSummary | None]) -> None:
-        self._scene, self._watchers, self._lock = scene, 0, threading.Lock()
-        self.is_open = False
+    def __init__(self, observers: Participant) -> None:
+        self._observers, self._watchers, self._lock = observers, 0, threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether there is a scene to wait for."""
+        return self._observers.makes_frames
 
     @property
     def is_watched(self) -> bool:
@@ -56,8 +61,9 @@ class Sight:
                 nothing is answered from a scene of before; after PATIENCE the newest one counts.
         """
         with self.watching():
-            until, before = time.monotonic() + PATIENCE, self._scene() if newer else None
-            while (scene := self._scene()) is None or (before and scene.stamp == before.stamp):
+            look, until = self._observers.scene, time.monotonic() + PATIENCE
+            before = look() if newer else None
+            while (scene := look()) is None or (before and scene.stamp == before.stamp):
                 if not self.is_open or time.monotonic() > until:
                     break
                 check()

@@ -5,13 +5,20 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_kv.session import sight
+from embodied_kv.session.participant import Participant
 from embodied_kv.session.sight import Sight
 
 
-def scenes(*stamps):
+class Seeing(Participant):
     """What a robot sees at one look after the other; the last for ever."""
-    left = [None if stamp is None else SimpleNamespace(stamp=stamp) for stamp in stamps]
-    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+    makes_frames = True
+
+    def __init__(self, *stamps):
+        self._left = [None if stamp is None else SimpleNamespace(stamp=stamp) for stamp in stamps]
+
+    def scene(self):
+        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
 
 
 @pytest.fixture(autouse=True)
@@ -20,28 +27,25 @@ def no_rest(monkeypatch):
 
 
 def test_a_scene_of_before_is_not_taken():
-    seen = Sight(scenes(1, 1, 1, 2))
-    seen.is_open = True
+    seen = Sight(Seeing(1, 1, 1, 2))
     assert seen.now(newer=True).stamp == 2
     assert seen.now().stamp == 2, 'without the wish the present scene is enough'
 
 
 def test_the_first_scene_is_taken_where_there_was_none():
-    seen = Sight(scenes(None, None, 5))
-    seen.is_open = True
+    seen = Sight(Seeing(None, None, 5))
     assert seen.now(newer=True).stamp == 5
 
 
 def test_a_scene_that_grew_too_old_meanwhile_is_not_taken():
-    seen = Sight(scenes(1, 1, None, None, 2))
-    seen.is_open = True
+    seen = Sight(Seeing(1, 1, None, None, 2))
     assert seen.now(newer=True).stamp == 2
 
 
 def test_after_the_patience_what_there_is_counts(monkeypatch):
     monkeypatch.setattr(sight, 'PATIENCE', 0.05)
-    seen = Sight(scenes(1))
-    seen.is_open = True
+    robot = Seeing(1)
+    seen = Sight(robot)
     assert seen.now(newer=True).stamp == 1
-    seen.is_open = False
+    robot.makes_frames = False
     assert seen.now(newer=True).stamp == 1, 'no node makes frames'

@@ -15,11 +15,12 @@ from rcl_interfaces.srv import GetParameters
 from embodied_kv import storage
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.common import engine_host, executable, qos
+from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import Session
+from embodied_kv.serving import engine_runner
 
 CONFIGURE, ACTIVATE = Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE
 WAIT = 120.0  # s
@@ -213,8 +214,8 @@ def test_engine_host_reports_the_step_of_its_build(monkeypatch):
         say('compiled denoise 1x0 in 30 s: some file')
         return made(*arguments, say=say, **options)
 
-    made = engine_host.Engine
-    monkeypatch.setattr(engine_host, 'Engine', engine)
+    made = engine_runner.Engine
+    monkeypatch.setattr(engine_runner, 'Engine', engine)
     try:
         suite = SuiteParams(contract='tabletop', preset='tiny', checkpoint='random')
         EngineHost.share(suite, EngineConfig(), record, record)

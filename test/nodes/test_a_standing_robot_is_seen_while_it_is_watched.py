@@ -17,7 +17,7 @@ def standing(robot):
     """The session of a robot that stands, and sees nothing."""
     node = robot.up(Perception, instruction='')
     session = node.host.session(node.robot)
-    robot.until(lambda: robot.show() or session.scene() is None)
+    robot.until(lambda: robot.show() or session.participants.scene() is None)
     return session
 
 
@@ -30,13 +30,13 @@ def device(robot, standing):
 
 def test_it_is_seen_and_no_action_answers_the_frame(robot, standing):
     with standing.sight.watching():
-        robot.until(lambda: standing.scene() is not None)
+        robot.until(lambda: standing.participants.scene() is not None)
     assert not robot.handles, 'a frame that nobody is told of has no action'
 
 
 def test_who_asks_what_is_seen_now_gets_it_and_stops_watching(robot, standing):
     with standing.sight.watching():
-        robot.until(lambda: standing.scene() is not None)
+        robot.until(lambda: standing.participants.scene() is not None)
         assert standing.sight.now() is not None
     assert not standing.sight.is_watched
 
@@ -50,7 +50,7 @@ def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, s
 
     device.prefill = noted
     with standing.sight.watching():
-        robot.until(lambda: standing.scene() is not None)
+        robot.until(lambda: standing.participants.scene() is not None)
         robot.instruction.publish(String(data='wave'))
         robot.until(lambda: robot.handles)
     assert '' in made.values() and {made[h.sequence] for h in robot.handles} == {'wave'}
@@ -66,9 +66,9 @@ def test_it_is_not_seen_before_there_is_a_frame_to_ask_about(robot, standing, de
     device.prefill = held_up
     with standing.sight.watching():
         robot.until(lambda: late)
-        assert standing.scene() is None
+        assert standing.participants.scene() is None
         device.prefill = prefill
-        robot.until(lambda: standing.scene() is not None)
+        robot.until(lambda: standing.participants.scene() is not None)
 
 
 def test_where_the_world_is_slow_it_is_seen_as_often(robot):

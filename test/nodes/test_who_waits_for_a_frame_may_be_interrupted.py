@@ -4,13 +4,19 @@ import pytest
 
 from embodied_kv.planning.mission import Interrupted
 from embodied_kv.session import sight
+from embodied_kv.session.participant import Participant
 from embodied_kv.session.sight import Sight
+
+
+class Blind(Participant):
+    """Makes frames that never come."""
+
+    makes_frames = True
 
 
 def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
     monkeypatch.setattr(sight, 'PATIENCE', 1e9)
-    waits, reasons = Sight(lambda: None), ['', '', 'cancelled']
-    waits.is_open = True
+    waits, reasons = Sight(Blind()), ['', '', 'cancelled']
 
     def check():
         if reason := reasons.pop(0):

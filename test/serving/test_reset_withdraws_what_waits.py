@@ -12,8 +12,8 @@ from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.model.policy import Policy
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.in_time import TimedObservation
-from embodied_kv.serving.local import LocalEngine
 from embodied_kv.serving.websocket.sessions import Sessions
 
 PATIENCE = 20.0  # s
@@ -22,13 +22,13 @@ MODEL = replace(TINY, action_dt=100.0)  # s: the next request is expected long a
 
 @pytest.fixture(scope='module')
 def local():
-    with LocalEngine(Policy.random(MODEL), EngineConfig(), lambda line: None, repeats=1) as engine:
+    with EngineRunner(Policy.random(MODEL), EngineConfig()) as engine:
         yield engine
 
 
 @pytest.fixture
 def sessions(local):
-    made = Sessions(local.engine, local.device, local.profile, kept=1, capsule_mib=1)
+    made = Sessions(local.engine, local.device, local.profile(1), kept=1, capsule_mib=1)
     made.start()
     yield made
     made.stop()

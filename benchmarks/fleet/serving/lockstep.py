@@ -24,9 +24,9 @@ from benchmarks.fleet.serving.speech import Seconds, Speech
 from benchmarks.fleet.serving.stepped import Stepped
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
+from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.fleet_server import Result
 from embodied_kv.serving.in_time import TimedObservation, serve_in_time
-from embodied_kv.serving.local import LocalEngine
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.answers import Text
 from embodied_kv.serving.websocket.sessions import Sessions
@@ -76,7 +76,7 @@ class Lockstep(Sessions):
     round's request to its answer. said: text by stream. speech: from `start` on.
     """
 
-    def __init__(self, local: LocalEngine, schedule: Schedule, order: Order) -> None:
+    def __init__(self, local: EngineRunner, schedule: Schedule, order: Order) -> None:
         super().__init__(
             local.engine,
             local.device,
@@ -154,7 +154,7 @@ class Lockstep(Sessions):
 
 
 def run(
-    local: LocalEngine,
+    local: EngineRunner,
     order: Order,
     world: World,
     on_end: Callable[[], object] = lambda: None,
@@ -166,7 +166,7 @@ def run(
     """
     schedule = Schedule()
     sessions = Lockstep(local, schedule, order)
-    local.hear = sessions.hear
+    local.listen(sessions.hear)
     sessions.start()
     try:
         players = [
@@ -206,4 +206,5 @@ def run(
             spoken=sessions.speech.costs.spent,
         )
     finally:
+        local.unlisten(sessions.hear)
         sessions.stop()

@@ -24,7 +24,7 @@ from embodied_kv.fleet import profile
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import batch_seconds, profile_of
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 from training.evaluate.cases import Case
 
 # Chosen by cost, load and average H; nothing here by a latency or a success.
@@ -134,7 +134,7 @@ def measure(plan: Plan, policy: Policy, charged: Profile, trace: str, quiet: boo
     found = []
     with (
         closing(world),
-        LocalEngine(policy, engine_config(), lambda line: None, repeats=0) as local,
+        EngineRunner(policy, engine_config()) as local,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         task = bar.add_task('tasks', total=sum(count for _, count, _ in runs))

@@ -29,7 +29,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.trace import Job, poisson
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 
 ROBOTS = 64  # and as many tasks: each has a robot of its own, as in the simulation
 LARGEST = 4  # robots of a batch
@@ -100,14 +100,14 @@ def order(jobs: Sequence[Job], arrivals: Sequence[float], robots: int, charged: 
     )
 
 
-def engine() -> LocalEngine:
+def engine() -> EngineRunner:
     """An engine of a tiny network with random weights, whose chunks have 50 actions, DT apart."""
     policy = Policy.random(replace(TINY, chunk_size=50, action_dt=DT))
     rows = 2 * LARGEST + 2
     config = EngineConfig(
         robots=LARGEST, rows=rows, streams=1, compressed_rows=0, time_budget=False
     )
-    return LocalEngine(policy, config, lambda line: None, repeats=0)
+    return EngineRunner(policy, config)
 
 
 @dataclass(frozen=True)

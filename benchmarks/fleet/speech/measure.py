@@ -24,7 +24,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.serving.local import LocalEngine
+from embodied_kv.serving.engine_runner import EngineRunner
 
 Seconds = dict[str, dict[int, float]]
 
@@ -154,7 +154,7 @@ def measure(plan: Plan, policy: Policy, found: Profile, words: Seconds, quiet: b
     runs = []
     with (
         closing(Tables(cases, most, model.vision.image_size, model.action_dt)) as world,
-        LocalEngine(policy, engine_config(most), lambda line: None, repeats=0) as local,
+        EngineRunner(policy, engine_config(most)) as local,
         Progress(*columns, console=Console(stderr=True), disable=quiet) as bar,
     ):
         bar_task = bar.add_task('runs', total=None)

@@ -96,17 +96,18 @@ class RemoteAction(Action):
         self._timing: RequestTiming | None = None  # where requests follow executions
         self._seen: SyncedMoment | None = None  # the newest moment that was looked at
         self._setup_commands(self.params.read(ActionParams))
-        self._frames = ObservationBuffer(self, self._told)
+        self._frames = ObservationBuffer(self, self.on_instruction)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
         self._server = ServerLink(self, self._remote, leftover_of, self._check)
         self._pace = Pace(self.suite.period)
         self._ways: deque[float] = deque(maxlen=WAYS)
         self.every(CHECK_EVERY, self._ask_if_due)
+        self._join_session()
 
     def start(self) -> None:
         super().start()
         self._frames.restart()
-        self._told(self._frames.instruction)
+        self.on_instruction(self._frames.instruction)
         self._restart_requests()
         self._server.open()
         self.host.session(self.robot).engine_part.attach(self._server.policy)
@@ -155,26 +156,25 @@ class RemoteAction(Action):
 
     def _enter_session(self) -> None:
         self._register()
-        session = self.host.session(self.robot)
         self._words = InstructionPart(lambda: self._frames.instruction, self._tell)
-        session.register(self._words)
-        session.scene, session.sight.is_open = self._scene, True
+        self.host.session(self.robot).register(self._words)
 
     def _leave_session(self) -> None:
         self._unregister()
-        session = self.host.session(self.robot)
-        session.unregister(self._words)
-        session.scene, session.sight.is_open = lambda: None, False
+        self.host.session(self.robot).unregister(self._words)
 
-    # ------------------------------------------------------------------ for capsules, any thread
+    # ------------------------------------------------------------------ for the session
 
     def _tell(self, instruction: str) -> None:
         self.submit(lambda: self._frames.tell(instruction))
 
-    def _scene(self) -> SceneSummary | None:
-        """What the robot sees and feels now; None where it sees nothing."""
+    @property
+    def makes_frames(self) -> bool:
+        return self.active
+
+    def scene(self) -> SceneSummary | None:
         moment = self._seen
-        if moment is None or self._world.now() - moment.taken > RECENT:
+        if not self.active or moment is None or self._world.now() - moment.taken > RECENT:
             return None
         pixels = self._frames.pixels(moment)
         if pixels is None:

@@ -7,7 +7,7 @@ the server holds. Each call waits for the server.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -26,7 +26,7 @@ class RemotePart:
     """The server's part of a capsule is the bytes of a capsule of the server.
 
     So a robot's capsule outlives the server, and is resumed by any server whose engine has the
-    same fingerprint. on_resumed: never called, since texts do not go on.
+    same fingerprint. Texts do not go on.
     """
 
     name, depth = 'server', 'planner'
@@ -34,7 +34,6 @@ class RemotePart:
 
     def __init__(self, robot: str) -> None:
         self.robot, self.process_id = robot, uuid.uuid4().hex
-        self.on_resumed: Callable[[Sequence[DecodeStream]], None] = lambda streams: None
         self.committed = self.stamp = 0  # requests so far, and ns of the newest observation
         self._policy: RemotePolicy | None = None
 
