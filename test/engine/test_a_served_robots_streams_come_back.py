@@ -116,5 +116,5 @@ def test_a_mute_fleet_brings_back_a_row_but_no_stream(fleet):
     fleet.capsules[A].snapshot('speaking')
     fleet.shares.leave(A)
     fleet.capsules[A].rollback('silent')
-    with pytest.raises(NoShare, match='this fleet is mute'):
+    with pytest.raises(NoShare, match='its session has ended'):
         fleet.capsules[A].rollback('speaking')

@@ -100,7 +100,7 @@ def test_a_robot_that_leaves_ends_its_own_streams_alone(fleet):
     mine, other = fleet.open('/a'), fleet.open('/b')
     fleet.shares.leave('/a')
     assert (mine.reason, other.reason) == ('cancelled', '')
-    with pytest.raises(NoShare, match='/a may have no streams: it is gone'):
+    with pytest.raises(NoShare, match='/a may have no streams: its session has ended'):
         fleet.open('/a')
 
 

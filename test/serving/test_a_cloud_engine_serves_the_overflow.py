@@ -87,7 +87,7 @@ def test_a_session_that_was_served_elsewhere_has_no_older_frame_to_ask_about(ope
     opened.asks.infer(tabletop(1) | session('second'))
     assert 'text' in opened.asks.infer(question | session('second'))
     in_the_cloud(opened, cloud, tabletop(2) | session('second'))
-    assert opened.sessions._rows.newest('second') is None
+    until(lambda: opened.sessions._rows.newest('second') is None)
     reply = opened.asks.infer(question | session('second') | {'request_id': 'q'})
     assert 'no frame' in str(reply)
     opened.asks.infer(tabletop(3) | session('second'))
