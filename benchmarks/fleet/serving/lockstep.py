@@ -159,7 +159,7 @@ def run(
     world: World,
     on_end: Callable[[], object] = lambda: None,
 ) -> dict[str, object]:
-    """Return the tasks as they went, and what the server did meanwhile, as plain values.
+    """Return what became of the tasks, and what the server did, as plain values.
 
     local: an engine whose batches hold as many robots as those of the order's profile. on_end:
     called when a task is over for the first time. Raises RuntimeError for any fault.

@@ -6,7 +6,7 @@ engine so many times slower as there are robots). The contract's prompts begin w
 within two streams of a robot, so there is always something to say. A chunk takes what a profile
 says that was measured, a query and a decode step what was measured of them; the engine is taken so
 many times faster that the fleet asks for the given share of its peak. Words are begun by the
-fleet's own rule: while nobody waits, and if they end before anybody is expected.
+fleet's own rule: while no request waits, and if they end before one is expected.
 
 Dispatchers serve at once, or hold a request for a fuller batch (`max_queue_delay`): then batches
 cost less for each request, and what is saved is slack; every request waits longer for it.
