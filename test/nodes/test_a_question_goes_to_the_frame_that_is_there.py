@@ -1,12 +1,11 @@
 """A frame may go between a question and its stream: then the frame after it is looked at."""
 
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
 
 from embodied_kv.kv.handle import Stale
-from embodied_kv.nodes.voice import LanguageParams, Voice
+from embodied_kv.nodes.language import LanguageParams, Voice
 from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
 
@@ -28,7 +27,7 @@ def ask(engine: Engine, *newest: str) -> Ask.Response:
     """newest: what is said to be the newest frame, each time it is asked for."""
     host = SimpleNamespace(engine=engine, device=SimpleNamespace(wake=lambda: None))
     contract = Language(questions=True)
-    voice = Voice(host, contract, LanguageParams, lambda _: None, lambda asked: nullcontext())
+    voice = Voice(host, contract, LanguageParams, lambda _: None)
     frames, response = iter(newest), Ask.Response()
     voice.ask(Ask.Request(question='what is red?'), response, lambda: next(frames))
     assert list(voice.streams) == [response.stream]

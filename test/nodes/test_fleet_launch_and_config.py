@@ -14,10 +14,10 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.language import LanguageParams
+from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.remote.params import RemoteParams
-from embodied_kv.nodes.robot_mission import MissionParams
 from embodied_kv.nodes.session import SessionParams
-from embodied_kv.nodes.voice import LanguageParams
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.robots.embodiment import Embodiment

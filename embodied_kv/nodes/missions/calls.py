@@ -43,19 +43,12 @@ class ServiceRefused(Interrupted):
 
 
 class Calls:
-    """Clients of a node, until `close`.
+    """Clients of a node, until `close`. at_once: returns how many questions may be open now."""
 
-    scope: what the names of services begin with. at_once: how many questions, now.
-    """
-
-    def __init__(
-        self, node: SuiteNode, scope: str = '', at_once: Callable[[], int] = lambda: AT_ONCE
-    ) -> None:
+    def __init__(self, node: SuiteNode, at_once: Callable[[], int] = lambda: AT_ONCE) -> None:
         self._node, self._at_once = node, at_once
-        self._clients = {
-            name: node.create_client(kind, f'{scope}{name}') for name, kind in SERVICES.items()
-        }
-        self._acting = ActionClient(node, ExecuteInstruction, f'{scope}execute_instruction')
+        self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
+        self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
         self._sent: Future | None = None  # the goal of the instruction that is told
         self._cancelling: Future | None = None  # one that is cancelled as soon as it is accepted
         self._closed = False
@@ -63,8 +56,7 @@ class Calls:
         self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
         self._ends: dict[int, str] = {}
         self._lock = threading.Lock()
-        texts = f'{scope}language/text'
-        self._texts = node.create_subscription(TextDelta, texts, self._hear, qos.TEXT)
+        self._texts = node.create_subscription(TextDelta, 'language/text', self._hear, qos.TEXT)
 
     def close(self) -> None:
         """No more calls, of a thread that is over; what `cancel` does is done."""

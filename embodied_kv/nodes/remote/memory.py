@@ -6,10 +6,9 @@ from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
-from embodied_kv.nodes.memory import Memory
+from embodied_kv.nodes.memory import Memory, PlansWithMemory
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
-from embodied_kv.nodes.robot_memory import PlansWithMemory
 from embodied_kv.serving.remote_policy.remote_planning import RemotePlanning
 
 
