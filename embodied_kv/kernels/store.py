@@ -35,7 +35,9 @@ def torch_store(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
     _, kv_heads, most, dim = rows.shape
     at = batch.places(kv_heads, most)
     if at is not None:  # one indexed write, of all rows as one axis
-        rows.view(-1, dim).index_copy_(0, at, new[: len(batch.live)].flatten(0, 2))
+        if len(batch.live) < batch.slots:
+            new = new[: len(batch.live)]
+        rows.view(-1, dim).index_copy_(0, at, new.flatten(0, 2))
         return
     for slot, row, start, count in batch.spans:
         begin, end = max(0, start), min(most, start + count)
