@@ -1,7 +1,7 @@
-"""What a decode step takes beside the network: binding rows, storing keys and values, text.
+"""What a decode step takes in addition to the network: binding rows and text.
 
-The network is what the graphs `extend` replay, the choice of a greedy token included, less what
-they store into rows behind it.
+The network is what the graphs `extend` replay, including the stores of keys and values and the
+choice of a greedy token.
 """
 
 from __future__ import annotations
@@ -12,30 +12,23 @@ from collections.abc import Callable
 from unittest.mock import patch
 
 from benchmarks.common import report
-from embodied_kv.engine.graphs import Kind
-from embodied_kv.kv.joint import JointTail
-from embodied_kv.runtime.graph import Graph
+from embodied_kv.engine.shapes import Kind
+from embodied_kv.runtime.graph_cache import Graph
 
 
 def seconds_managing(work: Callable[[], object], repeats: int) -> float:
-    """Median seconds of a call, less those of the network in it. On a CPU, where calls wait."""
-    network = 0.0
+    """Return the median seconds of a call without its network. On a CPU, where calls wait."""
+    network, replay = 0.0, Graph.replay
 
-    def counted(call: Callable[..., None], sign: int) -> Callable[..., None]:
-        def run(self: object, *args: object) -> None:
-            nonlocal network
-            began = time.perf_counter()
-            call(self, *args)
-            if sign < 0 or self.name.startswith(f'{Kind.EXTEND} '):
-                network += sign * (time.perf_counter() - began)
-
-        return run
+    def timed(graph: Graph) -> None:
+        nonlocal network
+        began = time.perf_counter()
+        replay(graph)
+        if graph.name.startswith(f'{Kind.EXTEND} '):
+            network += time.perf_counter() - began
 
     found = []
-    with (
-        patch.object(Graph, 'replay', counted(Graph.replay, 1)),
-        patch.object(JointTail, 'keep', counted(JointTail.keep, -1)),
-    ):
+    with patch.object(Graph, 'replay', timed):
         for _ in range(repeats):
             network = 0.0
             found.append(report.once(work) - network)

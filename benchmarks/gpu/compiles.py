@@ -1,8 +1,9 @@
 """Whether this machine compiles ahead of time, and replays that: small computations, in seconds.
 
-What `engine.compile` does with a whole model, done with a product and with attention over gathered
-rows, in the dtype and heads of pi05: traced, compiled, loaded from its file, captured where the
-device can, and replayed twice over other inputs than those that it was captured with.
+What `engine.compile` does with a whole model, done with a product, with attention over gathered
+rows and with a store into rows, in the dtype and heads of pi05: traced, compiled, loaded from its
+file, captured where the device can, and replayed twice over other inputs than those that it was
+captured with.
 
 Physics: sums in another order, rounded to bfloat16 as the function itself rounds them.
 """
@@ -16,17 +17,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.common import report
 from benchmarks.common.command import add_device, command
 from benchmarks.gpu.kernels import TOLERANCES, difference
-from embodied_kv.kernels.joint import joint_attention
-from embodied_kv.runtime.buffer import Buffer, Buffers
-from embodied_kv.runtime.capture import Computation, Pool
-from embodied_kv.runtime.compiled import Compiler
-from embodied_kv.runtime.graph import Graph
+from embodied_kv.kernels.dense import dense_attention, dense_store
+from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.compiled import Compiler, Computation
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
+from embodied_kv.runtime.inputs import StepInputs
 
 QUERIES, KEYS, HEADS, DIM = 50, 762, 8, 256  # of an Euler step of two views
 DTYPE = torch.bfloat16
@@ -40,6 +43,15 @@ class Case:
     fn: Computation
     given: Tensor
     made: Tensor
+
+
+class Given:
+    """What a computation reads, as the view of its graph."""
+
+    fits_compiled = True
+
+    def __init__(self, given: Tensor) -> None:
+        self.inputs, self.buffers = StepInputs(given.device, {}), [Buffer('given', given)]
 
 
 def cases(device: str) -> Iterator[Case]:
@@ -60,21 +72,30 @@ def cases(device: str) -> Iterator[Case]:
     seen = torch.arange(KEYS, device=device)[None, None] < KEYS - QUERIES
 
     def attention() -> None:
-        out.copy_(joint_attention(q, keys, values, seen))
+        out.copy_(dense_attention(q, keys, values, seen))
 
     yield Case('attention', attention, q, out)
+    new, rows = normal(2, QUERIES, 1, DIM), normal(4, 1, KEYS, DIM)
+    batch = RowBatch(2, np.zeros((1, 4), np.int32), QUERIES, device=device)
+    batch.bind([2], [7], [QUERIES - 1])  # the second slot is padding
+
+    def store() -> None:
+        dense_store(new, rows, batch)
+
+    yield Case('store', store, new, rows)
 
 
 def checked(case: Case, device: str, folder: Path) -> dict:
     """A row; where it cannot be compiled it says why."""
     said: list[str] = []
-    began, buffers = time.monotonic(), [Buffer('made', case.made)]
-    pool, compiler = Pool(device, watched=False), Compiler(say=said.append, folder=folder)
+    began, shape = time.monotonic(), Shape(case.of, 1)
+    compiler = Compiler(say=said.append, folder=folder, names=[str(shape)])
     row = dict(of=case.of, error=None, tolerance=TOLERANCES[DTYPE], ok=False, why='')
-    work = compiler.compile(case.of, case.fn, Buffers(buffers))
-    if work is None:
+    graph = GraphCache(device, compiler=compiler).capture(
+        shape, lambda _: case.fn(), Given(case.given), writes=[Buffer('made', case.made)]
+    )
+    if not graph.is_compiled:
         return row | dict(seconds=time.monotonic() - began, why=said[-1])
-    graph = Graph.capture(case.of, work, buffers, pool, [Buffer('given', case.given)])
     worst = 0.0
     for factor in (0.5, -1.0):
         case.given.mul_(factor)

@@ -13,7 +13,9 @@ from unittest import mock
 
 from benchmarks.common import reading
 from embodied_kv.config import TINY
-from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.kernels.dense import dense_form
+from embodied_kv.runtime.buffer import Buffers
+from embodied_kv.runtime.compiled import Compiler, Computation
 
 
 @contextmanager
@@ -29,7 +31,15 @@ def uncompiled(dry: bool) -> Iterator[None]:
     if not dry:
         yield
         return
-    with mock.patch.object(Compiler, 'compile', lambda self, name, fn, buffers: fn):
+
+    def uncompiled_form(_: Compiler, name: str, fn: Computation, buffers: Buffers) -> Computation:
+        def run() -> None:
+            with dense_form():
+                fn()
+
+        return run
+
+    with mock.patch.object(Compiler, 'compile', uncompiled_form):
         yield
 
 

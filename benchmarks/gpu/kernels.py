@@ -26,7 +26,7 @@ from benchmarks.common import report
 from benchmarks.common.command import add_device, command
 from embodied_kv.kernels import score
 from embodied_kv.kernels.attention import torch_row_attention, torch_segments_attention
-from embodied_kv.kernels.joint import joint_attention
+from embodied_kv.kernels.dense import dense_attention, dense_store
 from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
 from embodied_kv.kernels.store import torch_store
 
@@ -138,24 +138,29 @@ def stored(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
     """0 where the same numbers lie in the same places, and nothing else was touched."""
     from embodied_kv.kernels.triton_store import store_rows
 
+    def dense(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
+        dense_store(k, keys, batch)
+        dense_store(v, values, batch)
+
     rows = max(4, case.slots)
     new = [random((case.slots, case.tokens, case.kv_heads, dim), dtype, n) for n in (1, 2)]
     old = [random((rows, case.kv_heads, case.most, dim), dtype, n) for n in (3, 4)]
-    theirs = [part.to(device, dtype) for part in old]
-    store_rows(*(part.to(device, dtype) for part in new), *theirs, batch(case, device))
+    theirs = [[part.to(device, dtype) for part in old] for _ in range(2)]
+    for store, onto in zip((store_rows, dense), theirs, strict=True):
+        store(*(part.to(device, dtype) for part in new), *onto, batch(case, device))
     for ours, rows_of in zip(new, old, strict=True):
         torch_store(ours, rows_of, batch(case, 'cpu'))
-    return max(difference(a, b) for a, b in zip(theirs, old, strict=True))
+    return max(difference(a, b) for made in theirs for a, b in zip(made, old, strict=True))
 
 
-def joint(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """Attention over segments that lie side by side: what is compiled reads rows so."""
+def dense(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
+    """Attention over segments that lie next to each other, as compiled code reads rows."""
     q = random((case.slots, case.tokens, case.heads, dim), dtype, 1)
     k, v = (random((case.slots, case.kv_heads, case.most, dim), dtype, n) for n in (2, 3))
     seen = torch.rand(case.slots, 1, case.most, generator=torch.Generator().manual_seed(4)) < 0.7
     seen[..., 0] = True
-    out = joint_attention(*(part.to(device, dtype) for part in (q, k, v)), seen.to(device))
-    return difference(out, joint_attention(q, k, v, seen))
+    out = dense_attention(*(part.to(device, dtype) for part in (q, k, v)), seen.to(device))
+    return difference(out, dense_attention(q, k, v, seen))
 
 
 def statistics(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
@@ -200,7 +205,7 @@ def checks(
                 about = dict(case=case.of, head_dim=dim, dtype=str(dtype).removeprefix('torch.'))
                 works = dict(attention=attention)
                 if not case.layers:
-                    works |= dict(joint=joint, statistics=statistics)
+                    works |= dict(dense=dense, statistics=statistics)
                 if not case.layers and not case.causal:
                     works |= dict(segments=segments)
                 if case.causal:

@@ -35,12 +35,12 @@ from benchmarks.gpu.dry import narrow, uncompiled
 from benchmarks.gpu.facts import card
 from benchmarks.gpu.launches import counted, kernels
 from embodied_kv.config import ModelConfig, preset
-from embodied_kv.engine import compiled
+from embodied_kv.engine import shapes
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.graphs import Kind
+from embodied_kv.engine.shapes import Kind
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
-from embodied_kv.runtime.variants import Shape
+from embodied_kv.runtime.graph_cache import Shape
 from embodied_kv.types import Observation
 
 FRAMES, REPEATS, WARM_UP = 60, 15, 5
@@ -95,7 +95,7 @@ def engine(
     own = replace(policy, config=scene.with_views(policy.config, views))
     config = engine_config(time_budget=False, compile=WAYS[way], device=device)
     said: list[str] = []
-    few = mock.patch.object(compiled, 'compiled_shapes', frame_shapes)
+    few = mock.patch.object(shapes, 'compiled_shapes', frame_shapes)
     with few if frame_only and way == 'compiled' else nullcontext():
         made = Engine(own, config, say=partial(told, said))
     if config.compile != 'off' and not made.graphs.compiled_names:

@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -27,7 +28,7 @@ from benchmarks.common.command import add_device, command
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.runtime.capture import Eager, Pool
+from embodied_kv.runtime.graph_cache import GraphCache, run_eagerly
 
 FRAMES, STEPS, ANSWER = 3, 6, 10  # steps of decoding after each frame, tokens of an answer
 TOLERANCE = 1e-4  # of an action, in the robot's units, between devices
@@ -61,7 +62,7 @@ def engine(device: str, captured: bool, ratio: float) -> Engine:
         device=device,
     )
     policy = scene.FullPolicy.random(TINY, device=device)
-    plain = mock.patch.object(Pool, '_record', lambda self, fn: Eager(fn))
+    plain = mock.patch.object(GraphCache, '_record', lambda self, fn: partial(run_eagerly, fn))
     with nullcontext() if captured else plain:
         return Engine(policy, config)
 

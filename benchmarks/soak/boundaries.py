@@ -13,7 +13,7 @@ from benchmarks.soak.world import World
 from embodied_kv import storage
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.runtime.graph import Graph
+from embodied_kv.runtime.graph_cache import Graph
 
 RATES = {  # share of calls that fail
     'graph': 0.003,  # of each kind: a prefill, an Euler step, a decode step

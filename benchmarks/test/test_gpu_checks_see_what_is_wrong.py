@@ -12,7 +12,7 @@ from benchmarks.common.scene import FullPolicy
 from benchmarks.gpu import kernels, launches, loading, real, replay
 from benchmarks.gpu.stages import STAGES
 from embodied_kv.config import PI05, TINY
-from embodied_kv.engine.compiled import compiled_shapes
+from embodied_kv.engine.shapes import compiled_shapes
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.runtime import compiled
 
@@ -82,7 +82,7 @@ def test_every_kernel_is_checked_at_every_head_and_dtype():
     stages = (stage for stage in STAGES if stage.module.endswith('.kernels'))
     heads = [int(head) for stage in stages for head in stage.words if head.isdigit()]
     rows = [about for about, _, _ in kernels.checks(False, 'cpu', heads)]
-    for kernel in ('attention', 'segments', 'joint', 'statistics', 'stored'):
+    for kernel in ('attention', 'segments', 'dense', 'statistics', 'stored'):
         met = {(row['head_dim'], row['dtype']) for row in rows if row['kernel'] == kernel}
         assert met == {(dim, t) for dim in (48, 80, 256) for t in ('float32', 'bfloat16')}
 

@@ -17,7 +17,7 @@ def compiling(monkeypatch, compile):
 
 def test_what_is_compiled_equals_the_function(monkeypatch):
     found = compiling(monkeypatch, lambda self, name, fn, buffers: fn)
-    assert [row['of'] for row in found['rows']] == ['product', 'attention']
+    assert [row['of'] for row in found['rows']] == ['product', 'attention', 'store']
     assert found['ok'] and all(row['error'] == 0 for row in found['rows'])
 
 

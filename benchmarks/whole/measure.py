@@ -24,8 +24,8 @@ from benchmarks.whole.process import engine_config
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.ways import WAYS, Parts
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine.warmup import blank, warm_up
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner

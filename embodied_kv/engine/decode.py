@@ -13,10 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_kv.engine import buckets
-from embodied_kv.engine.compiled import QUERY
+from embodied_kv.engine import shapes
 from embodied_kv.engine.compression import Compression
-from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.engine.shapes import COMPILED_QUERY, Kind
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.choose import drawn
 from embodied_kv.kv.decode_stream import DecodeStream
@@ -26,8 +25,8 @@ from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs, longest
-from embodied_kv.runtime.variants import Shape
 
 log = logging.getLogger(__name__)
 
@@ -51,15 +50,15 @@ class Decoder:
         kv: KvManager,
         eos: int,
         config: EngineConfig,
-        graphs: Graphs,
+        graphs: GraphCache,
         compression: Compression,
     ) -> None:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
-        self._slots = buckets.multiples(config.streams, config.batch_multiple)
-        if graphs.compiles:  # a compiled batch is worth its padding
-            self._slots = buckets.doubling(config.streams)
-        self._queries = buckets.queries(config.decode_tokens)
+        self._slots = shapes.multiples(config.streams, config.batch_multiple)
+        if graphs.has_compiler:  # a compiled batch is worth its padding
+            self._slots = shapes.doubling(config.streams)
+        self._queries = shapes.queries(config.decode_tokens)
         self._most, self._words = config.decode_steps, model.config.backbone.vocab_size
         device = model.device
         self._inputs = StepInputs(device, self._fields())
@@ -80,8 +79,8 @@ class Decoder:
         if compression.is_scored and compression.by != 'row':
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
-        is_fast = str(Shape(Kind.EXTEND, 1, QUERY)) in graphs.compiled_names
-        self._shortest = QUERY if is_fast else 0  # tokens of a query's bucket
+        is_fast = str(Shape(Kind.EXTEND, 1, COMPILED_QUERY)) in graphs.compiled_names
+        self._shortest = COMPILED_QUERY if is_fast else 0  # tokens that a query is padded to
 
     def _fields(self) -> dict:
         kv = self._kv
@@ -119,7 +118,7 @@ class Decoder:
             number.add_(1)
             cache.advance()
 
-        bucket = self._graphs.capture(
+        graph = self._graphs.capture(
             Shape(kind, slots, tokens),
             extend,
             view,
@@ -134,7 +133,7 @@ class Decoder:
             stores=kv.decode_kv.buffers('decode_kv'),
             reads=[*kv.prefixes.buffers('prefixes'), *kv.compressed.buffers('compressed')],
         )
-        return bucket.view
+        return graph.view
 
     def _capture_draw(self, view: TailAppend, slots: int) -> None:
         """Logits -> another token in place of the greatest, in the slots that are sampled."""
@@ -166,12 +165,12 @@ class Decoder:
 
     def padded(self, streams: int) -> int:
         """Slots of a batch of so many streams."""
-        return buckets.smallest(self._slots, streams, 'streams', 'raise engine.streams')
+        return shapes.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
     def bucket(self, stream: DecodeStream) -> int:
         """Tokens that a query, and what was answered, is padded to when it is appended."""
         tokens = max(len(stream.query.ids) + len(stream.tokens), self._shortest)
-        return buckets.smallest(self._queries, tokens, 'tokens', 'raise engine.decode_tokens')
+        return shapes.smallest(self._queries, tokens, 'tokens', 'raise engine.decode_tokens')
 
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
         """Appends a stream's query and what it said; where it is due, the prefix is compressed.
@@ -186,7 +185,7 @@ class Decoder:
         scored = chooses and decided.is_scored
         shape = Shape(Kind.SCORED_EXTEND if scored else Kind.EXTEND, 1, self.bucket(stream))
         if scored:
-            self._graphs.get(shape).view.bind_queries([range(len(ids))])
+            self._graphs[shape].view.bind_queries([range(len(ids))])
         begun = self._extend([stream], [ids], shape, grows=len(ids) - stream.extent)
         for stream in begun if chooses else ():
             if not stream.reason:
@@ -232,7 +231,7 @@ class Decoder:
 
         The streams have grown already. None for a token that none could be chosen for.
         """
-        count, bucket = len(ids[0]), self._graphs.get(shape)
+        count, graph = len(ids[0]), self._graphs[shape]
         told = self._inputs.cut('ids', shape.rows, shape.tokens).host
         faults = self._draws(streams, shape.rows, steps)
         told[:] = 0
@@ -244,12 +243,12 @@ class Decoder:
                 faults[slot] = ValueError(f'its tokens must be 0 to {self._words - 1}')
         rows, copies = rows_read([stream.lease for stream in streams])
         tails = [stream.decode_row for stream in streams]
-        bucket.view.bind(rows, tails, count, copies, steps - 1)
+        graph.view.bind(rows, tails, count, copies, steps - 1)
         draws = any(stream.query.temperature > 0 for stream in streams)
         for _ in range(steps):
-            bucket.replay(whole=max(copies) < 0)
+            graph.replay()
             if draws:
-                self._graphs.get(Shape(Kind.DRAW, shape.rows)).replay()
+                self._graphs[Shape(Kind.DRAW, shape.rows)].replay()
         tokens, scores = self._said[shape.rows][:, :steps].tolist()
         return [
             _said(stream, [step[slot] for step in tokens], [step[slot] for step in scores], fault)

@@ -12,16 +12,16 @@ from itertools import accumulate
 import numpy as np
 import torch
 
-from embodied_kv.engine import buckets
-from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.engine import shapes
 from embodied_kv.engine.guidance import MODES, Leftover, Steps
+from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs
-from embodied_kv.runtime.variants import Shape
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
@@ -49,7 +49,7 @@ class Denoiser:
         prefixes: Arena,
         compressed: CompressedArena,
         step_counts: Sequence[int],
-        graphs: Graphs,
+        graphs: GraphCache,
         robots: int = 1,
         rtc: str = 'off',
         max_guidance: float = 5.0,
@@ -57,7 +57,7 @@ class Denoiser:
         c, device = model.config, model.device
         self._model, self._graphs = model, graphs
         self._prefixes, self._compressed = prefixes, compressed
-        self._robots = buckets.doubling(robots)
+        self._robots = shapes.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
         times = [time for n in step_counts for time in self._times(n)]
         times = torch.tensor(times, device=device)
@@ -158,11 +158,11 @@ class Denoiser:
         self._noise.host[:count] = noise
         self._begin.host[:] = self._first[steps]
         self._guidance.bind(leftovers or [None] * count, self._noise.host)
-        bucket = self._graphs.get(Shape(Kind.DENOISE, slots))
-        bucket.view.bind(rows, copies)
-        self._graphs.get(Shape(Kind.START, slots)).replay()
+        step = self._graphs[Shape(Kind.DENOISE, slots)]
+        step.view.bind(rows, copies)
+        self._graphs[Shape(Kind.START, slots)].replay()
         for _ in range(steps):
-            bucket.replay(whole=max(copies, default=-1) < 0)
+            step.replay()
         made = self._results.to('cpu', copy=True).numpy()
         x, updates = np.split(made, [self._x.numel()])
         updates = updates.reshape(self._updates.shape)[:steps, :count]
@@ -170,6 +170,6 @@ class Denoiser:
 
     def _slots(self, chunks: int) -> int:
         """Of the batch that so many go into. Raises ValueError if there are too many."""
-        return buckets.smallest(
+        return shapes.smallest(
             self._robots, chunks, 'chunks', 'raise engine.robots, or denoise fewer at once'
         )

@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from embodied_kv.engine.budget import Costs, TimeBudget
-from embodied_kv.engine.compiled import compiler_of
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
-from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.guidance import Leftover, leftover
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.engine.shapes import compiler_for
 from embodied_kv.engine.texts import Texts
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
@@ -34,6 +33,7 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
@@ -95,7 +95,7 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        self.graphs = Graphs(model.device, watched, compiler_of(policy, config, say))
+        self.graphs = GraphCache(model.device, watched, compiler_for(policy, config, say))
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)
@@ -126,7 +126,7 @@ class Engine:
             OutOfRows: There are not as many free rows.
         """
         began, decided = time.monotonic(), self.compression.decide()
-        self._prefiller.check(observations)
+        self._prefiller.validate(observations)
         self.budget.frame_began(began)
         with self.kv.reserving(len(observations), began) as rows:
             written = self._prefiller.run(observations, rows, decided)

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from embodied_kv.engine import buckets
+from embodied_kv.engine import shapes
 from embodied_kv.engine.compression import Compression, Decisions
-from embodied_kv.engine.graphs import Graphs, Kind
+from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.scored import ScoredPrefixWrite
 from embodied_kv.kv.views import KvView, PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs
-from embodied_kv.runtime.variants import Shape
 from embodied_kv.text import is_text, shown
 from embodied_kv.types import Guide, Observation
 
@@ -48,7 +48,7 @@ class Written:
 class Pixels:
     """The images of a step, as a graph reads them."""
 
-    own_buffers = ()
+    fits_compiled = True
 
     def __init__(self, inputs: StepInputs, count: int, size: int) -> None:
         self.inputs = inputs
@@ -57,16 +57,6 @@ class Pixels:
     @property
     def buffers(self) -> list[Buffer]:
         return [Buffer('pixels', self.values)]
-
-    @property
-    def joint(self) -> Pixels:
-        """The same for a compiler."""
-        return self
-
-    def keep(self) -> None:
-        """Nothing: it stores nothing."""
-
-    prepare = keep
 
 
 class Prefiller:
@@ -77,14 +67,14 @@ class Prefiller:
         policy: Policy,
         prefixes: Arena,
         robots: int,
-        graphs: Graphs,
+        graphs: GraphCache,
         compression: Compression,
     ) -> None:
         c, model = policy.config, policy.model
         self._compression = compression
         self._policy, self._prefixes, self._graphs = policy, prefixes, graphs
-        self._robots = buckets.doubling(robots)
-        self._lengths = buckets.prefixes(c.prefix_tokens)
+        self._robots = shapes.doubling(robots)
+        self._lengths = shapes.prefixes(c.prefix_tokens)
         size, images = c.vision.image_size, robots * len(c.views)
         queries = min(compression.max_queries, c.prefix_tokens)
         self._inputs = StepInputs(
@@ -137,7 +127,7 @@ class Prefiller:
             model.prefill(packed[source], cache)
 
         inputs = dict(image_tokens=encoded, text=text, source=source)
-        bucket = self._graphs.capture(
+        graph = self._graphs.capture(
             Shape(kind, slots, tokens),
             prefill,
             view,
@@ -145,7 +135,7 @@ class Prefiller:
             stores=self._prefixes.buffers('prefixes'),
             reads=[Buffer(name, tensor) for name, tensor in inputs.items()],
         )
-        if bucket.compiled is not None:
+        if graph.is_compiled:
             self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}
 
     def _text_begins(self, slots: int) -> int:
@@ -153,8 +143,8 @@ class Prefiller:
         c = self._policy.config
         return slots * len(c.views) * c.vision.tokens
 
-    def check(self, observations: Sequence[Observation]) -> None:
-        """Raises ValueError for a bad batch, BadObservation for its first bad observation."""
+    def validate(self, observations: Sequence[Observation]) -> None:
+        """Raise ValueError for a bad batch, BadObservation for its first bad observation."""
         if not observations:
             raise ValueError('there is no observation to prefill')
         self._slots(len(observations))
@@ -185,22 +175,22 @@ class Prefiller:
         packed[:] = 0
         for own, source in zip(packed, sources, strict=False):
             own[: len(source)] = source
-        bucket = self._graphs.get(Shape(kind, slots, tokens))
+        graph = self._graphs[Shape(kind, slots, tokens)]
         queries = [range(0)] * len(rows)
         if kind is Kind.SCORED_PREFILL:
             queries = [
                 self._compression.prompt_queries(length, len(ids))
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
-            bucket.view.bind_queries(queries)
-        bucket.view.bind(rows, lengths)
-        self._graphs.get(Shape(Kind.ENCODE_IMAGES, len(pixels))).replay()
-        bucket.replay()
+            graph.view.bind_queries(queries)
+        graph.view.bind(rows, lengths)
+        self._graphs[Shape(Kind.ENCODE_IMAGES, len(pixels))].replay()
+        graph.replay()
         return [Written(n, len(own)) for n, own in zip(lengths, queries, strict=True)]
 
     def _tokens(self, kind: Kind, slots: int, longest: int) -> int:
-        """The bucket of so many tokens; a compiled one where there is one. Raises ValueError."""
-        tokens = buckets.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
+        """Return the padded number of tokens, preferably a compiled one. Raises ValueError."""
+        tokens = shapes.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
         return self._fast.get(tokens, tokens) if kind is Kind.PREFILL and slots == 1 else tokens
 
     def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[np.ndarray]:
@@ -218,7 +208,7 @@ class Prefiller:
 
     def _slots(self, frames: int) -> int:
         """Of the batch that so many frames go into. Raises ValueError if there are too many."""
-        return buckets.smallest(
+        return shapes.smallest(
             self._robots, frames, 'frames', 'raise engine.robots, or prefill fewer at once'
         )
 

@@ -11,8 +11,8 @@ import time
 
 import numpy as np
 
-from embodied_kv.engine.buckets import ALIGNED, doubling
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.shapes import ALIGNED, doubling
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE

@@ -2,7 +2,7 @@
 
 `row_attention` and `segments_attention` are Triton kernels on CUDA, torch twins elsewhere. The
 twin of the second is one call per segment and a merge by log-sum-exp, the kernel walks all of them
-at once. No segment is ever copied next to another.
+at once. Neither copies a segment next to another; the form that a compiler traces does (`dense`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from embodied_kv.kernels.dense import dense_segments_attention, is_traced
 from embodied_kv.kernels.rows import RowBatch, Segment
 
 
@@ -94,9 +95,14 @@ def segments_attention(
     q: [slots, tokens, heads, head_dim]. segments: rows of an arena; where there are compressed
     copies, pieces of their ragged axis; last the slots' own tokens, alone of all maybe causal. Of
     the former, one has a row for a slot. What a slot without any gets there is finite, no more.
+    The slots' own tokens may be the only segment.
     splits: into how many parts a kernel cuts the keys, each a program; as many as fill the card
     where not given. Results with more of them differ by the order of sums; the twin has one.
     """
+    if is_traced():
+        return dense_segments_attention(q, segments, layer)
+    if len(segments) == 1:
+        return row_attention(q, *segments[0], layer)[0]
     if q.is_cuda:
         from embodied_kv.kernels.triton_segments import segments_attention as triton_segments
 

@@ -1,4 +1,4 @@
-"""Stores as a Triton kernel: one program per layer, slot, KV head and block of tokens.
+"""Stores as a Triton kernel: one program per slot, KV head and block of tokens.
 
 Row ids, starts and counts are device tensors: a captured graph can be rebound to other rows.
 """
@@ -18,7 +18,7 @@ BLOCK_TOKENS = 64
 
 # The tables' rows may be aligned or not: one kernel reads either.
 @triton.jit(do_not_specialize_on_alignment=['ids', 'starts', 'counts'])
-def _store_layers(
+def _store_rows(
     k,
     v,
     keys,
@@ -26,12 +26,9 @@ def _store_layers(
     ids,
     starts,
     counts,
-    slots,
-    new_layer,
     new_slot,
     new_token,
     new_head,
-    old_layer,
     old_row,
     old_head,
     old_token,
@@ -40,33 +37,27 @@ def _store_layers(
     BLOCK_D: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    slot, layer = tl.program_id(0) % slots, (tl.program_id(0) // slots).to(tl.int64)
-    head, block = tl.program_id(1), tl.program_id(2)
+    slot, head, block = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row, count = tl.load(ids + slot), tl.load(counts + slot)  # a padding slot has no tokens
     token = block * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     at = tl.load(starts + slot) + token
     fits = (at >= 0) & (at < max_tokens)  # never into the row beside it
     own = (fits & (token < count))[:, None] & (d < DIM)[None, :]
-    source = layer * new_layer + slot * new_slot + head * new_head
+    source = slot * new_slot + head * new_head
     source = source + token[:, None] * new_token + d[None, :]
-    target = layer * old_layer + row.to(tl.int64) * old_row + head * old_head
+    target = row.to(tl.int64) * old_row + head * old_head
     target = target + at[:, None] * old_token + d[None, :]
     tl.store(keys + target, tl.load(k + source, mask=own), mask=own)
     tl.store(values + target, tl.load(v + source, mask=own), mask=own)
 
 
 def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
-    """See `embodied_kv.kernels.store.store_rows`."""
-    store_layers(k[None], v[None], keys[None], values[None], batch)
-
-
-def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
-    """See `embodied_kv.kernels.store.store_layers`; keys and values share their strides."""
+    """See `embodied_kv.kernels.store.store_rows`; keys and values share their strides."""
     k, v = alike(k, v)
-    layers, slots, tokens, kv_heads, dim = k.shape
+    slots, tokens, kv_heads, dim = k.shape
     block = min(BLOCK_TOKENS, triton.next_power_of_2(tokens))
-    _store_layers[layers * slots, kv_heads, triton.cdiv(tokens, block)](
+    _store_rows[slots, kv_heads, triton.cdiv(tokens, block)](
         k,
         v,
         keys,
@@ -74,10 +65,9 @@ def store_layers(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowB
         batch.ids,
         batch.starts,
         batch.counts,
-        slots,
-        *k.stride()[:4],
-        *keys.stride()[:4],
-        keys.shape[3],
+        *k.stride()[:3],
+        *keys.stride()[:3],
+        keys.shape[2],
         DIM=dim,
         BLOCK_D=width(dim),
         BLOCK_T=block,

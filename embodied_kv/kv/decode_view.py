@@ -33,6 +33,8 @@ class DecodeView:
     the same numbers of tokens read the table of the first of them, so they share its plan.
     """
 
+    fits_compiled = False
+
     def __init__(self, arena: Arena, slots: int, inputs: StepInputs | None = None) -> None:
         self._arena, layers = arena, len(arena.layers)
         self.inputs = inputs or StepInputs(arena.device, DecodeView.fields(arena, slots))

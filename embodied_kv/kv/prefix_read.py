@@ -23,7 +23,7 @@ from embodied_kv.runtime.inputs import StepInputs
 class PrefixRead:
     """What stands before a slot's own tokens: a prefix row, or a compressed copy of one.
 
-    flats: None where nothing is compressed.
+    flats: None where nothing is compressed. reads_copies: whether a slot reads a compressed copy.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PrefixRead:
         tokens: int,
         inputs: StepInputs,
     ) -> None:
-        self.prefixes = prefixes
+        self.reads_copies = False
         whole = batch_over(inputs, 'prefix', slots, prefixes.lengths, tokens)
         self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [(prefixes, whole)]
         if flats is not None:
@@ -52,6 +52,7 @@ class PrefixRead:
     def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> np.ndarray:
         """rows, flats: of each slot, one of them -1. Returns where each slot goes on, int64."""
         after = np.zeros(len(rows), np.int64)
+        self.reads_copies = max(flats, default=-1) >= 0
         for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
             if max(bound, default=-1) < 0:
                 batch.bind(())

@@ -40,8 +40,10 @@ class Scores:
     def buffers(self) -> list[Buffer]:
         return [Buffer('columns', self.columns), Buffer('density', self.density)]
 
-    def take(self, layer: int, q: Tensor, segments: Sequence[KvSegment], queries: Tensor) -> None:
-        """Of one layer; see `kernels.score.post_vision_statistics`."""
+    def record(
+        self, layer: int, q: Tensor, segments: Sequence[KvSegment], queries: Tensor
+    ) -> None:
+        """Record one layer; see `kernels.score.post_vision_statistics`."""
         columns, density = post_vision_statistics(q, segments, self.p, queries)
         slots, _, tokens = columns.shape
         self.columns[:slots, layer, :, :tokens] = columns
@@ -101,7 +103,7 @@ class _Scored:
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         super().store(layer, q, k, v)
         segments = self._segments(layer, k.transpose(1, 2))
-        self._scores.take(layer, self._scoring.of(q), segments, self._scoring.counts)
+        self._scores.record(layer, self._scoring.of(q), segments, self._scoring.counts)
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
         """k: of the new tokens, [slots, kv_heads, tokens, head_dim]."""

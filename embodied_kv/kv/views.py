@@ -17,12 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.attention import row_attention
+from embodied_kv.kernels.attention import segments_attention
 from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.joint import JointPrefix, JointSuffix, JointTail, OwnKv
 from embodied_kv.kv.prefix_read import PrefixRead, batch_over, place, table_field
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import Fields, StepInputs
@@ -39,6 +38,8 @@ class PrefixWrite:
 
     What lies behind a slot's valid tokens is neither stored nor seen. inputs: with `fields`.
     """
+
+    fits_compiled = True
 
     def __init__(
         self, arena: Arena, slots: int, tokens: int, inputs: StepInputs | None = None
@@ -62,11 +63,6 @@ class PrefixWrite:
         return self
 
     @property
-    def joint(self) -> JointPrefix:
-        """The same for a compiler."""
-        return JointPrefix(self._arena, self._batch, OwnKv(self._arena, self.slots, self.tokens))
-
-    @property
     def buffers(self) -> list[Buffer]:
         """What it reads beside the arena."""
         return [Buffer('prefix.table', self._batch.table)]
@@ -76,7 +72,8 @@ class PrefixWrite:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, q, k, v)
-        return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]
+        own = Segment(*self._arena.layers[layer], self._batch)
+        return segments_attention(q, (own,), layer)
 
 
 class SuffixRead:
@@ -118,9 +115,9 @@ class SuffixRead:
         return self
 
     @property
-    def joint(self) -> JointSuffix:
-        """The same for a compiler, while no slot reads a compressed copy."""
-        return JointSuffix(self._prefix.prefixes, self._prefix.whole)
+    def fits_compiled(self) -> bool:
+        """Whether no slot reads a compressed copy."""
+        return not self._prefix.reads_copies
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -203,11 +200,9 @@ class TailAppend:
         ]
 
     @property
-    def joint(self) -> JointTail:
-        """The same for a compiler, while no slot reads a compressed copy."""
-        own = OwnKv(self._tails, *self.positions.shape)
-        prefix = self._prefix.prefixes, self._prefix.whole
-        return JointTail(*prefix, self._tails, self._tail, own, self.positions)
+    def fits_compiled(self) -> bool:
+        """Whether no slot reads a compressed copy."""
+        return not self._prefix.reads_copies
 
     def newest(self, hidden: Tensor) -> Tensor:
         """hidden [slots, tokens, width] -> of each slot's last own token, [slots, width]."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from embodied_kv.engine import buckets
+from embodied_kv.engine.shapes import doubling
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Step
@@ -68,7 +68,7 @@ class PlannerRows:
             device=model.device,
         )
         # A batch is padded where a size costs a capture.
-        sizes = range(1, rows + 1) if model.device.type == 'cpu' else buckets.doubling(rows)
+        sizes = range(1, rows + 1) if model.device.type == 'cpu' else doubling(rows)
         self._token_step = TokenStep(model, self.arena, sizes)
         self._free = list(range(rows))
         self._saying: list[Saying] = []

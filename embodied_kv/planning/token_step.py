@@ -12,16 +12,15 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from embodied_kv.engine import buckets
-from embodied_kv.engine.graphs import Graphs
+from embodied_kv.engine.shapes import smallest
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.decode_view import DecodeView
 from embodied_kv.kv.moves import host_memory
 from embodied_kv.model.planner import Planner
 from embodied_kv.runtime.buffer import Buffer
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs
 from embodied_kv.runtime.stream import Stream
-from embodied_kv.runtime.variants import Shape
 
 KIND = 'planner_token'
 
@@ -31,14 +30,14 @@ class TokenStep:
 
     All graphs are captured when it is made. A batch is padded to the next of the ascending sizes.
 
-    graphs: what was captured; their pool proves the declared writes where `watched` is set.
+    graphs: what was captured. watched: see `runtime.graph_cache.GraphCache`.
     """
 
     def __init__(
         self, model: Planner, arena: Arena, sizes: Sequence[int], watched: bool = False
     ) -> None:
         self._model, self._arena, self._sizes = model, arena, tuple(sizes)
-        self.graphs = Graphs(arena.device, watched)
+        self.graphs = GraphCache(arena.device, watched)
         most = self._sizes[-1]
         fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
         self._inputs = StepInputs(arena.device, fields)
@@ -85,12 +84,12 @@ class TokenStep:
         Raises:
             ValueError: There are more rows than the largest batch holds.
         """
-        slots = buckets.smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
-        told, bucket = self._inputs.cut('ids', slots).host, self.graphs.get(Shape(KIND, slots, 1))
-        told[:] = 0
-        told[: len(ids)] = ids
-        bucket.view.bind(rows, positions, absent)
-        bucket.replay()
+        slots = smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
+        sent, graph = self._inputs.cut('ids', slots).host, self.graphs[Shape(KIND, slots, 1)]
+        sent[:] = 0
+        sent[: len(ids)] = ids
+        graph.view.bind(rows, positions, absent)
+        graph.replay()
         self._host.copy_(self._chosen, non_blocking=True)
         Stream.current(self._arena.device).synchronize()
         return self._host[: len(rows)].tolist()

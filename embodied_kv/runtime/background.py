@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from embodied_kv.runtime.compiled import TRIES, Job, build, kept, reason_of
+from embodied_kv.runtime.compiled import TRIES, Job, build, find_package, reason_of
 
 GRACE = 2.0  # s that the process has to end, before it is killed
 AT_ONCE = 4  # processes that compile now, at most: each needs about 1 GiB
@@ -144,7 +144,7 @@ def compile_now(
         for process in started:
             process.join()
         # What a process left that gave up or was killed, of which another one made something.
-        left = [i for i, job in enumerate(jobs) if kept(folder, job.digest) is None]
+        left = [i for i, job in enumerate(jobs) if find_package(folder, job.digest) is None]
         if 0 < len(left) < len(jobs):
             again = [jobs[i] for i in left], folder, threads, lower, say, [places[i] for i in left]
             started.append(Background(*again, is_idle=False))
@@ -155,7 +155,7 @@ def compile_now(
             process.pause()  # all at once
         for process in started:
             process.stop()
-    return [job.name for job in jobs if kept(folder, job.digest) is not None]
+    return [job.name for job in jobs if find_package(folder, job.digest) is not None]
 
 
 def numbered(jobs: Sequence[Job]) -> list[str]:
@@ -200,7 +200,7 @@ def compile_all(
     """Compile what the folder does not have yet; say a line of each, with its place."""
     made = failed = 0
     for place, job in placed:
-        if kept(folder, job.digest) is not None:
+        if find_package(folder, job.digest) is not None:
             continue
         began = time.monotonic()
         try:

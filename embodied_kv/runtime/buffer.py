@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -75,7 +76,7 @@ class Buffer:
 
         Raises ValueError for another shape or dtype, Moved for a buffer that was rebound.
         """
-        self.check()
+        self.require_unmoved()
         if (source.dtype, source.shape) != (self.tensor.dtype, self.tensor.shape):
             raise ValueError(
                 f'buffer {self.name!r} holds {describe(self.tensor)}, not {describe(source)}'
@@ -91,8 +92,8 @@ class Buffer:
         """32 hex digits from the bytes."""
         return hashlib.blake2b(self.raw.cpu().numpy().data, digest_size=16).hexdigest()
 
-    def check(self) -> None:
-        """Raises Moved if somebody rebound, resized or retyped the tensor."""
+    def require_unmoved(self) -> None:
+        """Raise Moved if the tensor was rebound, resized or retyped."""
         if _place(self.tensor) != self.place:
             address, dtype, shape = self.place
             raise Moved(
@@ -133,12 +134,22 @@ class Buffers:
         """Of all of them."""
         return sum(buffer.bytes for buffer in self)
 
-    def check(self) -> None:
-        """Raises Moved if one of them moved."""
+    def require_unmoved(self) -> None:
+        """Raise Moved if one of them moved."""
         for buffer in self._by_name.values():
             tensor = buffer.tensor  # as `_place`, without two calls for each, before every replay
             if (tensor.data_ptr(), tensor.dtype, tensor.shape) != buffer.place:
-                buffer.check()
+                buffer.require_unmoved()
+
+    @contextmanager
+    def preserved(self) -> Iterator[None]:
+        """Put the bytes of now back when the context ends, if the buffers have not moved."""
+        kept = [buffer.tensor.clone() for buffer in self]
+        try:
+            yield
+        finally:
+            for buffer, tensor in zip(self, kept, strict=True):
+                buffer.write(tensor)
 
 
 def describe(tensor: Tensor) -> str:

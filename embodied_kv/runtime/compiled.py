@@ -19,7 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,13 +31,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from embodied_kv import storage
 from embodied_kv.runtime import recipes
 from embodied_kv.runtime.buffer import Buffers
-from embodied_kv.runtime.capture import Computation, unchanged
 
 ABANDONED = 3600.0  # s; a temporary folder of that age that no process holds is removed
 TOLERANCE = 2e-2  # of a package that a recipe leads to, relative and absolute
 TRIES = 2  # that fail before anything was compiled: no other one is tried
 OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
 log = logging.getLogger(__name__)
+
+Computation = Callable[[], object]  # over memory that never moves; it returns None
 
 
 def default_folder() -> Path:
@@ -62,11 +63,11 @@ class Traced:
     def digest(self, threads: int) -> str:
         """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
         layouts = map(recipes.layout, self.inputs)
-        facts = [self.module.code, *layouts, *machine(self.inputs, threads)]
+        facts = [self.module.code, *layouts, *compile_target(self.inputs, threads)]
         return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
 
 
-def machine(tensors: Iterable[Tensor], threads: int) -> list[str]:
+def compile_target(tensors: Iterable[Tensor], threads: int) -> list[str]:
     """Return what code over these tensors is compiled for."""
     cards = {tensor.device for tensor in tensors if tensor.is_cuda}
     return [
@@ -105,7 +106,7 @@ class Job:
 @torch.inference_mode()
 def trace(fn: Computation, buffers: Buffers) -> Traced:
     """What `fn` does, by running it once; the buffers, all that it writes, keep their bytes."""
-    with unchanged(buffers):
+    with buffers.preserved():
         module = make_fx(fn)()
     inputs: dict[str, Tensor] = {}
     constants = [node for node in module.graph.nodes if node.op == 'get_attr']
@@ -127,14 +128,21 @@ def trace(fn: Computation, buffers: Buffers) -> Traced:
 
 
 class Compiler:
-    """Compiled computations of one process, kept in a folder. threads: that they will run on.
+    """Compiled computations of one process, whose packages are kept in a folder.
 
-    say: takes a line for the user before what takes long; the log, if not given. folder: the
-    user's own, if not given. names: of all that it will be asked for, to say how far it is. lower:
-    tells inductor of operations of our own, before it compiles. builds: whether it compiles what
-    is not kept; else this is noted in `missing`. made: how many so far. packages: by name, where
-    each lies that was loaded. facts: all that a trace depends on but tensors, in words; '' where
-    that cannot be said, so that each computation is traced. traced: how many so far.
+    missing: jobs of computations without a package, where it builds none. packages: the loaded
+    package of each name. made, traced: numbers of computations that it compiled and traced so far.
+
+    Args:
+        threads: Number of threads that the packages run on.
+        say: Takes a line for the user; the log if not given.
+        folder: Folder of packages; the user's own if not given.
+        names: Names of all computations that are to be compiled, to report progress.
+        lower: Registers the lowerings of this project's operators before inductor compiles.
+        traced_form: Context in which computations are traced.
+        builds: Whether it compiles what has no package; otherwise it adds this to `missing`.
+        facts: All that a trace depends on except tensors; '' if unknown, so that each computation
+            is traced.
     """
 
     def __init__(
@@ -144,11 +152,13 @@ class Compiler:
         folder: Path | None = None,
         names: Sequence[str] = (),
         lower: Callable[[], object] = lambda: None,
+        traced_form: Callable[[], AbstractContextManager[object]] = nullcontext,
         builds: bool = True,
         facts: str = '',
     ) -> None:
         self.missing: list[Job] = []
         self.threads, self.lower, self._builds = threads, lower, builds
+        self._traced_form = traced_form
         self.made, self.traced, self.names, self._facts = 0, 0, tuple(names), facts
         self.packages: dict[str, Path] = {}
         self._failed = 0
@@ -156,29 +166,30 @@ class Compiler:
         self.folder = folder or default_folder()
 
     def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
-        """The same, compiled. None, and a line that says why, where that cannot be.
+        """Return the computation compiled; None, after a line with the reason, if that fails.
 
-        Where the first ones cannot, no other is tried. buffers: all that it writes.
+        If the first `TRIES` computations fail, no other one is tried. buffers: all that it writes.
         """
         if self._failed >= TRIES and not self.packages:
             return None
         path = None
         try:
-            _own(self.folder)
-            known, mark = self._reached(name, fn, buffers)
-            if mark and (recalled := self._recalled(name, mark, known, fn, buffers)):
-                return recalled
-            traced = trace(fn, buffers)
+            make_private(self.folder)
+            with self._traced_form():
+                known, mark = self._reachable_tensors(name, fn, buffers)
+                if mark and (loaded := self._load_by_recipe(name, mark, known, fn, buffers)):
+                    return loaded
+                traced = trace(fn, buffers)
             self.traced += 1
             job = traced.job(name, self.threads)
             if mark and (paths := recipes.paths_of(traced.inputs, known)) is not None:
                 recipes.write(self.folder, mark, job.digest, paths)
-            path = kept(self.folder, job.digest, self._say)
+            path = find_package(self.folder, job.digest, self._say)
             if path is None and not self._builds:
                 self.missing.append(job)
                 return None
             if path is None:
-                path = self._built(job)
+                path = self._build(job)
             loader, extracted = _load(path)
         except Exception as error:  # whatever a tracer, a compiler or a disk may raise
             if path is not None:
@@ -190,22 +201,22 @@ class Compiler:
                 self._say(f'nothing is compiled, as the first {TRIES} could not be: {reason}')
             return None
         self.packages[name] = path
-        return _running(loader, extracted, traced.inputs)
+        return _bind_inputs(loader, extracted, traced.inputs)
 
     @torch.inference_mode()
-    def _reached(
+    def _reachable_tensors(
         self, name: str, fn: Computation, buffers: Buffers
     ) -> tuple[Mapping[str, Tensor], str]:
         """Return all tensors that `fn` reaches, and the key of its recipe; '' for no recipe."""
         if not self._facts:
             return {}, ''
-        with unchanged(buffers):
+        with buffers.preserved():
             fn()  # what a module makes in its first run is there from then on
         known = recipes.named_tensors(fn)
-        facts = '\n'.join([self._facts, *machine(known.values(), self.threads)])
+        facts = '\n'.join([self._facts, *compile_target(known.values(), self.threads)])
         return known, recipes.key(name, facts, known)
 
-    def _recalled(
+    def _load_by_recipe(
         self,
         name: str,
         mark: str,
@@ -218,12 +229,12 @@ class Compiler:
         if recipe is None:
             return None
         digest, paths = recipe
-        path = kept(self.folder, digest, self._say)
+        path = find_package(self.folder, digest, self._say)
         if path is None or not known.keys() >= set(paths):
             return None
         try:
-            run = _running(*_load(path), [known[inner] for inner in paths])
-            if agree(fn, run, buffers):
+            run = _bind_inputs(*_load(path), [known[inner] for inner in paths])
+            if have_equal_results(fn, run, buffers):
                 self.packages[name] = path
                 return run
             reason = 'its results differ'
@@ -232,8 +243,8 @@ class Compiler:
         self._say(f'{name} is traced again, because a kept package does not fit: {reason}')
         return None
 
-    def _built(self, job: Job) -> Path:
-        """Return the package of a job, compiled now."""
+    def _build(self, job: Job) -> Path:
+        """Compile a job now and return its package."""
         self._say(f'compiling {job.name}{self._place(job.name)}, once: about half a minute')
         began = time.monotonic()
         self.lower()
@@ -249,7 +260,7 @@ class Compiler:
         return f', {self.names.index(name) + 1} of {len(self.names)}'
 
 
-def _running(
+def _bind_inputs(
     loader: torch._C._aoti.AOTIModelPackageLoader, extracted: set[Path], inputs: Sequence[Tensor]
 ) -> Computation:
     def run() -> None:
@@ -261,14 +272,14 @@ def _running(
 
 
 @torch.inference_mode()
-def agree(fn: Computation, other: Computation, buffers: Buffers) -> bool:
+def have_equal_results(fn: Computation, other: Computation, buffers: Buffers) -> bool:
     """Return whether two computations write the same up to rounding; the buffers keep their bytes.
 
     A weight in the place of another one is found, a difference in rounding is none.
     """
     written = []
     for work in (fn, other):
-        with unchanged(buffers):
+        with buffers.preserved():
             work()
             written.append([buffer.tensor.clone() for buffer in buffers])
     return all(
@@ -279,8 +290,10 @@ def agree(fn: Computation, other: Computation, buffers: Buffers) -> bool:
     )
 
 
-def kept(folder: Path, digest: str, say: Callable[[str], object] = log.info) -> Path | None:
-    """Return the package of a digest that is whole; remove each that is damaged."""
+def find_package(
+    folder: Path, digest: str, say: Callable[[str], object] = log.info
+) -> Path | None:
+    """Return the whole package of a digest; remove each damaged one."""
     for path in sorted(folder.glob(f'{digest}*.pt2')):
         if path.name == _name(digest, path):
             return path
@@ -297,8 +310,8 @@ def reason_of(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 
-def _own(folder: Path) -> None:
-    """Create the folder, or take it from other users. Raises PermissionError if they may write."""
+def make_private(folder: Path) -> None:
+    """Create the folder, or close it to other users. Raises PermissionError if they may write."""
     if not folder.exists():
         storage.private_folder(folder)
     status = folder.stat()

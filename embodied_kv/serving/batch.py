@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.engine.buckets import doubling
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.kv.handle import KvHandle, Lease

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.engine import buckets
-from embodied_kv.engine.graphs import Kind
-from embodied_kv.runtime.variants import MissingVariant, Shape
+from embodied_kv.engine import shapes
+from embodied_kv.engine.shapes import Kind
+from embodied_kv.runtime.graph_cache import MissingShape, Shape
 
 
 def test_more_frames_than_robots_are_refused(make_engine, observe):
@@ -37,17 +37,17 @@ def test_a_query_that_no_decode_row_holds_is_refused_at_admission(make_engine, o
 
 
 def test_a_shape_without_a_graph_is_an_error(make_engine):
-    with pytest.raises(MissingVariant, match='nothing was captured for prefill 1x3'):
-        make_engine().graphs.get(Shape(Kind.PREFILL, 1, 3))
+    with pytest.raises(MissingShape, match='must be captured at configure .got prefill 1x3.'):
+        make_engine().graphs[Shape(Kind.PREFILL, 1, 3)]
 
 
 @given(most=st.integers(1, 300), step=st.integers(1, 40), needed=st.integers(1, 300))
 def test_the_bucket_is_the_smallest_that_holds_them(most, step, needed):
-    for sizes in (buckets.doubling(most), buckets.multiples(most, step)):
+    for sizes in (shapes.doubling(most), shapes.multiples(most, step)):
         assert list(sizes) == sorted(set(sizes)) and sizes[-1] >= most
         if needed > sizes[-1]:
             with pytest.raises(ValueError, match='streams do not fit'):
-                buckets.smallest(sizes, needed, 'streams', '')
+                shapes.smallest(sizes, needed, 'streams', '')
         else:
-            found = buckets.smallest(sizes, needed, 'streams', '')
+            found = shapes.smallest(sizes, needed, 'streams', '')
             assert found in sizes and not any(needed <= size < found for size in sizes)

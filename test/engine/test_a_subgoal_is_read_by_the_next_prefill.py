@@ -10,8 +10,9 @@ from benchmarks.hybrid.config import PLANNER_TINY
 from benchmarks.hybrid.planner import HybridPlanner
 from benchmarks.hybrid.weights import random_hybrid
 from embodied_kv.config import TINY
-from embodied_kv.engine.graphs import Kind
-from embodied_kv.runtime.graph import Graph
+from embodied_kv.engine.shapes import Kind
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
+from embodied_kv.runtime.inputs import StepInputs
 
 BEGIN, WORDS = 3, 6  # of the prompt's tokens: where the subgoal lies, and how long it is
 
@@ -25,33 +26,34 @@ class Robot:
         self.actor = next(
             graph
             for shape in engine.graphs.shapes
-            if shape.kind is Kind.PREFILL and (graph := engine.graphs.get(shape).graph).replays
+            if shape.kind is Kind.PREFILL and (graph := engine.graphs[shape]).replays
         )
         self.text = self.actor.buffers['text']
         self.planner = HybridPlanner(PLANNER_TINY, random_hybrid(PLANNER_TINY, seed=2))
 
-        @torch.inference_mode()
-        def think():
+        def think(text):
             words = torch.tensor(self.planner.decode(WORDS))
-            self.text.tensor[0, BEGIN : BEGIN + WORDS] = words % TINY.backbone.vocab_size
+            text.values[0, BEGIN : BEGIN + WORDS] = words % TINY.backbone.vocab_size
 
-        buffers = [self.text]
-        self.think = Graph.adopt('planner', Thinking(think), buffers)
+        shape, text = Shape('planner', 1), Text(self.text.tensor)
+        self.think = GraphCache().capture(shape, think, text, writes=[self.text])
 
     def row(self):
         return self.engine.kv.prefixes.k[:, self.handle.row].clone()
 
 
-class Thinking:
-    """A graph that was made elsewhere: the planner's own decode."""
+class Text:
+    """The prompt's tokens, as the planner writes them: there is nothing to bind."""
 
-    def __init__(self, fn):
-        self.replay = fn
+    fits_compiled, buffers = False, ()
+
+    def __init__(self, values):
+        self.values, self.inputs = values, StepInputs('cpu', {})
 
 
 def test_the_next_replay_reads_the_subgoal(make_engine, observe):
     robot = Robot(make_engine(), observe(1))
-    captures, address = robot.engine.graphs.pool.captures, robot.text.tensor.data_ptr()
+    captures, address = robot.engine.graphs.captures, robot.text.tensor.data_ptr()
     before = robot.row()
     robot.planner.prefill([5, 6, 7])
     robot.think.replay()
@@ -60,7 +62,7 @@ def test_the_next_replay_reads_the_subgoal(make_engine, observe):
     after, words = robot.row(), robot.text.tensor[0, BEGIN : BEGIN + WORDS].tolist()
     assert not torch.equal(after, before)
     assert robot.text.tensor.data_ptr() == address
-    assert robot.engine.graphs.pool.captures == captures
+    assert robot.engine.graphs.captures == captures
     assert len(set(words)) > 1
 
 

@@ -140,7 +140,7 @@ def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch
 
     monkeypatch.setattr(Compiler, 'compile', never)
     monkeypatch.setattr(compiled_runtime, 'trace', never)
-    captures, traced = engines[1].graphs.pool.captures, dict(counters['frames'])
+    captures, traced = engines[1].graphs.captures, dict(counters['frames'])
     rng, lengths = np.random.default_rng(0), set()
     for number in range(25):
         missing = (int(rng.integers(3)),) if number % 3 == 0 else ()
@@ -152,7 +152,7 @@ def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch
         assert eager == compiled
         lengths.add((len(queries), *map(len, queries)))
     assert len(lengths) > 15
-    assert engines[1].graphs.pool.captures == captures
+    assert engines[1].graphs.captures == captures
     assert dict(counters['frames']) == traced
 
 

@@ -3,9 +3,8 @@
 import pytest
 
 from embodied_kv.config import PRESETS, TINY, preset
-from embodied_kv.engine.compiled import compiled_shapes
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.graphs import Kind
+from embodied_kv.engine.shapes import Kind, compiled_shapes
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.runtime.compiled import Compiler
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from embodied_kv.config import TINY
-from embodied_kv.engine.graphs import Kind
 from embodied_kv.engine.guidance import gain
-from embodied_kv.runtime.variants import Shape
+from embodied_kv.engine.shapes import Kind
+from embodied_kv.runtime.graph_cache import Shape
 from embodied_kv.types import Guide
 
 CHUNK, DIM = TINY.chunk_size, TINY.action_dim
@@ -60,7 +60,7 @@ def test_guided_euler_steps_equal_the_reference(make_engine, observe, beta):
         return model.velocity(*given, model.suffix_rope(view.positions))[0].double().numpy()
 
     with torch.inference_mode():
-        view = plain.graphs.get(Shape(Kind.DENOISE, 1)).view.bind([lease.row], [-1])
+        view = plain.graphs[Shape(Kind.DENOISE, 1)].view.bind([lease.row], [-1])
         target = plain.policy.targets(guide().actions, seen.state)
         x = reference(v_of, noises[0], target, WEIGHTS, made.steps, beta)
     expected = plain.policy.actions(x.astype(np.float32), seen.state)

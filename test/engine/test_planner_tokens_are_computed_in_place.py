@@ -8,7 +8,7 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.token_step import TokenStep
-from embodied_kv.runtime.variants import Shape
+from embodied_kv.runtime.graph_cache import Shape
 
 CUDA = pytest.param(
     'cuda', marks=pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
@@ -67,13 +67,13 @@ def test_a_batch_says_what_each_row_says_alone_whatever_it_is_padded_to(device, 
 def test_an_answer_captures_nothing_and_replays_a_graph_a_token(tmp_path):
     rows = PlannerRows(PLANNER.model, 2)
     graphs = rows._token_step.graphs
-    captures, addresses = graphs.pool.captures, {b.address for b in graphs.buffers}
+    captures, addresses = graphs.captures, {b.address for b in graphs.buffers}
     with open_planning(tmp_path, rows=rows) as planning:
         planning.upsert(*TABLE)
         planning.plan(QUESTION)
-    assert graphs.pool.captures == captures == len(graphs)
+    assert graphs.captures == captures == len(graphs)
     assert {b.address for b in graphs.buffers} == addresses
-    alone = graphs.get(Shape('planner_token', 1, 1)).graph
+    alone = graphs[Shape('planner_token', 1, 1)]
     assert alone.replays == rows.steps > 0
 
 

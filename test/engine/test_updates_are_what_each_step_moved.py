@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_kv.engine.graphs import Bucket
+from embodied_kv.runtime.graph_cache import Graph
 
 
 @pytest.mark.parametrize('steps', [1, 4, 10])
@@ -15,14 +15,14 @@ def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
     engine = make_engine(min_euler_steps=1, robots=2)
     (handle,) = engine.prefill([observe(1)])
     c, denoiser, seen = engine.policy.config, engine._denoiser, []
-    replay = Bucket.replay
+    replay = Graph.replay
 
-    def recorded(bucket, whole=True):
+    def recorded(graph):
         """Keeps x as it is after each replay, the first of which begins the chunk."""
-        replay(bucket, whole)
+        replay(graph)
         seen.append(denoiser._x.clone())
 
-    monkeypatch.setattr(Bucket, 'replay', recorded)
+    monkeypatch.setattr(Graph, 'replay', recorded)
     noise = torch.randn(1, c.chunk_size, c.padded_action_dim).numpy()
     made, updates = denoiser.run([handle.row], noise, steps)
     x = torch.stack(seen)[:, 0, :, : c.action_dim]

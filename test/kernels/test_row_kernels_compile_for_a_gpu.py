@@ -83,5 +83,5 @@ def test_a_merge_of_splits_fits_on_a_card(compiled, card, dim):
 @pytest.mark.parametrize('card', CARDS)
 def test_store_compiles(compiled, card, dim):
     fixed = dict(DIM=dim, BLOCK_D=width(dim), BLOCK_T=triton_store.BLOCK_TOKENS)
-    made = compiled(triton_store._store_layers, fixed, card)
+    made = compiled(triton_store._store_rows, fixed, card)
     assert made.fits(card), made

@@ -1,10 +1,11 @@
 """Attention over a prefix, whole or compressed, and a slot's own tokens equals float64.
 
-Both implementations; the kernel for any number of splits. Triton's interpreter has no bfloat16.
+All implementations; the kernel for any number of splits. Triton's interpreter has no bfloat16.
 """
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from embodied_kv.kernels.attention import (
     segments_attention,
     torch_row_attention,
 )
+from embodied_kv.kernels.dense import dense_form
 from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
 
 LAYERS, ROWS, FLATS, MOST, TAIL, DIM = 2, 4, 3, 40, 24, 16
@@ -106,6 +108,41 @@ def test_twin_equals_float64_for_any_slots(slots, tokens, kv_heads, dense, seed)
         wanted = reference(q, segments, layer)
         live = alive(slots)
         torch.testing.assert_close(out[live].double(), wanted[live], atol=2e-6, rtol=0)
+
+
+WHOLE = st.lists(st.tuples(ROW, NONE, ROW) | st.just((PADDING,) * 3), min_size=1, max_size=5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(WHOLE, st.integers(1, 4), st.sampled_from([1, 2]), st.booleans(), st.integers(0, 99))
+def test_dense_form_equals_float64_for_slots_of_whole_prefixes(
+    slots, tokens, kv_heads, dense, seed
+):
+    q, segments = make_case(slots, tokens, kv_heads, dense, seed)
+    for k, v, batch in segments[::2]:  # what lies behind a row is not read
+        for row, length in zip(batch.ids.tolist(), batch.lengths[0].tolist(), strict=True):
+            if row != PADDING:
+                k[row, :, length:] = v[row, :, length:] = torch.nan
+    for layer in range(LAYERS):
+        for read in (segments, segments[::2], segments[2:]):
+            with dense_form():
+                out = segments_attention(q, read, layer)
+            assert out.isfinite().all()
+            wanted, live = reference(q, read, layer), alive(slots)
+            torch.testing.assert_close(out[live].double(), wanted[live], atol=2e-6, rtol=0)
+
+
+@pytest.mark.parametrize('form', [nullcontext, dense_form])
+def test_a_row_that_holds_the_queries_tokens_is_the_only_segment(form):
+    """As a prefix that is written: longest first, then one that is padded, then padding."""
+    batch = RowBatch(3, np.array([[0, 3, 0, 5]], np.int32), 5).bind([3, 1], [0, 0], [5, 3])
+    generator = torch.Generator().manual_seed(0)
+    k, v = torch.randn(2, ROWS, 2, MOST, DIM, generator=generator)
+    q = torch.randn(3, 5, 4, DIM, generator=generator)
+    with form():
+        out = segments_attention(q, [Segment(k, v, batch)])
+    wanted = reference(q, [Segment(k, v, batch)], 0)
+    torch.testing.assert_close(out.double(), wanted, atol=2e-6, rtol=0)
 
 
 def test_twin_is_a_merge_of_what_each_segment_gives_to_the_bit():

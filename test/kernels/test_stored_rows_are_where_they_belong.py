@@ -1,6 +1,6 @@
-"""Both implementations of a store write each slot's own tokens to their positions, and no more.
+"""All implementations of a store write each slot's own tokens to their positions, and no more.
 
-Of one layer or of all at once. What would lie beyond its row is written nowhere.
+What would lie beyond its row is written nowhere.
 """
 
 import subprocess
@@ -13,10 +13,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from embodied_kv.kernels.dense import dense_form
 from embodied_kv.kernels.rows import RowBatch
-from embodied_kv.kernels.store import torch_store
+from embodied_kv.kernels.store import store_rows, torch_store
 
-LAYERS, ROWS, MAX_TOKENS, DIM = 3, 6, 20, 12
+ROWS, MAX_TOKENS, DIM = 6, 20, 12
 
 
 def make_case(rows, starts, counts, tokens, kv_heads, padding):
@@ -62,35 +63,22 @@ def test_twin_stores_any_slots(rows, tokens, kv_heads, padding, data):
     assert torch.equal(case[2], wanted[0]) and torch.equal(case[3], wanted[1])
 
 
-def make_layers(rows, starts, counts, tokens, kv_heads, padding):
-    """As `make_case`, of several layers; the new tokens are transposed, as from attention."""
-    *_, batch = make_case(rows, starts, counts, tokens, kv_heads, padding)
-    generator = torch.Generator().manual_seed(8)
-    new = 2, LAYERS, len(rows) + padding, kv_heads, tokens, DIM
-    k, v = torch.randn(new, generator=generator).transpose(3, 4)
-    old = 2, LAYERS, ROWS, kv_heads, MAX_TOKENS, DIM
-    keys, values = torch.randn(old, generator=generator)
-    return k, v, keys, values, batch
-
-
-def all_expected(k, v, keys, values, batch):
-    layers = [expected(*layer, batch) for layer in zip(k, v, keys, values, strict=True)]
-    return [torch.stack(part) for part in zip(*layers, strict=True)]
-
-
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=60)
 @given(
     rows=st.lists(st.integers(0, ROWS - 1), max_size=ROWS, unique=True),
-    tokens=st.integers(1, 4),
+    tokens=st.integers(1, 8),
     kv_heads=st.sampled_from([1, 2]),
+    padding=st.integers(1, 3),
     data=st.data(),
 )
-def test_twin_stores_all_layers_at_once(rows, tokens, kv_heads, data):
-    starts = [data.draw(st.integers(0, MAX_TOKENS - tokens)) for _ in rows]
+def test_dense_form_stores_any_slots_after_a_first_one(rows, tokens, kv_heads, padding, data):
+    least = [0, *(-3 for _ in rows)]
+    starts = [data.draw(st.integers(low, MAX_TOKENS - 1)) for low, _ in zip(least, rows)]  # noqa: B905
     counts = [data.draw(st.integers(1, tokens)) for _ in rows]
-    case = make_layers(rows, starts, counts, tokens, kv_heads, 1)
-    wanted = all_expected(*case)
-    store(*case)
+    case = make_case(rows, starts, counts, tokens, kv_heads, padding)
+    wanted = expected(*case)
+    with dense_form():
+        store_rows(*case)
     assert torch.equal(case[2], wanted[0]) and torch.equal(case[3], wanted[1])
 
 
@@ -98,8 +86,8 @@ INTERPRETED = """
 import sys
 sys.path[:0] = {path!r}
 import torch
-from test_stored_rows_are_where_they_belong import all_expected, expected, make_case, make_layers
-from embodied_kv.kernels.triton_store import store_layers, store_rows
+from test_stored_rows_are_where_they_belong import expected, make_case
+from embodied_kv.kernels.triton_store import store_rows
 for case in (
         ([3], [0], [5], 8, 1, 0), ([4, 0, 2], [1, 19, 7], [1, 1, 1], 1, 2, 2),
         ([1, 5], [0, 0], [3, 8], 8, 2, 1),
@@ -107,11 +95,6 @@ for case in (
     made = make_case(*case)
     wanted = expected(*made)
     store_rows(*made)
-    assert torch.equal(made[2], wanted[0]) and torch.equal(made[3], wanted[1]), case
-for case in (([4, 0, 2], [1, 19, 7], [1, 1, 1], 1, 2, 2), ([2, 5], [17, -6], [8, 3], 8, 2, 1)):
-    made = make_layers(*case)
-    wanted = all_expected(*made)
-    store_layers(*made)
     assert torch.equal(made[2], wanted[0]) and torch.equal(made[3], wanted[1]), case
 print('equal')
 """

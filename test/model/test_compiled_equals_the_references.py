@@ -63,8 +63,8 @@ def chunk(engine, noise, images, state, instruction):
 
 def replays(engine):
     """Of each graph that is compiled."""
-    buckets = {str(shape): engine.graphs.get(shape) for shape in engine.graphs.shapes}
-    return {name: b.compiled.replays for name, b in buckets.items() if b.compiled is not None}
+    graphs = [engine.graphs[shape] for shape in engine.graphs.shapes]
+    return {graph.name: graph.compiled_replays for graph in graphs if graph.is_compiled}
 
 
 @pytest.mark.parametrize('folder', CASES, ids=lambda folder: folder.name)

@@ -3,12 +3,12 @@
 import pytest
 from std_srvs.srv import SetBool, Trigger
 
-from embodied_kv.engine.graphs import Graphs
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.srv import Ask
 
 
@@ -30,7 +30,7 @@ class Compiling:
 @pytest.fixture
 def compiling(monkeypatch):
     made = Compiling()
-    monkeypatch.setattr(Graphs, 'compile_later', lambda graphs, say: made)
+    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say: made)
     return made
 
 

@@ -5,9 +5,8 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from embodied_kv.engine import graphs
 from embodied_kv.nodes.compile import main
-from embodied_kv.runtime import compiled
+from embodied_kv.runtime import compiled, graph_cache
 
 
 @pytest.fixture
@@ -38,7 +37,7 @@ def test_each_graph_is_named_and_compiled_once(params, monkeypatch, capsys):
             (folder / 'made').rename(folder / compiled._name(job.digest, folder / 'made'))
         return [job.name for job in jobs]
 
-    monkeypatch.setattr(graphs, 'compile_now', compile_now)
+    monkeypatch.setattr(graph_cache, 'compile_now', compile_now)
     loader = SimpleNamespace(boxed_run=lambda inputs: [])
     monkeypatch.setattr(compiled, '_load', lambda path: (loader, set()))
     main(['--params', str(params())])

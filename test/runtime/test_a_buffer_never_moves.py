@@ -93,10 +93,10 @@ def rebind(tensor):
 )
 def test_a_changed_tensor_is_found_out(change):
     buffer = Buffer('goal', torch.zeros(2, 3))
-    buffer.check()
+    buffer.require_unmoved()
     change(buffer.tensor)
     with pytest.raises(Moved, match=r"'goal' was made as float32 \[2, 3\] at 0x"):
-        buffer.check()
+        buffer.require_unmoved()
     with pytest.raises(Moved, match='write into it instead'):
         buffer.write(torch.zeros(2, 3))
 

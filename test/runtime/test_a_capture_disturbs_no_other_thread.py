@@ -1,4 +1,4 @@
-"""How a pool captures: what it asks CUDA for, told by a CUDA that is not there."""
+"""How a cache captures: the calls that it makes, received by a CUDA that is not there."""
 
 import gc
 from contextlib import nullcontext
@@ -6,11 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from captures import capture, watched
 
-from embodied_kv.runtime import capture
+from embodied_kv.runtime import graph_cache
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.capture import Pool
-from embodied_kv.runtime.graph import Graph
 from embodied_kv.runtime.stream import Event
 
 
@@ -55,7 +54,7 @@ class FakeStream:
 @pytest.fixture
 def cuda(monkeypatch):
     cuda = FakeCuda()
-    monkeypatch.setattr(capture, 'Stream', FakeStream)
+    monkeypatch.setattr(graph_cache, 'Stream', FakeStream)
     monkeypatch.setattr(torch.cuda, 'CUDAGraph', cuda.graph)
     monkeypatch.setattr(torch.cuda, 'graph_pool_handle', lambda: 'pool')
     for name in ('synchronize', 'empty_cache'):
@@ -65,12 +64,12 @@ def cuda(monkeypatch):
 
 
 def graphs(count):
-    x, pool = Buffer.zeros('x', (3,), torch.float32), Pool()
+    x, cache = Buffer.zeros('x', (3,), torch.float32), watched()
 
     def add():
         x.tensor.add_(1)
 
-    return [Graph.capture(f'add {i}', add, [x], pool) for i in range(count)]
+    return [capture(cache, f'add {i}', add, [x]) for i in range(count)]
 
 
 def test_a_capture_minds_calls_of_its_own_thread_alone(cuda):
@@ -100,7 +99,7 @@ def test_a_capture_that_fails_is_ended(cuda):
             raise MemoryError('no memory')
 
     with pytest.raises(MemoryError, match='no memory'):
-        Graph.capture('fails', fail, [x], Pool())
+        capture(watched(), 'fails', fail, [x])
     assert cuda.names()[-2:] == ['capture_begin', 'capture_end'] and len(runs) == 3
 
 

@@ -2,17 +2,17 @@
 
 import pytest
 import torch
+from captures import capture as captured
+from captures import watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.capture import Pool
-from embodied_kv.runtime.graph import Graph
 from embodied_kv.runtime.writes import UndeclaredWrite
 
 
 def capture(fn, *buffers):
-    return Graph.capture('writes', fn, buffers, Pool())
+    return captured(watched(), 'writes', fn, buffers)
 
 
 WRITES = {

@@ -7,10 +7,9 @@ Source: Execution-State Capsules, section 6, planner-actor hand-off.
 
 import pytest
 import torch
+from captures import capture, watched
 
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.capture import Pool
-from embodied_kv.runtime.graph import Graph
 
 
 class Robot:
@@ -18,7 +17,7 @@ class Robot:
 
     def __init__(self, device):
         plan = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).to(device)
-        self.pool = Pool(device)
+        self.graphs = watched(device)
         self.instruction, self.subgoal, self.position, self.action = (
             Buffer.zeros(name, (size,), torch.float32, device)
             for name, size in dict(instruction=6, subgoal=3, position=3, action=3).items()
@@ -30,10 +29,9 @@ class Robot:
         def act():
             torch.sub(self.subgoal.tensor, self.position.tensor, out=self.action.tensor)
 
-        self.planner = Graph.capture('planner', think, [self.instruction, self.subgoal], self.pool)
-        self.actor = Graph.capture(
-            'actor', act, [self.subgoal, self.position, self.action], self.pool
-        )
+        said, heard = [self.instruction, self.subgoal], [self.subgoal, self.position, self.action]
+        self.planner = capture(self.graphs, 'planner', think, said)
+        self.actor = capture(self.graphs, 'actor', act, heard)
 
     def addresses(self):
         graphs = self.planner, self.actor
@@ -56,7 +54,7 @@ def test_both_graphs_name_the_same_memory(robot):
 
 
 def test_a_subgoal_written_by_the_planner_is_read_by_the_next_tick(robot, device):
-    addresses, captures = robot.addresses(), robot.pool.captures
+    addresses, captures = robot.addresses(), robot.graphs.captures
     before = robot.tick(torch.ones(3))
     robot.instruction.write(torch.arange(6.0))
     robot.planner.replay()
@@ -66,7 +64,7 @@ def test_a_subgoal_written_by_the_planner_is_read_by_the_next_tick(robot, device
     assert torch.equal(after, robot.subgoal.tensor - ones)
     assert robot.subgoal.tensor.any()
     assert robot.addresses() == addresses
-    assert robot.pool.captures == captures == 2
+    assert robot.graphs.captures == captures == 2
     assert (robot.planner.replays, robot.actor.replays) == (1, 2)
 
 
@@ -91,4 +89,4 @@ def test_an_interrupt_overwrites_the_subgoal_between_two_ticks(robot, device):
     assert torch.equal(robot.tick(torch.zeros(3)), robot.subgoal.tensor)
     assert not torch.equal(robot.subgoal.tensor, correction.to(device))
     assert robot.addresses() == addresses
-    assert robot.pool.captures == 2
+    assert robot.graphs.captures == 2

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
+from captures import capture, watched
 
 from embodied_kv.runtime.buffer import Buffer, Moved
-from embodied_kv.runtime.capture import Pool
-from embodied_kv.runtime.graph import Graph
 
 
 def test_replay_is_refused_before_anything_runs(device):
@@ -14,7 +13,7 @@ def test_replay_is_refused_before_anything_runs(device):
     def run():
         y.tensor.add_(1)
 
-    graph = Graph.capture('add', run, [x, y], Pool(device))
+    graph = capture(watched(device), 'add', run, [x, y])
     graph.replay()
     x.tensor.data = torch.zeros(2, device=device)
     with pytest.raises(Moved, match="buffer 'x' was made as"):
@@ -29,7 +28,7 @@ def test_a_function_that_rebinds_is_not_captured():
     def run():
         x.tensor.data = torch.ones(2)
 
-    pool = Pool()
+    cache = watched()
     with pytest.raises(Moved, match="buffer 'x'"):
-        Graph.capture('rebinds', run, [x], pool)
-    assert pool.captures == 0
+        capture(cache, 'rebinds', run, [x])
+    assert cache.captures == len(cache) == 0

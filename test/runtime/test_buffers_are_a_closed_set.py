@@ -31,7 +31,7 @@ def test_a_missing_name_is_told_with_those_that_there_are():
 
 def test_one_that_moved_is_found_out():
     buffers = Buffers([zeros('a'), zeros('b')])
-    buffers.check()
+    buffers.require_unmoved()
     buffers['b'].tensor.resize_(100)
     with pytest.raises(Moved, match="'b'"):
-        buffers.check()
+        buffers.require_unmoved()

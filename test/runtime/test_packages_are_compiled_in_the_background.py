@@ -124,7 +124,7 @@ def test_each_package_is_reported_and_a_failure_ends_no_other(
 
 
 def test_what_another_process_has_compiled_is_not_compiled_again(tmp_path, said, monkeypatch):
-    monkeypatch.setattr(background, 'kept', lambda folder, digest: folder / digest)
+    monkeypatch.setattr(background, 'find_package', lambda folder, digest: folder / digest)
     monkeypatch.setattr(background, 'build', lambda *_: 1 / 0)
     compile_all(list(zip(numbered(jobs(2)), jobs(2), strict=True)), tmp_path, 1, said.append)
     assert not said
@@ -244,7 +244,7 @@ def test_what_a_process_leaves_is_tried_once_more_by_another(monkeypatch, tmp_pa
         pause = stop = join
 
     monkeypatch.setattr(background, 'Background', Half)
-    monkeypatch.setattr(background, 'kept', lambda folder, digest: digest in made or None)
+    monkeypatch.setattr(background, 'find_package', lambda folder, digest: digest in made or None)
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})
     names = compile_now(jobs(5), tmp_path, 1, nothing, print)
     assert started == [

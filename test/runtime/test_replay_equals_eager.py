@@ -5,10 +5,9 @@ On a CPU the graph is the function; on CUDA it is what was captured of it.
 
 import pytest
 import torch
+from captures import capture, watched
 
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.capture import Pool
-from embodied_kv.runtime.graph import Graph
 
 
 class Layers:
@@ -41,7 +40,7 @@ def inputs(device):
 
 def test_replays_equal_eager_calls_bit_for_bit(device):
     eager, replayed = Layers(device), Layers(device)
-    graph = Graph.capture('layers', replayed, replayed.buffers, Pool(device))
+    graph = capture(watched(device), 'layers', replayed, replayed.buffers)
     for x in inputs(device):
         eager.x.write(x)
         replayed.x.write(x)
@@ -56,25 +55,25 @@ def test_replays_equal_eager_calls_bit_for_bit(device):
 def test_capture_leaves_the_buffers_as_they_were(device):
     layers = Layers(device)
     before = layers.bytes()
-    Graph.capture('layers', layers, layers.buffers, Pool(device))
+    capture(watched(device), 'layers', layers, layers.buffers)
     assert layers.calls >= 1
     assert layers.bytes() == before
 
 
 def test_graphs_of_one_pool_do_not_disturb_each_other(device):
-    pool, runs = Pool(device), [Layers(device), Layers(device)]
-    graphs = [Graph.capture('layers', layers, layers.buffers, pool) for layers in runs]
+    cache, runs = watched(device), [Layers(device), Layers(device)]
+    graphs = [capture(cache, f'layers {i}', run, run.buffers) for i, run in enumerate(runs)]
     for x in inputs(device):
         for layers, graph in zip(runs, graphs, strict=True):
             layers.x.write(x)
             graph.replay()
     assert runs[0].bytes() == runs[1].bytes()
-    assert pool.captures == 2
+    assert cache.captures == 2
 
 
 def test_on_cuda_a_replay_calls_nothing(cuda):
     layers = Layers(cuda)
-    graph = Graph.capture('layers', layers, layers.buffers, Pool(cuda))
+    graph = capture(watched(cuda), 'layers', layers, layers.buffers)
     calls = layers.calls
     graph.replay()
     assert layers.calls == calls
@@ -87,26 +86,26 @@ def test_a_function_that_fails_leaves_the_buffers_as_they_were(device):
         x.tensor.fill_(7)
         raise MemoryError('no memory')
 
-    pool = Pool(device)
+    cache = watched(device)
     with pytest.raises(MemoryError, match='no memory'):
-        Graph.capture('fails', fail, [x], pool)
+        capture(cache, 'fails', fail, [x])
     assert x.tensor.tolist() == [0, 0, 0]
-    assert pool.captures == 0
+    assert cache.captures == len(cache) == 0
 
 
 def test_a_result_outside_the_buffers_is_refused():
     x = Buffer.zeros('x', (3,), torch.float32)
-    with pytest.raises(TypeError, match='what it makes goes into its buffers'):
-        Graph.capture('returns', lambda: x.tensor + 1, [x], Pool())
+    with pytest.raises(TypeError, match='must return None; write its results into its buffers'):
+        capture(watched(), 'returns', lambda: x.tensor + 1, [x])
 
 
 def test_a_buffer_on_another_device_is_refused():
     x = Buffer.zeros('x', (3,), torch.float32, 'meta')
-    with pytest.raises(ValueError, match="buffer 'x' is on meta, the pool on cpu"):
-        Graph.capture('far', lambda: None, [x], Pool())
+    with pytest.raises(ValueError, match="buffer 'x' must be on cpu, .*got meta"):
+        capture(watched(), 'far', lambda: None, [x])
 
 
 def test_a_name_twice_is_refused():
     x, y = (Buffer.zeros('x', (3,), torch.float32) for _ in range(2))
     with pytest.raises(ValueError, match="two buffers have the name 'x'"):
-        Graph.capture('twins', lambda: None, [x, y], Pool())
+        capture(watched(), 'twins', lambda: None, [x, y])

@@ -294,7 +294,7 @@ def test_the_folder_is_this_users_alone(compiler, said, kept, monkeypatch):
 
 
 def test_a_new_folder_is_private(tmp_path):
-    compiled._own(tmp_path / 'cache' / 'embodied_kv')
+    compiled.make_private(tmp_path / 'cache' / 'embodied_kv')
     for folder in (tmp_path / 'cache', tmp_path / 'cache' / 'embodied_kv'):
         assert folder.stat().st_mode & 0o777 == 0o700
 

@@ -5,10 +5,10 @@ import torch
 
 from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
-from embodied_kv.engine.graphs import Graphs
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
+from embodied_kv.runtime.graph_cache import GraphCache
 
 TOLERANCE = dict(rtol=1e-5, atol=1e-5)
 ROWS = [4, 1, 2]
@@ -71,7 +71,7 @@ def test_euler_steps_on_the_tape_equal_the_denoiser(objective, batch):
         generator=torch.Generator().manual_seed(4),
     )
     flats = CompressedArena(prefixes, rows=1, tokens=0)
-    denoiser = Denoiser(objective.model, prefixes, flats, [steps], Graphs('cpu'), len(ROWS))
+    denoiser = Denoiser(objective.model, prefixes, flats, [steps], GraphCache(), len(ROWS))
     served, _ = denoiser.run(ROWS, x, steps)
     _, prefix, _ = objective.fill(batch)
     for step in range(steps):

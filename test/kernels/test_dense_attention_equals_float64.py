@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.kernels.joint import before, gathered, joint_attention
+from embodied_kv.kernels.dense import before, dense_attention, gather
 from embodied_kv.kernels.rows import RowBatch
 
 ROWS, MAX_TOKENS, HEADS, DIM = 6, 12, 4, 16
@@ -38,7 +38,7 @@ def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
     size = slots, tokens if each else 1, MAX_TOKENS
     seen = torch.rand(size, generator=generator) < 0.5
     seen[..., 3] = True  # at least one
-    made = joint_attention(q, keys, values, seen)
+    made = dense_attention(q, keys, values, seen)
     torch.testing.assert_close(made.double(), reference(q, keys, values, seen), atol=2e-6, rtol=0)
 
 
@@ -46,8 +46,8 @@ def test_a_mask_of_slots_equals_the_same_said_of_each_query():
     keys, values = torch.randn(2, 3, 2, MAX_TOKENS, DIM)
     q, lengths = torch.randn(3, 5, HEADS, DIM), torch.tensor([1, 7, MAX_TOKENS])
     seen = before(lengths, MAX_TOKENS)
-    each = joint_attention(q, keys, values, seen.expand(-1, 5, -1))
-    assert torch.equal(joint_attention(q, keys, values, seen), each)
+    each = dense_attention(q, keys, values, seen.expand(-1, 5, -1))
+    assert torch.equal(dense_attention(q, keys, values, seen), each)
 
 
 @given(rows=st.lists(st.integers(-1, ROWS - 1), min_size=1, max_size=5), seed=st.integers(0, 99))
@@ -58,7 +58,7 @@ def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
     known = batch.lengths[0]
     stale = torch.arange(MAX_TOKENS) >= torch.from_numpy(lengths[0])[:, None]
     k = k.masked_fill(stale[:, None, :, None], float('nan'))  # of whoever had the row before
-    found, _ = gathered(k, k, batch, known)
+    found, _ = gather(k, k, batch, known)
     for slot, row in enumerate([*rows, -1]):
         length = known[slot]
         assert length == (lengths[0, row] if row >= 0 else 0)

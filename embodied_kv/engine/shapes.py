@@ -1,0 +1,121 @@
+"""The shapes that an engine captures graphs for, and those that it compiles.
+
+A batch is padded to the next larger shape, and one beyond the largest is refused. Of each kind the
+shapes that are used most are compiled. They are few, because each takes about half a minute of the
+first start. This module knows sizes. It does not know what is computed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
+from importlib.metadata import version
+from pathlib import Path
+
+from embodied_kv.config import ModelConfig
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kernels.dense import dense_form
+from embodied_kv.model import packed
+from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.runtime.graph_cache import Shape
+
+LENGTHS = 16  # of a prefix
+ALIGNED = 8  # tokens; lengths of prefixes and queries are multiples of it, except the longest
+COMPILED_SHARES = 1 / 2, 5 / 8, 3 / 4, 1  # of the longest prefix; shorter ones are padded to them
+COMPILED_QUERY = 16  # tokens of a query
+TRACED = 'engine', 'kernels', 'kv', 'model', 'runtime'  # packages whose code is traced
+
+
+class Kind(str, Enum):
+    """What a graph computes."""
+
+    __str__ = str.__str__
+
+    ENCODE_IMAGES = 'encode_images'  # pixels -> tokens
+    PREFILL = 'prefill'  # tokens -> a prefix row
+    START = 'start'  # noise and positions -> what the first Euler step reads
+    DENOISE = 'denoise'  # one Euler step
+    EXTEND = 'extend'  # a query or a token per stream -> the next token of each, and where it goes
+    DRAW = 'draw'  # its logits -> another next token, of streams that are sampled
+    SCORED_PREFILL = 'scored_prefill'  # a prefill, and what its text attends to
+    SCORED_EXTEND = 'scored_extend'  # an extension, and what its query attends to
+
+
+def doubling(most: int) -> tuple[int, ...]:
+    """Return 1, 2, 4 ... and `most`."""
+    return (*(1 << i for i in range((most - 1).bit_length())), most)
+
+
+def multiples(most: int, step: int) -> tuple[int, ...]:
+    """Return step, 2 step ... up to the first that holds `most`."""
+    return tuple(range(step, most + step, step))
+
+
+def prefixes(longest: int) -> tuple[int, ...]:
+    """Return about `LENGTHS` numbers of tokens, up to the longest prefix."""
+    step = -(-longest // (LENGTHS * ALIGNED)) * ALIGNED
+    return (*multiples(longest, step)[:-1], longest)
+
+
+def queries(longest: int) -> tuple[int, ...]:
+    """Return the numbers of tokens of a query, up to the longest."""
+    return (*multiples(longest, ALIGNED)[:-1], longest)
+
+
+def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:
+    """Return the smallest of ascending sizes that holds so many.
+
+    Raises ValueError with what to do if none does.
+    """
+    for size in sizes:
+        if size >= needed:
+            return size
+    raise ValueError(f'{needed} {what} do not fit into {sizes[-1]}: {remedy}')
+
+
+def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
+    """Return the shapes to compile, in the order of their captures; none for compile: off."""
+    if e.compile == 'off':
+        return []
+    lengths = prefixes(c.prefix_tokens)
+    wanted = {smallest(lengths, math.ceil(s * lengths[-1]), '', '') for s in COMPILED_SHARES}
+    queried = {COMPILED_QUERY} & set(queries(e.decode_tokens))
+    return [
+        Shape(Kind.ENCODE_IMAGES, len(c.views)),
+        *(Shape(Kind.PREFILL, 1, tokens) for tokens in sorted(wanted)),
+        *(Shape(Kind.DENOISE, robots) for robots in doubling(e.robots)),
+        *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
+        *(Shape(Kind.EXTEND, 1, tokens) for tokens in queried),
+    ]
+
+
+def compiler_for(
+    policy: Policy, e: EngineConfig, say: Callable[[str], object] | None
+) -> Compiler | None:
+    """Return a compiler of these shapes; None if there are none."""
+    names = [str(shape) for shape in compiled_shapes(policy.config, e)]
+    if not names:
+        return None
+    return Compiler(
+        e.threads,
+        say,
+        names=names,
+        lower=packed.lower,
+        traced_form=dense_form,
+        builds=e.compile == 'now',
+        facts=trace_facts(policy, e),
+    )
+
+
+def trace_facts(policy: Policy, e: EngineConfig) -> str:
+    """Return all that decides what an engine computes, except the layouts of its tensors."""
+    sources = hashlib.blake2b(digest_size=16)
+    root = Path(__file__).parents[1]
+    for path in sorted(path for folder in TRACED for path in (root / folder).rglob('*.py')):
+        sources.update(str(path.relative_to(root)).encode() + path.read_bytes())
+    settings = replace(e, compile='off'), policy.config, policy.tokenizer.eos
+    return f'{sources.hexdigest()} {version("transformers")} {settings}'

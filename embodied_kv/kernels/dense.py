@@ -1,0 +1,128 @@
+"""Attention and stores in operations that a compiler can trace.
+
+`segments_attention` and `store_rows` plan what they read and write from the rows that are bound,
+which is Python and therefore invisible to a tracer. While a computation is traced they take the
+forms of this module instead: all segments are gathered next to each other for one dense attention,
+and rows are written by one index. The gather reads the rows once more, and the compiler fuses
+everything else, which costs far less for a few queries. The dense form reads whole prefixes only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from embodied_kv.kernels.rows import RowBatch, Segment
+
+_IS_TRACED: ContextVar[bool] = ContextVar('is_traced', default=False)
+is_traced = _IS_TRACED.get  # called for every layer of every step
+
+
+@contextmanager
+def dense_form() -> Iterator[None]:
+    """Compute in the dense form, in this thread, while the context is open."""
+    token = _IS_TRACED.set(True)
+    try:
+        yield
+    finally:
+        _IS_TRACED.reset(token)
+
+
+def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int) -> Tensor:
+    """Return `segments_attention` over the whole prefix and the slots' own tokens.
+
+    The first segment is the whole prefix and the last one the slots' own tokens; a segment of
+    compressed copies between them is not read. Padding slots get zeros.
+    """
+    own = segments[-1]
+    if not own.batch.causal:  # then its tokens are the queries, at the start of each row
+        own = Segment(own.k[:, :, : q.shape[1]], own.v[:, :, : q.shape[1]], own.batch)
+    parts = (own,) if len(segments) == 1 else (segments[0], own)
+    keys, values, masks = zip(*(_visible(part, layer) for part in parts), strict=True)
+    queries = max(mask.shape[1] for mask in masks)
+    seen = torch.cat([mask.expand(-1, queries, -1) for mask in masks], 2)
+    # A query of padding sees the first key, which is zero there.
+    seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
+    return dense_attention(q, torch.cat(keys, 2), torch.cat(values, 2), seen)
+
+
+def _visible(segment: Segment, layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return keys, values and mask of a segment, gathered by slots."""
+    batch, most = segment.batch, segment.k.shape[2]
+    lengths = batch.lengths[min(layer, len(batch.lengths) - 1)]
+    keys, values = gather(segment.k, segment.v, batch, lengths)
+    if not batch.causal:
+        return keys, values, before(lengths, most)
+    ends = batch.starts[:, None] + torch.arange(1, batch.tokens + 1, device=lengths.device)
+    places = torch.arange(most, device=lengths.device)
+    return keys, values, places < torch.minimum(ends, lengths[:, None])[..., None]
+
+
+def dense_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+    """Return softmax attention of each slot's queries over the keys that they see.
+
+    The scale is head_dim^-0.5.
+
+    Args:
+        q: [slots, tokens, heads, head_dim].
+        keys: [slots, kv_heads, keys, head_dim].
+        values: Shaped like keys.
+        seen: bool [slots, tokens or 1, keys], true for at least one key of each query.
+    """
+    slots, tokens, heads, _ = q.shape
+    kv_heads = keys.shape[1]
+    group = heads // kv_heads
+    # The heads that share a KV head are folded into the queries.
+    folded = q.unflatten(2, (kv_heads, group)).transpose(1, 2).flatten(2, 3)
+    mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None]
+    if seen.shape[1] > 1:  # else one line serves all queries, and is not written for each
+        mask = mask.repeat_interleave(group, 2)
+    out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
+    return out.unflatten(2, (tokens, group)).transpose(1, 2).flatten(2, 3)
+
+
+def gather(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Return each slot's row of k and v [rows, kv_heads, max_tokens, head_dim]; zero from lengths.
+
+    Stale content behind the length may be not finite, and no weight makes that zero. lengths:
+    [slots].
+    """
+    rows = batch.ids.clamp(min=0).long()
+    valid = before(lengths, k.shape[2])[..., None]
+    return torch.where(valid, k[rows], 0.0), torch.where(valid, v[rows], 0.0)
+
+
+def before(lengths: Tensor, most: int) -> Tensor:
+    """Return bool [slots, 1, most]: which of `most` tokens lie before lengths [slots]."""
+    return (torch.arange(most, device=lengths.device) < lengths[:, None])[:, None]
+
+
+def dense_store(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
+    """Store tokens as `store_rows` does, of keys or of values, by one indexed write.
+
+    The index has a fixed size, so each token that must not be stored repeats the write of the
+    first slot's first token; if that must not be stored either, its place keeps its bytes. So the
+    first slot's first token must be stored if any token is.
+
+    Args:
+        new: [slots, tokens, kv_heads, head_dim].
+        rows: [rows, kv_heads, max_tokens, head_dim].
+        batch: The places of the tokens.
+    """
+    slots, tokens, kv_heads, _ = new.shape
+    most, device = rows.shape[2], rows.device
+    number = torch.arange(tokens, device=device)
+    at = batch.starts[:, None] + number
+    valid = (batch.ids[:, None] >= 0) & (number < batch.counts[:, None]) & (at >= 0) & (at < most)
+    valid = valid.flatten()
+    source = torch.where(valid, torch.arange(slots * tokens, device=device), 0)
+    row = batch.ids.clamp(min=0).long()[source // tokens]
+    place = at.flatten()[source].clamp(0, most - 1).long()
+    where = row[:, None], torch.arange(kv_heads, device=device), place[:, None]
+    written = torch.where(valid[source, None, None], new.flatten(0, 1)[source], rows[where])
+    rows.index_put_(where, written)
