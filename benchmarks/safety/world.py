@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -55,6 +56,7 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.websocket import codec
 
 SPEED = 1.0  # rad/s, at which the first joint of the arm moves
+HEARD = 5.0  # s for a new state to be published
 PATIENCE = 120.0  # s for a process to start on a busy machine, and for an answer
 CAMERAS = 20.0  # images per second
 SIDE = 64  # pixels
@@ -245,8 +247,8 @@ class World:
         contract.write_text(yaml.safe_dump(self.kind.contract(), sort_keys=False))
         self.robot = Embodiment.load(str(contract))
         self.namespace = f'/safety_{uuid.uuid4().hex[:8]}'
-        policy = (self._policy or self.kind.steady)(self.robot)
-        self.server = PolicyServer(policy, list(self.robot.contract.clients.state))
+        self._new_policy = partial(self._policy or self.kind.steady, self.robot)
+        self.server = PolicyServer(self._new_policy(), list(self.robot.contract.clients.state))
         self._stack.callback(self.server.close)
         self._build_plant()
         self._build_node()
@@ -403,18 +405,29 @@ class World:
     def act(self) -> World:
         """Arm, give an instruction, and wait until the arm moves steadily.
 
+        A busy machine may interrupt the commands, which disarms the arm; it is then armed again.
+
         Raises:
             Refused: The arm does not move.
         """
-        armed = self.arm_and_tell()
+        end, armed = time.monotonic() + PATIENCE, (False, 'not armed yet')
+        while time.monotonic() < end:
+            self.server.policy = self._new_policy()  # a schedule begins with the motion
+            armed = self.arm_and_tell()
+            if armed[0] and self.wait(lambda: self.state[0] == 'armed', HEARD) and self._starts():
+                self.mark()
+                return self
+        raise Refused(f'the arm does not move: {armed}, {self.state}')
+
+    def _starts(self) -> bool:
+        """Return whether the armed arm moves steadily before it is disarmed."""
         begin = self.arm.position[0]
-        moves = armed[0] and self.wait(
-            lambda: self.arm.position[0] > begin + 0.3 and abs(self.speed() - SPEED) < 0.2 * SPEED
-        )
-        if not moves:
-            raise Refused(f'the arm does not move: {armed}, {self.state}')
-        self.mark()
-        return self
+
+        def cruises() -> bool:
+            is_fast = abs(self.speed() - SPEED) < 0.2 * SPEED
+            return is_fast and self.arm.position[0] > begin + 0.3
+
+        return self.wait(lambda: cruises() or self.state[0] != 'armed') and cruises()
 
     def publish_zeros(self) -> None:
         """Let another node publish zeros as joint states of the arm, 100 times a second."""

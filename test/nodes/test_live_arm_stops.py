@@ -18,6 +18,8 @@ OPEN_LOOP = 1.0  # s for which a trajectory lasts that was sent
 WATCHDOG = 0.5  # s after which the watchdog has ended a motion
 STANDS = 0.05  # rad
 PATIENCE = 60.0  # s
+TRIALS = 5
+INTERRUPTED = 'set-points were interrupted'
 
 
 def rests(world, within):
@@ -76,8 +78,13 @@ def test_the_arm_rests_after_a_signal_to_the_process(ros, kind, open_loop, name)
 @pytest.mark.parametrize('kind', [JTC, POSITIONS, VELOCITIES])
 def test_a_blocked_arm_is_disarmed_and_does_not_jump_when_released(ros, kind):
     with World(kind, kind.scheduled) as world:
-        world.act().arm.blocked = True
-        assert is_disarmed(world, 'follow', 'tracking_error')
+        for _ in range(TRIALS):
+            world.act().arm.blocked = True
+            assert is_disarmed(world, 'follow', 'tracking_error', INTERRUPTED)
+            if INTERRUPTED not in world.state[1]:
+                break
+            world.arm.blocked = False  # a busy machine interrupted the commands first
+        assert world.arm.blocked, f'the commands were interrupted {TRIALS} times'
         time.sleep(0.5)
         world.count()
         world.arm.blocked = False
