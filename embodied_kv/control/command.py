@@ -88,7 +88,7 @@ class Setpoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Leftover:
+class LeftoverActions:
     """What is still to come of a chunk, up to its H: it can be frozen, and begun anew later.
 
     values: float64 [n, joints], of which the first is due at once. stamp: ns on the ROS clock, of

@@ -31,13 +31,18 @@ from embodied_kv.control.command import (
     HOLD,
     STOP,
     Command,
-    Leftover,
+    LeftoverActions,
     Measured,
     Setpoint,
 )
-from embodied_kv.control.guard import ARMED, STOPPED, Guard, NotNow
-from embodied_kv.control.outgoing import Outgoing
+from embodied_kv.control.command_publisher import CommandPublisher
 from embodied_kv.control.rtc import RealTimeChunking
+from embodied_kv.control.safety_state_machine import (
+    ARMED,
+    STOPPED,
+    RefusedError,
+    SafetyStateMachine,
+)
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk, Guide
 
@@ -60,7 +65,7 @@ class ControlLoop(threading.Thread):
 
     Args:
         executor: The motion.
-        guard: The safety state machine.
+        safety: The safety state machine.
         period: Control period (s).
         measured: Returns the measured arm, or None while it is unknown.
         unknown: Returns why the arm is not known as a whole, '' if it is.
@@ -88,7 +93,7 @@ class ControlLoop(threading.Thread):
     def __init__(
         self,
         executor: TrajectoryExecutor,
-        guard: Guard,
+        safety: SafetyStateMachine,
         period: float,
         *,
         measured: Callable[[], Measured | None],
@@ -111,12 +116,12 @@ class ControlLoop(threading.Thread):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(name='control loop', daemon=True)
-        self.executor, self.guard, self._period = executor, guard, period
+        self.executor, self.safety, self._period = executor, safety, period
         self._measure, self._prepare, self._failed = measured, prepare, failed
         self._seen: tuple[float, Measured | None] = -math.inf, None
         self._publish, self._speed, self._fault = publish, speed, fault
         self._noticed, self._sent, self._explain = noticed, sent, explain
-        self._outgoing = Outgoing(
+        self._commands = CommandPublisher(
             executor,
             self._measured,
             self._checked,
@@ -138,16 +143,16 @@ class ControlLoop(threading.Thread):
         self._ends_by = math.inf  # s of the steady clock
         self._holds_until = -math.inf  # the moment until which a faulty arm is held
         self._turns, self._in_turn = 0, False  # that have ended; whether one is under way
-        self._stops = guard.stops  # that were obeyed
+        self._stops = safety.stops  # that were obeyed
         self._began = -math.inf  # the moment at which the present work began
         self._meant = math.inf  # the moment from which on the arm is meant to move
         self._acted = self._reported = False  # since then; whether an interruption was reported
         self._refused = ''  # why the newest chunk was refused
-        guard.require(lambda now: unknown() or executor.lost(now, self._measured()))
-        guard.require(lambda now: fault())
-        guard.require_to_arm(lambda now: executor.moves(self._measured()))
-        guard.explain(self._waits)
-        guard.watch(self._look)
+        safety.require(lambda now: unknown() or executor.lost(now, self._measured()))
+        safety.require(lambda now: fault())
+        safety.require_to_arm(lambda now: executor.moves(self._measured()))
+        safety.explain(self._waits)
+        safety.watch(self._look)
 
     # ------------------------------------------------------------------ from any thread
 
@@ -158,7 +163,7 @@ class ControlLoop(threading.Thread):
 
     def guide(self, observed: float) -> Guide | None:
         """What a chunk of this moment, begun now, goes on from, in SI; None if nothing is left."""
-        if self._rtc is None or self.guard.state != ARMED:
+        if self._rtc is None or self.safety.state != ARMED:
             return None
         self._settled.wait(SETTLE)  # the chunk before may have been offered just now
         now = self._clock()
@@ -187,7 +192,7 @@ class ControlLoop(threading.Thread):
         """Note and report that a chunk was refused before it was offered."""
         self._ask(lambda now: self._take_none(reason))
 
-    def resume(self, leftover: Leftover, stamp: int) -> None:
+    def resume(self, leftover: LeftoverActions, stamp: int) -> None:
         """What was left of an earlier chunk begins now, until a fresh one takes over.
 
         stamp: ns on the ROS clock, of now.
@@ -198,7 +203,7 @@ class ControlLoop(threading.Thread):
         """Come to rest, until a fresh chunk takes over."""
         self._ask(lambda now: self._brake(HOLD, now))
 
-    def leftover(self) -> Leftover | None:
+    def leftover(self) -> LeftoverActions | None:
         """What is still to come of the chunk that runs; None if nothing is."""
         return self.executor.plan.leftover(self._clock())
 
@@ -265,10 +270,10 @@ class ControlLoop(threading.Thread):
                 stopping = self._stopping
             pause = self.turn()
             at_rest = not self.executor.is_moving(self._clock())
-            if stopping and at_rest and self._outgoing.due == math.inf:
+            if stopping and at_rest and self._commands.due == math.inf:
                 return
             if stopping and time.monotonic() > self._ends_by:
-                self._outgoing.cease()
+                self._commands.cease()
                 return
 
     def turn(self) -> float | None:
@@ -280,14 +285,14 @@ class ControlLoop(threading.Thread):
             if self._deadline == math.inf and self._expected > -math.inf:
                 self._deadline = max(self._expected, self._clock())
         for work in (
-            self._outgoing.catch_up,  # a loop that was kept from its work makes no arm jump
+            self._commands.catch_up,  # a loop that was kept from its work makes no arm jump
             self._rest_too_long,
             self._obey,
             self._watch,
             *asked,
             lambda now: self._take(offered, now),
             self._end_period,
-            self._outgoing.send,
+            self._commands.send,
         ):
             self._try(work)
         with self._wake:
@@ -298,8 +303,8 @@ class ControlLoop(threading.Thread):
         return self._pause(self._clock())
 
     def _pause(self, now: float) -> float | None:
-        due = min(self._deadline_now(), self._outgoing.due, self._outage_due())
-        holds = now < self._holds_until and self.guard.state != ARMED
+        due = min(self._deadline_now(), self._commands.due, self._outage_due())
+        holds = now < self._holds_until and self.safety.state != ARMED
         if self.executor.is_moving(now) or self._hands_over or holds:
             due = min(due, now + WATCH)
         return None if due == math.inf else max(0.0, due - now)
@@ -328,26 +333,26 @@ class ControlLoop(threading.Thread):
 
     def _obey(self, now: float) -> None:
         """Brake where the state machine forbids to move; hand over once the arm is at rest."""
-        state, stops = self.guard.state, self.guard.stops
+        state, stops = self.safety.state, self.safety.stops
         if stops != self._stops:
             self._stops = stops
             self._brake(STOP, now, foreign=True)
-            self._outgoing.rests(now)
-        elif (state != ARMED or self._stopping) and self._outgoing.said not in ('', STOP):
+            self._commands.rests(now)
+        elif (state != ARMED or self._stopping) and self._commands.said not in ('', STOP):
             self._brake(STOP, now)
         if self._hands_over and now >= self.executor.ends + HANDED_OVER:
-            self._outgoing.hand_over(now)
+            self._commands.hand_over(now)
             self.executor.drop()
 
     @property
     def _hands_over(self) -> bool:
         """Whether an operator waits for the controllers."""
-        taken = self.guard.is_taken_over and self.guard.state != STOPPED
+        taken = self.safety.is_taken_over and self.safety.state != STOPPED
         return taken and self.executor.has_reference
 
     def _abandon(self, now: float) -> None:
         self.executor.brake(now, STOP)
-        self._outgoing.ends_now(now)
+        self._commands.ends_now(now)
         self.executor.drop()
 
     def _watch(self, now: float) -> None:
@@ -355,14 +360,14 @@ class ControlLoop(threading.Thread):
         measured, waited = self._measured(), self.executor.waits
         reason = self.executor.look(now, measured, self._speed())
         if not self.executor.is_moving(now):
-            holds = now < self._holds_until and self.guard.state != ARMED
+            holds = now < self._holds_until and self.safety.state != ARMED
             if holds and not self.executor.is_held(measured):
                 self.executor.hold(now, measured)  # it stopped sooner than it was braked
-                self._outgoing.brakes(now)
+                self._commands.brakes(now)
             return
         if reason:
             reason = self._explained(reason)
-        if reason := reason or (self._fault() if self.guard.state == ARMED else ''):
+        if reason := reason or (self._fault() if self.safety.state == ARMED else ''):
             self._disarm(reason)
             self._hold(now, measured)
             return
@@ -370,17 +375,17 @@ class ControlLoop(threading.Thread):
         if positions is not None:
             self._sent(positions)
         if self.executor.waits or waited:
-            self._outgoing.resend(now, at_once=self.executor.waits != waited)
-        if self.guard.state == ARMED and self.executor.plan:
-            if missing := self.guard.check(now):
-                self._failed(NotNow(f'the arm stands: {missing}'))
+            self._commands.resend(now, at_once=self.executor.waits != waited)
+        if self.safety.state == ARMED and self.executor.plan:
+            if missing := self.safety.missing(now):
+                self._failed(RefusedError(f'the arm stands: {missing}'))
                 self._brake(HOLD, now)
 
     def _hold(self, now: float, measured: Measured | None) -> None:
         """Stand where the arm is measured, now and for a while: it does not follow."""
         self._holds_until = now + HOLDS
         self.executor.hold(now, measured)
-        self._outgoing.brakes(now)
+        self._commands.brakes(now)
 
     def _explained(self, reason: str) -> str:
         """Return the reason with what explains it; no error there keeps the arm from stopping."""
@@ -392,16 +397,16 @@ class ControlLoop(threading.Thread):
         return f'{reason}; {why}' if why else reason
 
     def _disarm(self, fault: str) -> None:
-        if self.guard.state == ARMED:
-            self.guard.disarm(fault)
-            self._failed(NotNow(f'disarmed: {fault}'))
+        if self.safety.state == ARMED:
+            self.safety.disarm(fault)
+            self._failed(RefusedError(f'disarmed: {fault}'))
 
     def _checked(self, command: Command) -> None:
         """Publish a command, unless it is late or its motion begins where the arm cannot be."""
         now = self._clock()
         if now - self._began > LATE:
-            self._outgoing.resend(now, at_once=True)
-            raise NotNow('a command was not sent because the process was suspended')
+            self._commands.resend(now, at_once=True)
+            raise RefusedError('a command was not sent because the process was suspended')
         measured = self._measured()
         if len(command.points) and (measured is not None or command.source == FRESH):
             first = command.times[0], command.points[0]
@@ -415,18 +420,18 @@ class ControlLoop(threading.Thread):
 
     def _rest_too_long(self, now: float) -> None:
         """Disarm an arm that stood too long; report shorter interruptions at both edges."""
-        if not self.guard.is_meant_to_move or not now:  # 0: a simulation has not begun
+        if not self.safety.is_meant_to_move or not now:  # 0: a simulation has not begun
             self._meant, self._acted, self._reported = math.inf, False, False
             self._refused = ''
             return
-        self._meant = now if self._meant == math.inf else max(self._meant, self.guard.since)
+        self._meant = now if self._meant == math.inf else max(self._meant, self.safety.since)
         stood = self._stood(now)
         if stood > self._most():
-            waits = self._waits(now) or self.guard.check(now) or 'it was suspended'
+            waits = self._waits(now) or self.safety.missing(now) or 'it was suspended'
             self._disarm(f'the arm stood for {stood:.1f} s ({waits}); {self._allowance()}')
         elif self._acted and stood > NOTICED and not self._reported:
             self._reported = True
-            self._noticed(f'the arm stands: {self.guard.check(now) or self._waits(now)}')
+            self._noticed(f'the arm stands: {self.safety.missing(now) or self._waits(now)}')
 
     def _stood(self, now: float) -> float:
         """How long (s) the arm has stood although it is meant to move."""
@@ -442,7 +447,7 @@ class ControlLoop(threading.Thread):
 
     def _outage_due(self) -> float:
         """The moment at which an arm that stands is reported or disarmed; inf if it need not."""
-        if not self.guard.is_meant_to_move or self._meant == math.inf:
+        if not self.safety.is_meant_to_move or self._meant == math.inf:
             return math.inf
         began = max(self._meant, self.executor.ends)
         if self._acted and not self._reported:
@@ -451,7 +456,7 @@ class ControlLoop(threading.Thread):
 
     def _waits(self, now: float) -> str:
         """Why nothing is commanded although nothing is missing; '' while something is."""
-        if not self.guard.is_meant_to_move or self.executor.is_moving(now):
+        if not self.safety.is_meant_to_move or self.executor.is_moving(now):
             return ''
         if self.executor.lasts(now):
             return ''
@@ -473,27 +478,27 @@ class ControlLoop(threading.Thread):
     def _take_none(self, reason: str) -> None:
         self._refused = reason
         self.executor.counters.refused += 1
-        raise NotNow(reason)
+        raise RefusedError(reason)
 
     def _execute(
         self, chunk: ActionChunk, observed: float, guide: Guide | None, now: float
     ) -> None:
         if reason := self._refusal(observed, now):
             self.executor.counters.refused += 1
-            raise NotNow(reason)
+            raise RefusedError(reason)
         began = frame = chunk.deadline - self.allowed
         if self._rtc is not None:  # an arm that stood since has not lost an action by it
             began += max(0.0, now - max(self.executor.ends, observed))
         taken = self.executor.take_over(chunk, began, now, self._measured(), observed)
         if taken.values is None:  # what runs goes on
-            raise NotNow(taken.reason)
+            raise RefusedError(taken.reason)
         if self._rtc is not None:
             self._rtc.delays.observe(now - observed)
         if guide is not None and taken.first > guide.delay:
             self.executor.counters.late += 1
         self._deadline = max(min(self._deadline, now + self._period), frame + 2 * self._period)
         self._acts(now)
-        self._outgoing.fresh(chunk, taken, now)
+        self._commands.fresh(chunk, taken, now)
 
     def _acts(self, now: float) -> None:
         if self._reported:
@@ -502,11 +507,11 @@ class ControlLoop(threading.Thread):
 
     def _refusal(self, observed: float, now: float) -> str:
         """Why no chunk of such an observation is executed; '' if one is."""
-        if self._stopping or self.guard.state != ARMED:
-            return f'the arm is {self.guard.state}'
-        if missing := self.guard.check(now):
+        if self._stopping or self.safety.state != ARMED:
+            return f'the arm is {self.safety.state}'
+        if missing := self.safety.missing(now):
             return missing
-        if observed < self.guard.since:
+        if observed < self.safety.since:
             return 'it answers an observation from before the arm was armed or given back'
         if now - observed > self._max_chunk_age:
             return (
@@ -515,36 +520,38 @@ class ControlLoop(threading.Thread):
             )
         return ''
 
-    def _resume(self, leftover: Leftover, stamp: int, now: float) -> None:
+    def _resume(self, leftover: LeftoverActions, stamp: int, now: float) -> None:
         reason, observed = self._refusal(now, now), now - leftover.age
         if not reason:
             reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
-            raise NotNow(f'what was left of a chunk is not resumed: {reason}')
+            raise RefusedError(f'what was left of a chunk is not resumed: {reason}')
         self._acts(now)
-        self._outgoing.resumed(leftover, self.executor.plan.actions, stamp, now)
+        self._commands.resumed(leftover, self.executor.plan.actions, stamp, now)
 
     def _brake(self, source: str, now: float, foreign: bool = False) -> None:
         """Let the arm come to rest. foreign: also if another program moves it."""
         moves = self.executor.is_moving(now)
         self.executor.brake(now, source, self._measured(), foreign)
         if moves or self.executor.is_moving(now):
-            self._outgoing.brakes(now)
+            self._commands.brakes(now)
         else:
-            self._outgoing.goes_on(source, now)
+            self._commands.goes_on(source, now)
 
     def _end_period(self, now: float) -> None:
         """Word of what goes on without a fresh chunk; none where the arm stands as before."""
         if now < self._deadline_now():
             return
         self._deadline = max(self._deadline_now(), now - self._period) + self._period
-        if self.guard.state != ARMED or self._stopping:
+        if self.safety.state != ARMED or self._stopping:
             return
         moved = self.executor.is_moving(now)
         lasts = self._by_execution and self.executor.lasts(now)
-        in_time = lasts or not self.guard.is_meant_to_move  # without an instruction none is missed
+        in_time = (
+            lasts or not self.safety.is_meant_to_move
+        )  # without an instruction none is missed
         source = self.executor.goes_on(now) if in_time else self.executor.missed(now)
-        if source == STOP != self._outgoing.said and moved:
+        if source == STOP != self._commands.said and moved:
             self._brake(STOP, now)
-        elif moved or source != self._outgoing.said:
-            self._outgoing.goes_on(source, now, in_time)
+        elif moved or source != self._commands.said:
+            self._commands.goes_on(source, now, in_time)

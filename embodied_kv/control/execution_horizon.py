@@ -123,7 +123,7 @@ def confidence(updates: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(sure), sure, 0.0).astype(np.float32)
 
 
-def judged(chunk: ActionChunk, policy: Policy) -> ActionChunk:
+def with_execution_horizon(chunk: ActionChunk, policy: Policy) -> ActionChunk:
     """The chunk with its H and the confidence of its actions, from its updates.
 
     Raises ValueError for a chunk without updates, and what the policy raises.

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_kv.control.command import Leftover
+from embodied_kv.control.command import LeftoverActions
 
 _TICK = 1e-9  # s; moments closer than this are the same
-NOBODY = Leftover(np.empty((0, 0)), 0, 0.0, 0, 0)
+NOBODY = LeftoverActions(np.empty((0, 0)), 0, 0.0, 0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Plan:
     past: NDArray[np.float64]
     past_moments: NDArray[np.float64]
     observed: float = -np.inf
-    source: Leftover = NOBODY
+    source: LeftoverActions = NOBODY
 
     @classmethod
     def nothing(cls, joints: int) -> Plan:
@@ -45,7 +45,7 @@ class Plan:
 
     def then(
         self,
-        source: Leftover,
+        source: LeftoverActions,
         actions: NDArray[np.float64],
         moments: NDArray[np.float64],
         observed: float,
@@ -78,7 +78,7 @@ class Plan:
         first = int(np.searchsorted(self.moments, now - _TICK))
         return self.actions[first:], np.maximum(self.moments[first:] - now, 0.0)
 
-    def leftover(self, now: float) -> Leftover | None:
+    def leftover(self, now: float) -> LeftoverActions | None:
         """What is still to come, to be begun anew; None if nothing is."""
         values, _ = self.remaining(now)
         if not len(values):

@@ -65,7 +65,7 @@ def passed(seconds: float, dt: float, most: int) -> int:
     return math.ceil(min(max((seconds - _TICK) / dt, 0.0), most))
 
 
-class Delays:
+class DelayEstimator:
     """The delay that a chunk is made for: as long as the slowest of the latest ones took.
 
     A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
@@ -104,7 +104,7 @@ class RealTimeChunking:
     horizon, schedule: as of `weights`; a horizon ends where the leftover does.
     """
 
-    delays: Delays
+    delays: DelayEstimator
     horizon: int
     schedule: str = EXPONENTIAL
 
@@ -112,10 +112,13 @@ class RealTimeChunking:
     def of(
         cls, config: EngineConfig, model: ModelConfig, allowed: float
     ) -> RealTimeChunking | None:
-        """As the parameters of an engine say it; None where it is off. allowed: as of `Delays`."""
+        """Return what the parameters of an engine configure; None where `rtc` is off.
+
+        allowed: as of `DelayEstimator`.
+        """
         if config.rtc == 'off':
             return None
-        delays = Delays(model.action_dt, model.chunk_size, allowed)
+        delays = DelayEstimator(model.action_dt, model.chunk_size, allowed)
         return cls(delays, config.horizon(model.chunk_size), config.rtc_schedule)
 
     def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:

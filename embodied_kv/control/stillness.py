@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 NEAR = 0.01  # s at the velocity limit: a joint that stays within this distance stands
 
 
-class Stillness:
+class StandstillTimer:
     """Compares positions with the place where the arm moved last.
 
     Args:

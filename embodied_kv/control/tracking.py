@@ -1,6 +1,6 @@
 """The reference trajectory of an arm, and its comparison with the measured arm.
 
-`Course` is the reference: where the arm was and is sent, over time. `Follower` compares the
+`ReferenceTrajectory` is where the arm was and is sent, over time. `TrackingMonitor` compares the
 measured arm with it. Both know motions on the steady clock and measurements that are a little old.
 They do not know actions.
 
@@ -61,7 +61,7 @@ def tolerances(limits: Limits, given: ArrayLike, linear: ArrayLike = False) -> N
     return np.where(np.isnan(allowed), derived, allowed)
 
 
-class Course:
+class ReferenceTrajectory:
     """Where the arm is sent, over time: the motion that runs, and those of the last HISTORY."""
 
     def __init__(self, limits: Limits) -> None:
@@ -163,7 +163,7 @@ class Course:
         return self._motions[-1][1].positions[-1:]
 
 
-class Follower:
+class TrackingMonitor:
     """Compares the measured arm with its reference, as that was `lag` seconds ago.
 
     The lag (s) of the arm is measured while joints move steadily, as fast as their reference. It
@@ -181,13 +181,17 @@ class Follower:
     """
 
     def __init__(
-        self, course: Course, limits: Limits, allowed: NDArray[np.float64], max_state_age: float
+        self,
+        course: ReferenceTrajectory,
+        limits: Limits,
+        allowed: NDArray[np.float64],
+        max_state_age: float,
     ) -> None:
         if not 0 < max_state_age < math.inf:
             raise ValueError(
                 f'max_state_age must be a finite number of s above 0 (got {max_state_age})'
             )
-        self._course, self._limits = course, limits
+        self._reference, self._limits = course, limits
         self._max_state_age = max_state_age
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
@@ -211,7 +215,7 @@ class Follower:
         beyond its tolerance, they are the measured position at rest. A position that no driver
         measures counts from 0, or on.
         """
-        course = self._course
+        course = self._reference
         seen = np.where(np.isfinite(measured.position), measured.position, 0.0)
         if min(now, measured.moment) >= course.ends or self.strayed(measured):
             return seen, np.zeros(len(seen))
@@ -231,7 +235,7 @@ class Follower:
         unknown = ~np.isfinite(measured.position) & ~self._limits.unbounded
         if unknown.any():
             return f'joint {self._limits.joints[int(unknown.argmax())]} is not measured'
-        ends = self._course.ends
+        ends = self._reference.ends
         if now < ends:
             return ''
         if now < ends + SETTLED:  # the measured velocity may be that of our own motion
@@ -275,7 +279,7 @@ class Follower:
 
     def strayed(self, measured: Measured) -> str:
         """Return which joint is beyond its tolerance from where it was sent; '' if none is."""
-        if not self._course:
+        if not self._reference:
             return ''
         error = np.abs(measured.position - self._sent(measured))
         far = error > self._positions
@@ -290,7 +294,7 @@ class Follower:
 
     def _sent(self, measured: Measured) -> np.ndarray:
         """Return where an arm with this lag is to be when it was measured, [joints]."""
-        return self._course.at(measured.moment - self.lag)[0]
+        return self._reference.at(measured.moment - self.lag)[0]
 
     # ------------------------------------------------------------------ while a motion runs
 
@@ -320,8 +324,8 @@ class Follower:
 
     def _measure_lag(self, measured: Measured) -> None:
         """Note how late the joints are that move steadily and as fast as their reference."""
-        sent, speed = self._course.at(measured.moment)
-        _, before = self._course.at(measured.moment - LONGEST_LAG)
+        sent, speed = self._reference.at(measured.moment)
+        _, before = self._reference.at(measured.moment - LONGEST_LAG)
         steady = STEADY * np.abs(speed)
         clear = np.isfinite(self._positions) & (np.abs(speed) > FAST * self._limits.velocity)
         clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.surely - speed) <= steady)
@@ -336,9 +340,9 @@ class Follower:
         """Return by how many s the reference is to be later, for the arm to be within half."""
         if not self.is_behind(measured):
             return 0.0
-        longest = min(measured.moment - self._course.begins + _GRID, HISTORY)
+        longest = min(measured.moment - self._reference.begins + _GRID, HISTORY)
         delays = np.arange(_GRID, longest, _GRID)
-        sent = self._course.places(measured.moment - self.lag - delays)
+        sent = self._reference.places(measured.moment - self.lag - delays)
         within = ~(np.abs(measured.position - sent) > self._positions / 2).any(axis=1)
         # If no delay makes it better, the arm is beside its way, within its tolerance.
         return float(delays[within.argmax()]) if within.any() else 0.0
@@ -365,7 +369,7 @@ class Follower:
         passed = measured.moment - before.moment
         if passed <= 0:
             return ''
-        told = self._course.at(before.moment)[1] + self._course.at(measured.moment)[1]
+        told = self._reference.at(before.moment)[1] + self._reference.at(measured.moment)[1]
         missed = told / 2 * passed - (measured.position - before.position)
         self._drift = self._drift * math.exp(-passed / LEAK) + np.nan_to_num(missed)
         far = self._limits.by_velocity & (np.abs(self._drift) > self.allowed)

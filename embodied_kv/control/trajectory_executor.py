@@ -28,7 +28,7 @@ from embodied_kv.control.command import (
     SOURCES,
     STOP,
     Counters,
-    Leftover,
+    LeftoverActions,
     Measured,
     Setpoint,
     TakeOver,
@@ -36,7 +36,7 @@ from embodied_kv.control.command import (
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion, brake, follow
 from embodied_kv.control.plan import Plan
-from embodied_kv.control.tracking import STANDS, Course, Follower, tolerances
+from embodied_kv.control.tracking import STANDS, ReferenceTrajectory, TrackingMonitor, tolerances
 from embodied_kv.types import ActionChunk
 
 __all__ = ['FRESH', 'HOLD', 'PREVIOUS', 'SOURCES', 'STOP', 'TrajectoryExecutor']
@@ -95,9 +95,9 @@ class TrajectoryExecutor:
         self.limits, self.dt, self.stop_after = limits, dt, stop_after
         self.max_open_loop, self._confine = max_open_loop, confine
         self.counters = Counters()
-        self._course = Course(limits)
+        self._reference = ReferenceTrajectory(limits)
         allowed = tolerances(limits, max_tracking_error, linear)
-        self._follower = Follower(self._course, limits, allowed, max_state_age)
+        self._tracking = TrackingMonitor(self._reference, limits, allowed, max_state_age)
         self._nearest = _first_targets(limits, max_relative_target, linear, allowed)
         self._now = self._looked = -math.inf
         self.cut = math.inf  # the moment at which the points that were sent leave the motion
@@ -147,7 +147,7 @@ class TrajectoryExecutor:
         reason = reason or self._run(values[:end], began, now, measured)
         if reason:
             return self._refuse(first, reason)
-        source = Leftover(values[:0], chunk.stamp, 0.0, chunk.sequence, chunk.steps)
+        source = LeftoverActions(values[:0], chunk.stamp, 0.0, chunk.sequence, chunk.steps)
         self._follow(source, values[first:end], moments[first:end], observed, now)
         self._source, self._misses = FRESH, 0
         clamped, blended = int((values != actions)[first:end].sum()), not self._is_followed()
@@ -157,7 +157,7 @@ class TrajectoryExecutor:
         return TakeOver(first, values, blended, clamped)
 
     def resume(
-        self, leftover: Leftover, observed: float, now: float, measured: Measured | None
+        self, leftover: LeftoverActions, observed: float, now: float, measured: Measured | None
     ) -> str:
         """From now on, execute what was left of an earlier chunk: never as fresh.
 
@@ -195,7 +195,7 @@ class TrajectoryExecutor:
         """
         now = self._advance(now)
         if self.is_moving(now):
-            held = measured is not None and self._follower.is_behind(measured)
+            held = measured is not None and self._tracking.is_behind(measured)
             self._send(self._braking(now, measured if held else None), now)
         elif foreign and measured is not None and (np.abs(measured.surely) > STANDS).any():
             self._send(self._braking(now, measured), now)
@@ -204,7 +204,7 @@ class TrajectoryExecutor:
     def hold(self, now: float, measured: Measured | None) -> None:
         """Come to rest where the arm is measured, as STOP: it does not follow its reference."""
         now = self._advance(now)
-        if self._course:
+        if self._reference:
             self._send(self._braking(now, measured), now)
         self._end_plan(STOP)
 
@@ -213,8 +213,8 @@ class TrajectoryExecutor:
 
         Velocities, and joints that are not measured, or not of late, brake along the reference.
         """
-        if self._course:
-            position, velocity = self._course.at(now)
+        if self._reference:
+            position, velocity = self._reference.at(now)
         else:
             position, velocity = np.zeros((2, self.joints))
         if measured is not None and now - measured.moment <= STALE:
@@ -227,9 +227,9 @@ class TrajectoryExecutor:
 
     def is_held(self, measured: Measured | None) -> bool:
         """Whether an arm that stands is where it was sent, within a quarter of its tolerance."""
-        if measured is None or not self._course or (np.abs(measured.surely) > STANDS).any():
+        if measured is None or not self._reference or (np.abs(measured.surely) > STANDS).any():
             return True
-        return not self._follower.is_behind(measured, 0.25)
+        return not self._tracking.is_behind(measured, 0.25)
 
     def catch_up(self, last: float, due: float, now: float) -> None:
         """Who is sent set-points stands at the last one until the next: that one is late.
@@ -239,10 +239,10 @@ class TrajectoryExecutor:
         """
         late = self._advance(now) - due
         if late > PAUSE:
-            self._course.halt(last)
+            self._reference.halt(last)
             self.plan = self.plan.ended()
         else:
-            self._course.delay(late)
+            self._reference.delay(late)
             self.plan = self.plan.later(late)
 
     def look(self, now: float, measured: Measured | None, speed: float = 1.0) -> str:
@@ -261,19 +261,19 @@ class TrajectoryExecutor:
         now = self._advance(now)
         before, self._looked, self._speed = self._looked, now, speed
         if not self.is_moving(now):
-            self._follower.restart()
+            self._tracking.restart()
             self.waits = False
             return ''
         scaled = speed < 1.0 and bool(self.plan)  # braking ends, whatever the arm does
         slower = (1.0 - speed) * min(now - before, PAUSE) if scaled else 0.0
         pause, reason = 0.0, ''
         if measured is not None:
-            pause, reason = self._follower.look(now, measured)
-            reason = reason if speed >= 1.0 else self._follower.strayed(measured)
+            pause, reason = self._tracking.look(now, measured)
+            reason = reason if speed >= 1.0 else self._tracking.strayed(measured)
             pause = pause if self.plan else 0.0
         self.waits = pause > slower
         if delay := max(slower, pause):
-            self._course.delay(delay, slower)
+            self._reference.delay(delay, slower)
             self.cut += slower
             self.plan = self.plan.later(delay)
         return reason
@@ -281,22 +281,22 @@ class TrajectoryExecutor:
     def lapse(self, now: float) -> None:
         """End the motion as it was sent, if the rest of it was not sent in time."""
         if self._advance(now) >= self.cut:
-            self._course.lapse()
+            self._reference.lapse()
             self.plan, self.cut = self.plan.ended(), math.inf
 
     @property
     def lag(self) -> float:
         """The measured time (s) by which the arm is behind its reference while it follows."""
-        return self._follower.lag
+        return self._tracking.lag
 
     @property
     def has_reference(self) -> bool:
         """Whether the arm was sent anywhere since the reference was dropped."""
-        return bool(self._course)
+        return bool(self._reference)
 
     def drop(self) -> None:
         """Forget the reference: another program moves the arm."""
-        self._course.clear()
+        self._reference.clear()
         self.plan, self._source = self.plan.ended(), HOLD
 
     def goes_on(self, now: float) -> str:
@@ -326,12 +326,12 @@ class TrajectoryExecutor:
 
     def is_moving(self, now: float) -> bool:
         """Whether the arm is not to stand yet."""
-        return self._advance(now) < self._course.ends - _TICK
+        return self._advance(now) < self._reference.ends - _TICK
 
     @property
     def ends(self) -> float:
         """The moment from which on the arm is to stand; -inf if it never was to move."""
-        return self._course.ends
+        return self._reference.ends
 
     def source(self, now: float) -> str:
         """One of SOURCES."""
@@ -345,9 +345,9 @@ class TrajectoryExecutor:
         """The command for this moment."""
         now = self._advance(now)
         age, source = now - self.plan.observed, self.source(now)
-        if not self._course:
+        if not self._reference:
             return Setpoint(None, None, None, source, age)
-        position, velocity = self._course.at(now)
+        position, velocity = self._reference.at(now)
         return Setpoint(self._told(position, velocity), position, velocity, source, age)
 
     def at_rest(self) -> Setpoint:
@@ -369,18 +369,20 @@ class TrajectoryExecutor:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the motion to come for a trajectory controller: times, positions, velocities.
 
-        The points end at rest within max_open_loop; where that cuts the motion, `cut` is the
-        moment at which the points leave it, else inf. See `Course.after`. Of a reference that
-        waits for the arm, they are the place where it waits. A controller joins in by a cubic from
-        the measured arm to the first point, so points are left out that this cubic cannot reach
-        within the velocity limits and HARSH times the acceleration limits, or all points come
-        later. A controller at a speed of 10 % executes the cubic with 1 % of its acceleration; one
-        that is paused executes it at the speed with which it resumes.
+        The points end at rest within max_open_loop. If that cuts the motion, `cut` is the moment
+        at which the points leave it, else inf; see `ReferenceTrajectory.after`. While the
+        reference waits for the arm, the only point is the position at which it waits.
+
+        A controller executes a cubic from the measured arm to the first point. Points that this
+        cubic cannot reach within JOINS times the velocity limits and HARSH times the acceleration
+        limits are left out; if none can be reached, all points come later. A controller at a speed
+        of 10 % executes the cubic with 1 % of its acceleration. A paused controller executes it at
+        the speed with which it resumes.
         """
         now = self._advance(now)
-        times, points, velocities, self.cut = self._course.after(now, LEAD, self.max_open_loop)
+        times, points, velocities, self.cut = self._reference.after(now, LEAD, self.max_open_loop)
         if self.waits:  # the controller waits with the reference
-            times, points, self.cut = np.array([LEAD]), self._course.at(now)[0][None], math.inf
+            times, points, self.cut = np.array([LEAD]), self._reference.at(now)[0][None], math.inf
             velocities = np.zeros_like(points)
         if measured is None or not len(times):
             return times, points, velocities
@@ -397,7 +399,7 @@ class TrajectoryExecutor:
             wait = WAITS[fits.argmax()]
             if not self.waits:
                 lasts = self.max_open_loop - wait
-                times, points, velocities, self.cut = self._course.after(now, LEAD, lasts)
+                times, points, velocities, self.cut = self._reference.after(now, LEAD, lasts)
             return times + wait, points, velocities
         far = np.where(self._free, 0.0, np.abs(way[-1]))
         needed = np.maximum(
@@ -409,7 +411,7 @@ class TrajectoryExecutor:
     @property
     def _free(self) -> np.ndarray:
         """Return which joints may join in anyhow, [joints]: velocities, and grippers."""
-        return self.limits.by_velocity | np.isinf(self._follower.allowed)
+        return self.limits.by_velocity | np.isinf(self._tracking.allowed)
 
     def _joins(
         self, way: np.ndarray, begins: np.ndarray, ends: np.ndarray, lasts: np.ndarray
@@ -435,8 +437,8 @@ class TrajectoryExecutor:
         """
         if measured is None:
             return 'no joint state, or none of late'
-        late = max(0.0, self._now - measured.moment) + self._follower.lag
-        reach = self._follower.allowed + self.limits.velocity * (time + late)
+        late = max(0.0, self._now - measured.moment) + self._tracking.lag
+        reach = self._tracking.allowed + self.limits.velocity * (time + late)
         far = ~self.limits.by_velocity & (np.abs(position - measured.position) > reach)
         if not far.any():
             return ''
@@ -449,15 +451,15 @@ class TrajectoryExecutor:
 
     def rest(self) -> np.ndarray:
         """Where the arm comes to rest: float64 [1, joints]; [0, joints] if nobody knows."""
-        return self._course.rest()
+        return self._reference.rest()
 
     def lost(self, now: float, measured: Measured | None) -> str:
         """Return why it is not known where the arm is; '' if it is."""
-        return self._follower.lost(max(self._now, now), measured)
+        return self._tracking.lost(max(self._now, now), measured)
 
     def moves(self, measured: Measured | None) -> str:
         """Return which joint moves, by whatever hand; '' if the arm stands."""
-        return self._follower.moves(measured)
+        return self._tracking.moves(measured)
 
     # ------------------------------------------------------------------
 
@@ -468,9 +470,9 @@ class TrajectoryExecutor:
         if missing := self.lost(now, measured):
             return missing
         assert measured is not None  # else it is lost
-        if missing := self._follower.unconfirmed(measured):
+        if missing := self._tracking.unconfirmed(measured):
             return missing
-        position, velocity = self._follower.base(now, measured)
+        position, velocity = self._tracking.base(now, measured)
         wanted = follow(position, velocity, actions, began - now, self.dt, self.limits)
         motion = self._confine(wanted)
         if motion is None:
@@ -516,8 +518,10 @@ class TrajectoryExecutor:
         )
 
     def _is_followed(self) -> bool:
-        positions, _ = self._course.sample(self.plan.moments)
-        _, velocities = self._course.sample(self.plan.moments + self.dt - _TICK)  # kept till then
+        positions, _ = self._reference.sample(self.plan.moments)
+        _, velocities = self._reference.sample(
+            self.plan.moments + self.dt - _TICK
+        )  # kept till then
         met = self._told(positions, velocities)
         return bool((np.abs(met - self.plan.actions) <= FOLLOWED).all())
 
@@ -527,14 +531,14 @@ class TrajectoryExecutor:
 
     def _follow(
         self,
-        source: Leftover,
+        source: LeftoverActions,
         actions: np.ndarray,
         moments: np.ndarray,
         observed: float,
         now: float,
     ) -> None:
         """The motion that has just begun leads through these."""
-        here = self._told(*self._course.at(now))
+        here = self._told(*self._reference.at(now))
         self.plan = self.plan.then(source, actions, moments, observed, now, here)
 
     def _actions(self, values: ArrayLike) -> np.ndarray:
@@ -549,7 +553,7 @@ class TrajectoryExecutor:
 
     def _send(self, motion: Motion, now: float) -> None:
         """Take a motion for the reference; nothing of it was sent yet."""
-        self._course.set(motion, now)
+        self._reference.set(motion, now)
         self.cut = math.inf
 
     def _end_plan(self, source: str) -> None:

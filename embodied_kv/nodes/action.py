@@ -12,16 +12,16 @@ from std_msgs.msg import String
 from embodied_kv.control import execution_horizon, realtime
 from embodied_kv.control.command import PREVIOUS, Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STOPPED, Guard, NotNow
-from embodied_kv.control.of_contract import (
-    confine_of,
-    limits_of,
+from embodied_kv.control.limits_from_contract import (
+    confine_from_contract,
+    limits_from_contract,
     linear_joints,
     relative_targets,
     tracking_errors,
 )
 from embodied_kv.control.rtc import RealTimeChunking
-from embodied_kv.control.stillness import Stillness
+from embodied_kv.control.safety_state_machine import STOPPED, RefusedError, SafetyStateMachine
+from embodied_kv.control.stillness import StandstillTimer
 from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
@@ -31,8 +31,8 @@ from embodied_kv.nodes.common.publishers import SinglePublishers
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.chunk_path import ChunkPath
+from embodied_kv.nodes.control.control_services import ControlServices
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
-from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.robot_description import RobotDescription
 from embodied_kv.nodes.control.session_parts import ActionPart
@@ -72,7 +72,9 @@ class Action(SuiteNode, Participant):
         super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
+        self._safety = (
+            SafetyStateMachine()
+        )  # for the lifetime of the process: a stop outlives every transition
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
@@ -83,7 +85,10 @@ class Action(SuiteNode, Participant):
         self._join_session()
 
     def _join_session(self) -> None:
-        """Take part until cleanup: the guard must know the instruction before it moves the arm."""
+        """Join the session until cleanup.
+
+        The safety state machine must know the instruction before the arm moves.
+        """
         participants = self.host.session(self.robot).participants
         participants.join(self)
         self._release.callback(participants.leave, self)
@@ -93,7 +98,7 @@ class Action(SuiteNode, Participant):
         self._params, contract = params, self.embodiment.contract
         self._world = WorldClock(self.get_clock())
         self._urdf = RobotDescription(
-            self, params.robot_description, self._guard, wanted=bool(params.tool_frame)
+            self, params.robot_description, self._safety, wanted=bool(params.tool_frame)
         )
         self.description = self._urdf.text
         limits = self._executor().limits  # a limit that does not fit fails here
@@ -119,17 +124,17 @@ class Action(SuiteNode, Participant):
             qos.INSTRUCTION,
             always=True,
         )
-        self._stillness = Stillness(limits.velocity)
-        self._panel = ControlPanel(
+        self._stillness = StandstillTimer(limits.velocity)
+        self._control_services = ControlServices(
             self,
-            self._guard,
+            self._safety,
             params.shadow,
             contract,
             self._world.now,
             self._stands,
             params.standing_limit,
         )
-        self._release.callback(self._panel.close)
+        self._release.callback(self._control_services.close)
         tool = params.tool_frame
         self._path = ChunkPath(self, tool, self.description) if tool else None
 
@@ -142,7 +147,7 @@ class Action(SuiteNode, Participant):
     def _executor(self) -> TrajectoryExecutor:
         """Return a new executor within the limits. Raises LimitError."""
         p, robot = self._params, self.embodiment
-        errors, limits = tracking_errors(robot), limits_of(robot, self.description)
+        errors, limits = tracking_errors(robot), limits_from_contract(robot, self.description)
         return TrajectoryExecutor(
             limits,
             robot.contract.dt,
@@ -152,12 +157,12 @@ class Action(SuiteNode, Participant):
             max_state_age=p.max_measured_age,
             max_open_loop=p.max_open_loop,
             stop_after=p.stop_after,
-            confine=confine_of(robot, self.description, limits),
+            confine=confine_from_contract(robot, self.description, limits),
         )
 
     @property
     def is_latched(self) -> bool:
-        return self._guard.state == STOPPED
+        return self._safety.state == STOPPED
 
     def start(self) -> None:
         self._start_moving()
@@ -176,7 +181,7 @@ class Action(SuiteNode, Participant):
 
     def _enter_session(self) -> None:
         self._register()
-        self._guard.watch(self._note_arm)
+        self._safety.watch(self._note_arm)
         self._note_arm()
         self.host.frames(self.robot).listen(self._on_handle, first=True)
 
@@ -191,7 +196,7 @@ class Action(SuiteNode, Participant):
         self.host.session(self.robot).register(self._part)
 
     def _note_arm(self) -> None:
-        self.host.arms(self.robot, self._guard.is_armed)
+        self.host.arms(self.robot, self._safety.is_armed)
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)
@@ -204,13 +209,15 @@ class Action(SuiteNode, Participant):
     def _start_control(self, armed: bool) -> None:
         p = self._params
         now = self._world.now()
-        armed = armed and not (self._panel.estops.problem(now) or self._urdf.problem(now))
-        self._guard.begin(now, armed=armed or p.shadow)
+        armed = armed and not (
+            self._control_services.estops.problem(now) or self._urdf.problem(now)
+        )
+        self._safety.begin(now, armed=armed or p.shadow)
         self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
-            self._guard,
+            self._safety,
             self.suite.period,
             measured=self._joints.now,
             unknown=self._joints.problem,
@@ -231,10 +238,10 @@ class Action(SuiteNode, Participant):
             prepare=self._prepare,
             clock=self._world.now,
         )
-        self._guard.require(self._panel.estops.problem)
-        self._guard.require(self._urdf.problem)
-        self._guard.watch(self._panel.tell)
-        self._panel.watch(self._control)
+        self._safety.require(self._control_services.estops.problem)
+        self._safety.require(self._urdf.problem)
+        self._safety.watch(self._control_services.tell)
+        self._control_services.watch(self._control)
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
@@ -264,8 +271,8 @@ class Action(SuiteNode, Participant):
         """Brake the arm first, at once, whatever is still computed."""
         self._control.stop()
         self._outputs.zero()
-        self._guard.end()
-        self._panel.watch(None)
+        self._safety.end()
+        self._control_services.watch(None)
         if self._path is not None:
             self._path.show()
 
@@ -277,7 +284,7 @@ class Action(SuiteNode, Participant):
     def _begin_anew(self) -> None:
         """Start control again: the clock was set back, as by a simulation that began again."""
         self.log_info('clock', 'the clock was set back: what ran is dropped')
-        armed = self._guard.is_armed
+        armed = self._safety.is_armed
         self._control.abandon()
         self._joints.restart()
         self._leave_session()
@@ -286,13 +293,13 @@ class Action(SuiteNode, Participant):
 
     def _refused(self, error: Exception) -> None:
         """A chunk was not executed; of an arm that is to stand, `control/state` says why."""
-        if self._guard.is_meant_to_move or not isinstance(error, NotNow):
+        if self._safety.is_meant_to_move or not isinstance(error, RefusedError):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
     # ------------------------------------------------------------------ for the session
 
     def on_instruction(self, instruction: str) -> None:
-        self._guard.tell(instruction)
+        self._safety.set_instruction(instruction)
 
     def on_hold(self) -> None:
         if self._part is not None:
@@ -361,7 +368,7 @@ class Action(SuiteNode, Participant):
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
         """In SI, on the world's clock, and how much of it is to be executed."""
         chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
-        return execution_horizon.judged(chunk, self._policy())
+        return execution_horizon.with_execution_horizon(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
         """How many actions of a chunk are executed: by the parameter, else by the contract."""
@@ -398,9 +405,9 @@ class Action(SuiteNode, Participant):
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if self._path is not None:
             self._path.see(command)
-        self._panel.goals.see(command)
+        self._control_services.goals.see(command)
         if len(command.points) and command.source in (FRESH, PREVIOUS):
-            self._panel.acts()
+            self._control_services.acts()
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
@@ -410,11 +417,11 @@ class Action(SuiteNode, Participant):
 
     def _say_stop(self) -> None:
         """Why the arm stops; nothing where it is meant to stand."""
-        guard = self._guard
-        if guard.state == STOPPED or guard.is_meant_to_move:
+        safety = self._safety
+        if safety.state == STOPPED or safety.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.stop_after} control periods'
-            missing = guard.check(self._world.now())
-            why = guard.reason or '; '.join(filter(None, (starved, missing)))
+            missing = safety.missing(self._world.now())
+            why = safety.reason or '; '.join(filter(None, (starved, missing)))
             self.log_error('stop', f'{why}: stop')
 
     # ------------------------------------------------------------------ diagnostics
@@ -424,7 +431,7 @@ class Action(SuiteNode, Participant):
         counters = executor.counters
         values = {
             **self._period.values(),
-            'state': self._guard.state,
+            'state': self._safety.state,
             'deadline misses': counters.missed,
             'frames too late to denoise': self._too_late,
             'chunks': counters.takeovers,
@@ -442,15 +449,15 @@ class Action(SuiteNode, Participant):
             'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }
-        if self._guard.state == STOPPED:
-            return ERROR, f'stopped: {self._guard.reason}', values
-        if missing := self._guard.check(self._world.now()):
+        if self._safety.state == STOPPED:
+            return ERROR, f'stopped: {self._safety.reason}', values
+        if missing := self._safety.missing(self._world.now()):
             return WARN, missing, values
         if problem := self._single.problem:
             return WARN, problem, values
         if self._source == FRESH or (self._source == PREVIOUS and self._in_time):
             return OK, 'shadow' if self._params.shadow else 'acting', values
-        return ERROR if self._source == STOP else WARN, self._source or self._guard.state, values
+        return ERROR if self._source == STOP else WARN, self._source or self._safety.state, values
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from jtc import SECOND, JointTrajectoryController, Point, Trajectory
 
 from embodied_kv.control.command import Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 
 PERIOD = DT = 0.1
 TICK = 0.002  # s, of the simulation and of the controllers
@@ -57,10 +57,10 @@ class Stand:
         self._seen = deque(maxlen=100)  # of the last 0.2 s
         self._measured, self.measured = None, []
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
-        self.guard = Guard(armed=armed)
+        self.safety = SafetyStateMachine(armed=armed)
         self.loop = ControlLoop(
             executor,
-            self.guard,
+            self.safety,
             PERIOD,
             measured=lambda: self._measured,
             publish=self._publish,

@@ -99,17 +99,17 @@ def test_no_alarm_of_a_controller_that_takes_what_it_is_sent(
         stand.controller.scale = share[0] = scale
         stand.follows = kind != 'blocked'
         if kind == 'stop':
-            stand.guard.stop('a test')
+            stand.safety.stop('a test')
         if kind in ('nothing', 'stop'):
             stand.run(seconds)
         else:
             stand.act(seconds, target)
-        if stand.guard.state != 'armed':
-            stand.guard.reset()
-            stand.guard.disarm()
+        if stand.safety.state != 'armed':
+            stand.safety.reset()
+            stand.safety.disarm()
             stand.controller.scale, stand.follows = 1.0, True
             stand.run(2.0)
-            stand.guard.arm(stand.now)
+            stand.safety.arm(stand.now)
     assert stand.rejected == []
     assert stand.alarms == []
 
@@ -150,7 +150,7 @@ def test_motion_of_another_program_is_an_alarm():
 def test_motion_of_another_program_is_no_alarm_once_the_arm_stands():
     stand = Observed()
     stand.act(1.0, 0.5)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(1.0)
     stand.move_by_another_program(3.0, 2.0)
     stand.run(2.0)
@@ -209,7 +209,7 @@ def test_the_reference_explains_why_an_arm_does_not_follow():
     stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
     stand.rejects = True
     stand.act(1.5, 3.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert 'controller /arm did not take the trajectory' in explained[0]
 
 
@@ -219,5 +219,5 @@ def test_the_reference_of_a_slow_controller_explains_nothing():
     stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
     stand.controller.scale = 0.1  # as by a speed slider that no driver publishes
     stand.act(3.0, 3.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert explained[0] == ''

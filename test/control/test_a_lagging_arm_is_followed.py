@@ -33,7 +33,7 @@ def sweep(stand, seconds, speed):
 def test_the_lag_of_an_arm_that_follows_is_measured(lag):
     stand = stand_of(lag)
     sweep(stand, 4.0, 0.5)
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     assert stand.executor.lag == pytest.approx(lag, abs=0.02)
 
 
@@ -43,7 +43,7 @@ def test_an_arm_whose_lag_is_known_moves_as_fast_as_it_is_told_to():
     stand.run(1.0)
     began = stand.arm[0]
     sweep(stand, 3.0, 0.6 * VELOCITY)
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     assert stand.arm[0] - began > 0.9 * 0.6 * VELOCITY * (3.0 - 0.12)
 
 
@@ -56,7 +56,7 @@ def test_a_blocked_arm_is_found_and_teaches_no_lag(lag, share, after):
     stand.follows = False
     stand.speed = np.zeros(2)
     sweep(stand, 3.0, share * VELOCITY)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert stand.executor.lag <= max(known, lag) + 0.02  # not more than while it followed
     farthest = TOLERANCE + VELOCITY * (lag + PERIOD)
     assert np.abs(np.array(stand.path) - stand.arm).max(axis=1)[-1] < farthest

@@ -25,7 +25,7 @@ class SetpointStand(Stand):
         wide = dict(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
         super().__init__(limits(**wide, kinds=kind), **options)
         self.kind, self.kept, self.received = kind, None, []
-        self.loop._outgoing._publish_setpoint = self.receive
+        self.loop._commands._publish_setpoint = self.receive
 
     def receive(self, setpoint):
         self.received.append((self.now, self.arm.copy(), setpoint))
@@ -59,16 +59,16 @@ def bring_into(stand, state, seconds):
         stand.offer(stand.arm + RAMP[:, None])
         stand.run(PERIOD)
     if state == 'taken over':
-        stand.guard.take_over()
+        stand.safety.take_over()
     elif state == 'disarmed':
-        stand.guard.disarm()
+        stand.safety.disarm()
     elif state == 'falling back':
         stand.run(0.45)
     elif state == 'starved':
         stand.speaks = False
         stand.run(0.3)
     elif state == 'moved by another':
-        stand.guard.take_over()
+        stand.safety.take_over()
         stand.run(1.0)
         stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
         stand.run(0.5)
@@ -78,11 +78,11 @@ def bring_into(stand, state, seconds):
 def end(stand, how):
     """End control in one of the ENDS."""
     if how == 'stop':
-        stand.guard.stop('a person')
+        stand.safety.stop('a person')
     elif how == 'disarm':
-        stand.guard.disarm()
+        stand.safety.disarm()
     elif how == 'take over':
-        stand.guard.take_over()
+        stand.safety.take_over()
     else:
         stand.loop.stop()  # the thread does not run here
     stand.turn()
@@ -122,7 +122,7 @@ def test_velocity_controllers_receive_zero_at_every_end_of_control(how):
 def test_a_stop_sends_zero_velocity_though_the_suite_never_moved_the_arm():
     stand = make('velocity')
     stand.run(0.1)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.1)
     assert stand.received and not any(s.velocities.any() for *_, s in stand.received)
 
@@ -143,7 +143,7 @@ def test_position_controllers_never_receive_zeros_or_a_step(state, how, seconds)
 def test_a_takeover_sends_position_controllers_the_measured_position_once_at_last():
     stand = make('position')
     bring_into(stand, 'acting', 0.0)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.5)
     assert not stand.executor.has_reference
     count, last = len(stand.received), stand.received[-1][2]
@@ -158,7 +158,7 @@ def test_a_takeover_sends_position_controllers_no_position_measured_long_ago():
     assert stand.executor.has_reference and not stand.executor.is_moving(stand.now)
     stand.speaks, count = False, len(stand.received)
     stand.run(0.4)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.0)
     assert not stand.executor.has_reference
     assert len(stand.received) == count
@@ -177,13 +177,13 @@ def test_a_clock_that_is_set_back_brakes_the_arm():
 def test_stopping_twice_brakes_twice():
     stand = make('trajectory')
     bring_into(stand, 'moved by another', 0.0)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.5)
     stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
     stand.run(0.5)
     place, speed = stand.arm.copy(), stand.speed.copy()
     assert (speed > 0.5).all()
-    stand.guard.stop('again')
+    stand.safety.stop('again')
     stand.run(1.0)
     assert (stand.arm - place <= speed**2 / (2 * ACCELERATION) + 0.1).all()
     assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
@@ -215,7 +215,7 @@ def test_stop_brakes_the_motion_of_another_program_by_old_joint_states_too(delay
     stand.move_by_another_program(stand.arm[0] + 3 * speed, seconds=3.0)
     stand.run(1.0)
     place = stand.arm.copy()
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(1.5)
     assert (np.abs(stand.arm - place) <= speed**2 / (2 * ACCELERATION) + 0.02).all()
 
@@ -227,10 +227,10 @@ def test_a_stop_sends_no_old_position_to_a_controller_that_another_program_uses(
     stand.run(0.3)
     stand.offer(np.tile([0.2, 0.3, 0.3], (8, 1)))
     stand.run(0.3)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(1.0)
     stand.setpoints.clear()
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.2)
     assert stand.setpoints and all(s.positions is None for s in stand.setpoints)
     assert not any(s.velocities.any() for s in stand.setpoints)
@@ -245,7 +245,7 @@ def test_braking_ends_though_the_controllers_are_paused(how):
     stand.controller.scale = speed[0] = 0.0
     end(stand, how)
     stand.run(2.0)
-    assert not stand.executor.is_moving(stand.now) and stand.loop._outgoing.due == np.inf
+    assert not stand.executor.is_moving(stand.now) and stand.loop._commands.due == np.inf
 
 
 @pytest.mark.parametrize('seconds', [0.1, 0.15, 0.3])

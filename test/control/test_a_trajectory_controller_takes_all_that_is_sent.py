@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand import Stand
 
-from embodied_kv.control.guard import NotNow
+from embodied_kv.control.safety_state_machine import RefusedError
 
 VELOCITY, ACCELERATION = 2.0, 10.0
 SLOW = limits(lower=-3, upper=3, velocity=VELOCITY, acceleration=ACCELERATION)
@@ -34,8 +34,8 @@ def arm_at_rest(stand):
     """Arm as soon as the arm stands."""
     for _ in range(200):
         stand.run(0.02)
-        with contextlib.suppress(NotNow):
-            stand.guard.arm(stand.now)
+        with contextlib.suppress(RefusedError):
+            stand.safety.arm(stand.now)
             return
     raise AssertionError('the arm never came to rest')
 
@@ -55,19 +55,19 @@ def play(stand, events):
         elif kind == 'hold':
             stand.loop.hold()
         elif kind == 'stop':
-            stand.guard.stop('a person')
+            stand.safety.stop('a person')
             stand.run(pause)
-            stand.guard.reset()
+            stand.safety.reset()
             arm_at_rest(stand)
         elif kind == 'taken':
-            stand.guard.take_over()
+            stand.safety.take_over()
             stand.run(pause)
-            stand.guard.give_back(stand.now)
+            stand.safety.give_back(stand.now)
         elif kind == 'resume' and left is not None:
             stand.loop.resume(left, stamp=1)
         left = stand.loop.leftover() or left
         stand.run(pause)
-    stand.guard.stop('the end')
+    stand.safety.stop('the end')
     stand.run(1.0)
 
 
@@ -107,7 +107,7 @@ def test_a_stop_that_is_received_late_still_stops(delay):
     stand.run(0.02)
     stand.offer(np.arange(30) / 10)
     stand.run(0.6 + delay)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(delay + 1.0)
     assert stand.rejected == []
     assert np.abs(stand.path[-1] - stand.path[-200]).max() < 1e-9

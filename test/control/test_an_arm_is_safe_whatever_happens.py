@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from stand import TICK, Stand
 
-from embodied_kv.control.guard import NotNow
+from embodied_kv.control.safety_state_machine import RefusedError
 
 EVENTS = (
     *('chunk',) * 6,
@@ -29,10 +29,10 @@ class Watched(Stand):
         loop = dict(setpoint_rate=1 / TICK, has_trajectories=False)
         super().__init__(*arguments, loop=loop, **options)
         self.heard = []  # the moment, the arm before, the set-point
-        self.loop._outgoing._publish_setpoint = self.take
+        self.loop._commands._publish_setpoint = self.take
 
     def take(self, setpoint):
-        assert self.executor.has_reference or self.guard.is_taken_over
+        assert self.executor.has_reference or self.safety.is_taken_over
         self.heard.append((self.now, self.arm, setpoint))
         self.arm = setpoint.positions
 
@@ -42,7 +42,7 @@ class Watched(Stand):
     def go(self, random):
         """All that was in the way is undone, and a chunk comes."""
         self.speaks = True
-        self.guard.tell('reach')
+        self.safety.set_instruction('reach')
         self.run(0.5)
         self.happen('arm', random)
         self.run(0.1)
@@ -52,11 +52,11 @@ class Watched(Stand):
     @property
     def _is_quiet(self):
         """At rest with the last set-points out, a handover's too: no hand is as quick."""
-        is_said = self.loop._outgoing.due == math.inf and not self.loop._hands_over
+        is_said = self.loop._commands.due == math.inf and not self.loop._hands_over
         return not self.executor.is_moving(self.now) and is_said
 
     def happen(self, kind, random):
-        guard = self.guard
+        safety = self.safety
         if kind in ('chunk', 'jump', 'late'):
             values = self.arm + np.cumsum(random.normal(0, 0.05, (8, 2)), axis=0)
             if kind == 'jump':
@@ -65,25 +65,25 @@ class Watched(Stand):
         elif kind == 'hold':
             self.loop.hold()
         elif kind == 'stop':
-            guard.stop('a person')
-        elif kind == 'arm' and guard.state != 'armed' and not guard.check(self.now):
-            guard.reset()
-            guard.give_back(self.now)
-            with contextlib.suppress(NotNow):  # the arm may still move
-                guard.arm(self.now)
+            safety.stop('a person')
+        elif kind == 'arm' and safety.state != 'armed' and not safety.missing(self.now):
+            safety.reset()
+            safety.give_back(self.now)
+            with contextlib.suppress(RefusedError):  # the arm may still move
+                safety.arm(self.now)
         elif kind in ('reset', 'disarm'):
-            getattr(guard, kind)()
+            getattr(safety, kind)()
         elif kind == 'taken':
-            guard.take_over()
+            safety.take_over()
         elif kind == 'given':
-            guard.give_back(self.now)
+            safety.give_back(self.now)
         elif kind == 'by hand' and self._is_quiet:
             self.arm = inside(self.limits, random.uniform(-0.3, 1.3, 2))
             self._seen.clear()
         elif kind in ('blind', 'seeing'):
             self.speaks = kind == 'seeing'
         elif kind in ('silent', 'told'):
-            guard.tell('' if kind == 'silent' else 'reach')
+            safety.set_instruction('' if kind == 'silent' else 'reach')
         elif kind == 'stall':
             self.now += random.uniform(0, 0.15)
         elif kind == 'sleep':
@@ -122,7 +122,7 @@ def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
         HAPPENED[kind] += stand.executor.is_moving(stand.now)
         stand.happen(kind, random)
         stand.turn()
-        state, said = stand.guard.state, len(stand.heard)
+        state, said = stand.safety.state, len(stand.heard)
         moved = stand.executor.is_moving(stand.now)
         stand.run(random.uniform(0, 0.3))
         new = stand.heard[said:]

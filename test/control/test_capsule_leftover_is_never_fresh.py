@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from stand import DT, Stand
 
-from embodied_kv.control.command import FRESH, PREVIOUS, Leftover
+from embodied_kv.control.command import FRESH, PREVIOUS, LeftoverActions
 
 RAMP = np.arange(8) / 10 + 0.1
 
@@ -36,7 +36,7 @@ def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stan
 def test_after_a_stop_nothing_is_left(stand):
     stand.offer(RAMP)
     stand.run(0.1)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.turn()
     assert stand.loop.leftover() is None
 
@@ -45,7 +45,7 @@ def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_i
     stand.offer(RAMP)
     stand.run(0.1)
     assert stand.loop.leftover() is not None
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.turn()
     assert stand.loop.leftover() is None
 
@@ -53,7 +53,7 @@ def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_i
 def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(stand):
     stand.by_hand(0.4, 0.4)
     stand.run(0.02)
-    left = Leftover(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
+    left = LeftoverActions(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
     stand.loop.resume(left, stamp=123)
     stand.turn()
     (_, command) = stand.commands[-1]
@@ -75,7 +75,7 @@ def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(sta
 
 
 def test_a_frame_that_was_under_way_takes_over_from_a_resumed_one(stand):
-    stand.loop.resume(Leftover(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
+    stand.loop.resume(LeftoverActions(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
     stand.run(0.05)
     stand.offer(np.full(8, 0.1), age=0.1)  # observed before
     stand.run(1.0)

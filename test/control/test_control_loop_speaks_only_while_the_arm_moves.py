@@ -145,7 +145,7 @@ def test_without_a_joint_state_nothing_moves():
 
 
 def test_when_joint_states_cease_the_arm_brakes_and_goes_on_when_they_come_back(stand):
-    stand.executor._follower._max_state_age = 0.1
+    stand.executor._tracking._max_state_age = 0.1
     stand.offer(np.arange(20) / 10)
     stand.run(0.3)
     stand.speaks = False
@@ -163,13 +163,13 @@ def test_when_joint_states_cease_the_arm_brakes_and_goes_on_when_they_come_back(
 
 
 def test_a_publisher_that_fails_does_not_end_the_loop(stand):
-    publish = stand.loop._outgoing._publish
+    publish = stand.loop._commands._publish
 
     def failing(command):
-        stand.loop._outgoing._publish = publish
+        stand.loop._commands._publish = publish
         raise RuntimeError('no network')
 
-    stand.loop._outgoing._publish = failing
+    stand.loop._commands._publish = failing
     stand.offer(RAMP)
     stand.run(0.1)
     assert 'no network' in str(stand.failures[0])

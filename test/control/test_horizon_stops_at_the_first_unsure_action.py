@@ -12,8 +12,8 @@ from embodied_kv.control.execution_horizon import (
     Static,
     Whole,
     confidence,
-    judged,
     parse,
+    with_execution_horizon,
 )
 from embodied_kv.types import ActionChunk
 
@@ -138,4 +138,4 @@ def test_updates_of_another_shape_are_refused(shape):
 def test_a_chunk_without_updates_is_refused():
     chunk = ActionChunk(np.zeros((4, 2)), 0.1, 0, 0.0, 0, 4, 0.0, 0.0)
     with pytest.raises(ValueError, match=r'updates of a chunk must be given \(got None\)'):
-        judged(chunk, Whole())
+        with_execution_horizon(chunk, Whole())

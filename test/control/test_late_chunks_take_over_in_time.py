@@ -6,7 +6,7 @@ from control_cases import chunk
 from stand import DT, PERIOD, Stand
 
 from embodied_kv.control import control_loop
-from embodied_kv.control.rtc import Delays, RealTimeChunking
+from embodied_kv.control.rtc import DelayEstimator, RealTimeChunking
 
 CHUNK, HORIZON = 10, 5
 ALLOWED = HORIZON * DT
@@ -21,7 +21,7 @@ class LateStand(Stand):
     """A camera of 10 Hz and an engine that takes `latency` s; it works on the newest frame."""
 
     def __init__(self, latency, *, rtc=True, **options):
-        chunking = RealTimeChunking(Delays(DT, CHUNK, ALLOWED), HORIZON)
+        chunking = RealTimeChunking(DelayEstimator(DT, CHUNK, ALLOWED), HORIZON)
         super().__init__(loop=dict(rtc=chunking if rtc else None), **options)
         self.latency, self.guides, self.began = latency, [], self.now
 
@@ -174,7 +174,7 @@ def test_an_arm_that_is_not_to_move_leaves_nothing_over(verb):
     if verb == 'hold':
         stand.loop.hold()
     else:
-        getattr(stand.guard, verb)(*(['a test'] if verb == 'stop' else []))
+        getattr(stand.safety, verb)(*(['a test'] if verb == 'stop' else []))
         assert stand.loop.guide(stand.now) is None
     stand.run(0.01)
     assert stand.loop.guide(stand.now) is None

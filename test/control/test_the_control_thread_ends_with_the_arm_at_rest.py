@@ -10,7 +10,7 @@ from control_cases import chunk, limits, make_executor
 
 from embodied_kv.control.command import FRESH, HOLD, STOP, Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 
 PERIOD = DT = 0.1
 
@@ -22,10 +22,10 @@ class Bench:
         self.commands, self.setpoints, self.failures = queue.Queue(), [], queue.Queue()
         self.place = np.zeros(2)
         executor = make_executor(limits(velocity=2.0, acceleration=10.0), stop_after=100)
-        self.guard = Guard(armed=True)
+        self.safety = SafetyStateMachine(armed=True)
         self.loop = ControlLoop(
             executor,
-            self.guard,
+            self.safety,
             PERIOD,
             measured=lambda: Measured(self.place, time.monotonic(), np.zeros(2)),
             publish=self.commands.put,
@@ -79,7 +79,7 @@ def test_who_never_said_anything_need_not_stop(bench):
 def test_a_stop_from_any_thread_is_seen_at_once_though_nothing_was_due(bench):
     bench.frame()
     bench.until(FRESH)
-    threading.Thread(target=bench.guard.stop, args=('a person',)).start()
+    threading.Thread(target=bench.safety.stop, args=('a person',)).start()
     assert bench.until(STOP).source == STOP
     bench.loop.hold()
     assert bench.until(HOLD).source == HOLD

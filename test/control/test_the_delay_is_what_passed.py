@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.rtc import Delays, passed
+from embodied_kv.control.rtc import DelayEstimator, passed
 
 DT, MOST, ALLOWED = 0.1, 10, 0.5
 
 
 def delays(*latencies):
-    known = Delays(DT, MOST, ALLOWED)
+    known = DelayEstimator(DT, MOST, ALLOWED)
     for latency in latencies:
         known.observe(latency)
     return known

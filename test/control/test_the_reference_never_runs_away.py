@@ -66,7 +66,7 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
     stand = stand_of(loop=dict(speed=lambda: stand.controller.scale))
     stand.controller.scale = 0.3
     act(stand, 1.0)
-    assert 0.02 < stand.arm[0] < 0.5 and stand.guard.state == 'armed'
+    assert 0.02 < stand.arm[0] < 0.5 and stand.safety.state == 'armed'
     speeds, _ = stand.rates()
     assert np.abs(speeds).max() <= 0.5 * VELOCITY
     stand.controller.scale = 1.0
@@ -95,7 +95,7 @@ def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, sha
     act_on(2.0)
     assert stand.arm[0] - before >= least * scale * speed * 2.0
     assert max(sent.times[-1] for sent in stand.sent()) <= stand.executor.max_open_loop + 1e-6
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     stand.controller.scale = 1.0
     act_on(0.5)
     speeds, _ = stand.rates()
@@ -116,7 +116,9 @@ def test_a_pause_that_no_driver_publishes_disarms_and_nothing_moves_after_it():
     assert np.abs(stand.speed).max() > 0.5
     stand.controller.scale = 0.0
     act(stand, 2.0)
-    assert stand.guard.state == 'disarmed' and 'does not follow' in stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed' and 'does not follow' in stand.safety.idle_reason(
+        stand.now
+    )
     place = stand.arm.copy()
     stand.controller.scale = 1.0
     act(stand, 1.0)
@@ -132,8 +134,8 @@ def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
     else:
         stand.controller.active = False
     act(stand, 1.0)
-    assert stand.guard.state == 'disarmed'
-    why = stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed'
+    why = stand.safety.idle_reason(stand.now)
     assert 'joint joint_' in why and f'{stand.arm[0]:.3f}' in why
     np.testing.assert_allclose(stand.sent()[-1].points[-1], stand.arm, atol=0.01)
     began, stand.follows, stand.controller.active = len(stand.path), True, True
@@ -147,8 +149,8 @@ def test_an_arm_that_is_pushed_off_its_way_is_held_where_it_is():
     stand.follows = False
     stand.arm = stand.arm + np.array([0.0, -0.5])
     stand.run(0.2)
-    assert stand.guard.state == 'disarmed'
-    assert 'joint joint_1 is at' in stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed'
+    assert 'joint joint_1 is at' in stand.safety.idle_reason(stand.now)
     np.testing.assert_allclose(stand.sent()[-1].points[-1], stand.arm)
 
 
@@ -164,7 +166,7 @@ def test_a_joint_without_a_tolerance_may_be_held_by_an_object():
 
     stand._control = control
     act(stand, 3.0)
-    assert stand.guard.state == 'armed' and stand.arm[1] == 0.0
+    assert stand.safety.state == 'armed' and stand.arm[1] == 0.0
     np.testing.assert_allclose(stand.arm[0], 1.5, atol=0.01)
 
 
@@ -217,18 +219,18 @@ def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
         stand.run(0.02)
         assert np.abs(stand.controller.positions - stand.arm).max() <= HARD
     stand.run(1.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     np.testing.assert_allclose(stand.controller.positions, stand.arm, atol=0.02)
 
 
 def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_too():
     stand = stand_of()
-    stand.guard.tell('go')
+    stand.safety.set_instruction('go')
     act(stand, 0.4)
     stand.follows = False
     stand.run(0.2)
     assert stand.executor.waits
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.run(0.1)
     assert not stand.executor.plan
 
@@ -243,7 +245,7 @@ def test_one_false_measurement_of_an_arm_at_rest_starts_no_motion():
     )
     assert 'a second measurement must confirm it' in taken.reason
     act(stand, 0.5, 0.3)
-    assert stand.guard.state == 'armed' and stand.arm[0] > 0.21
+    assert stand.safety.state == 'armed' and stand.arm[0] > 0.21
 
 
 def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement():
@@ -253,7 +255,7 @@ def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement(
     stand.by_hand(1.0, 1.0)
     stand.run(0.5)
     act(stand, 2.0, 1.2)
-    assert stand.guard.state == 'armed' and stand.arm[0] > 1.1
+    assert stand.safety.state == 'armed' and stand.arm[0] > 1.1
 
 
 def test_slow_chunks_confirm_a_position_too():
@@ -275,5 +277,5 @@ def test_an_explanation_that_fails_does_not_keep_the_arm_armed():
     act(stand, 0.4)
     stand.follows = False
     act(stand, 1.5)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert any('a fault of a test' in str(failure) for failure in stand.failures)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from control_cases import chunk, limits, make_executor, seen
 
-from embodied_kv.control.command import Leftover
+from embodied_kv.control.command import LeftoverActions
 
 DT = 0.1
 
@@ -20,7 +20,7 @@ def executor():
 
 def left(*values):
     """What was left of an earlier chunk."""
-    return Leftover(np.array(values).reshape(-1, 2), stamp=0, age=0.0, sequence=7, steps=10)
+    return LeftoverActions(np.array(values).reshape(-1, 2), stamp=0, age=0.0, sequence=7, steps=10)
 
 
 def test_nothing_is_commanded_before_anything_was_known():

@@ -220,5 +220,5 @@ def test_every_motion_is_feasible_whatever_happens(events):
 
 def to_come(executor, now):
     """The motion from now on, as it is."""
-    times, positions, velocities, _ = executor._course.after(now, 0.0)
+    times, positions, velocities, _ = executor._reference.after(now, 0.0)
     return Motion(times, positions, velocities)

@@ -216,7 +216,7 @@ def test_a_stop_waits_for_no_other_callback(robot, states):
     client = robot.node.create_client(Trigger, 'control/stop')
     assert client.wait_for_service(60.0)
     stopped = threading.Event()
-    robot.suite[1]._guard.watch(stopped.set)
+    robot.suite[1]._safety.watch(stopped.set)
     client.call_async(Trigger.Request())
     assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
 

@@ -9,8 +9,8 @@ import pytest
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.command import PREVIOUS, Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
 from embodied_kv.control.limits import Limits
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.types import ActionChunk
@@ -26,7 +26,7 @@ class Bench:
         limits = Limits('ab', [-9, -9], [9, 9], [5, 5], [50, 50], ['position'] * 2)
         self.loop = ControlLoop(
             TrajectoryExecutor(limits, DT, max_tracking_error=9.0),
-            Guard(armed=True),
+            SafetyStateMachine(armed=True),
             DT,
             measured=lambda: Measured(np.zeros(2), time.monotonic(), np.zeros(2)),
             publish=self.commands.append,

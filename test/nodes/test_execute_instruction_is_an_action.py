@@ -134,7 +134,7 @@ def test_a_goal_that_is_none_is_refused(client, goal):
 
 
 def test_yes_to_the_success_question_is_success(client, robot):
-    goals = robot.suite[1]._panel.goals
+    goals = robot.suite[1]._control_services.goals
     goal = client.send(success_question='Is it done?')
     robot.until(lambda: goals._asked is not None)
     said = robot.node.create_publisher(TextDelta, 'language/text', 10)  # as a trained policy would
@@ -154,7 +154,7 @@ def asked(robot):
     """A client and what answers the success question, of an arm that may stand for a second."""
     robot.up(*SUITE, instruction='', prompt_interval=1, standing_limit=1.0)
     robot.until(lambda: robot.suite[1]._joints.now() is not None)
-    goals = robot.suite[1]._panel.goals
+    goals = robot.suite[1]._control_services.goals
     publisher = robot.node.create_publisher(TextDelta, 'language/text', 10)
 
     answered = set()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from observation_suite import joints as publisher_of
 
-from embodied_kv.control.of_contract import limits_of
+from embodied_kv.control.limits_from_contract import limits_from_contract
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.robots.embodiment import Embodiment
@@ -46,7 +46,7 @@ class Arm(SuiteNode):
         return None
 
     def setup(self):
-        self.joints = MeasuredJoints(self, 0.5, limits_of(self.embodiment, ''))
+        self.joints = MeasuredJoints(self, 0.5, limits_from_contract(self.embodiment, ''))
 
 
 @pytest.fixture

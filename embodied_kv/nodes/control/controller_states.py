@@ -20,7 +20,11 @@ from rclpy.subscription import Subscription
 
 from embodied_kv.control.controller_reference import ControllerReference
 from embodied_kv.control.limits import LimitError, Limits
-from embodied_kv.control.of_contract import limits_of, linear_joints, tracking_errors
+from embodied_kv.control.limits_from_contract import (
+    limits_from_contract,
+    linear_joints,
+    tracking_errors,
+)
 from embodied_kv.control.tracking import tolerances
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -134,7 +138,7 @@ def _reference(state: Any, joints: Sequence[str]) -> list[float]:
 def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
     """Return the tolerances of the tracking, [axes]; inf where they are not known."""
     try:
-        limits = limits_of(robot, '') if limits is None else limits
+        limits = limits_from_contract(robot, '') if limits is None else limits
     except LimitError:
         return np.full(len(robot.axes), np.inf)
     return tolerances(limits, tracking_errors(robot), linear_joints(robot))

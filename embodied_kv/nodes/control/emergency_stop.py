@@ -14,7 +14,7 @@ from functools import reduce
 
 from rclpy.node import Node
 
-from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.control.safety_state_machine import STOPPED, SafetyStateMachine
 from embodied_kv.nodes.common import qos
 from embodied_kv.robots.contract import Estop
 
@@ -53,7 +53,7 @@ class EmergencyStops:
     Args:
         node: The node of the control services.
         estops: The inputs of the contract.
-        guard: Returns the safety state machine; None while the arm cannot move.
+        safety: Returns the safety state machine; None while the arm cannot move.
         now: Returns the moment (s).
 
     Raises:
@@ -64,10 +64,10 @@ class EmergencyStops:
         self,
         node: Node,
         estops: Sequence[Estop],
-        guard: Callable[[], Guard | None],
+        safety: Callable[[], SafetyStateMachine | None],
         now: Callable[[], float],
     ) -> None:
-        self._guard, self._now = guard, now
+        self._safety, self._now = safety, now
         self._inputs = [_Input(estop) for estop in estops]
         for one in self._inputs:
             kind = message_type(one.estop)
@@ -89,14 +89,14 @@ class EmergencyStops:
 
     def _look(self) -> None:
         """Stop an arm that may move; `problem` forbids to arm it."""
-        guard = self._guard()
-        if guard is None or guard.state == STOPPED:
+        safety = self._safety()
+        if safety is None or safety.state == STOPPED:
             return
         now = self._now()
         for one in self._inputs:
-            waits = one.value is UNKNOWN and not guard.is_armed
+            waits = one.value is UNKNOWN and not safety.is_armed
             if not waits and (problem := one.problem(now)):
-                guard.stop(problem)
+                safety.stop(problem)
                 return
 
 

@@ -1,6 +1,6 @@
 """The action `execute_instruction`: a goal is an instruction in force, until it is over.
 
-Knows the guard, the instruction topic, and what language says. Runs on the control panel's
+Knows the safety, the instruction topic, and what language says. Runs on the control panel's
 thread, and nothing of it waits: ROS executes an accepted goal once it is over, to say how it
 ended, so that its status is `accepted` until then.
 """
@@ -21,7 +21,7 @@ from std_msgs.msg import String
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.control.command import FRESH, Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import ARMED, Guard
+from embodied_kv.control.safety_state_machine import ARMED, SafetyStateMachine
 from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
@@ -38,7 +38,7 @@ ASK_EVERY = 1.0  # s between two questions whether it is done
 class Goal:
     """An instruction in force. code, why: of its end.
 
-    moment: when it was accepted, on the guard's clock. seconds, time_limit: real ones.
+    moment: when it was accepted, on the safety's clock. seconds, time_limit: real ones.
     """
 
     def __init__(self, handle: ServerGoalHandle, question: str, moment: float) -> None:
@@ -78,8 +78,8 @@ def key(handle: ServerGoalHandle) -> bytes:
 class InstructionServer:
     """Serves `execute_instruction` until `close`, one goal at a time.
 
-    node: whose executor runs it. guard: says who may move the arm; None while nobody may.
-    language: what the contract says that the policy says. now: the guard's clock, s. stands: for
+    node: whose executor runs it. safety: says who may move the arm; None while nobody may.
+    language: what the contract says that the policy says. now: the safety's clock, s. stands: for
     how long the arm has stood still, s. standing_limit: how long it may while the policy answers
     that the instruction is not done, s; 0: without limit.
     """
@@ -87,13 +87,13 @@ class InstructionServer:
     def __init__(
         self,
         node: Node,
-        guard: Callable[[], Guard | None],
+        safety: Callable[[], SafetyStateMachine | None],
         language: Language,
         now: Callable[[], float],
         stands: Callable[[], float],
         standing_limit: float,
     ) -> None:
-        self._node, self._guard, self._language, self._now = node, guard, language, now
+        self._node, self._safety, self._language, self._now = node, safety, language, now
         self._stands, self._standing_limit = stands, standing_limit
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
@@ -160,16 +160,16 @@ class InstructionServer:
         return GoalResponse.ACCEPT
 
     def _refusal(self, request: ExecuteInstruction.Goal) -> str:
-        guard = self._guard()
+        safety = self._safety()
         if not request.instruction.strip():
             return 'its instruction is empty'
         if not 0 <= request.time_limit < math.inf:
             return f'its time_limit is {request.time_limit} s'
         if request.success_question and not self._language.questions:
             return 'it has a success_question, but by its contract this policy answers none'
-        if guard is None:
+        if safety is None:
             return 'the action node is not active'
-        return '' if guard.state == ARMED else guard.why_not(self._now())
+        return '' if safety.state == ARMED else safety.idle_reason(self._now())
 
     def _begin(self, handle: ServerGoalHandle) -> None:
         self._end(ErrorCode.PREEMPTED, 'another goal takes its place', stands=False)
@@ -208,8 +208,8 @@ class InstructionServer:
         )
 
     def _stand(self) -> None:
-        if (guard := self._guard()) is not None:
-            guard.tell('')
+        if (safety := self._safety()) is not None:
+            safety.set_instruction('')
         self._tell('')
 
     def _tell(self, instruction: str) -> None:
@@ -220,15 +220,15 @@ class InstructionServer:
         goal = self._goal
         if goal is None:
             return
-        guard = self._guard()
+        safety = self._safety()
         if self._loop is not None:
             goal.misses = self._missed() - goal.missed
         if goal.handle.is_cancel_requested:
             self._end(ErrorCode.CANCELED, 'cancelled')
-        elif guard is None:
+        elif safety is None:
             self._end(ErrorCode.NOT_ACTIVE, 'the action node is not active any more')
-        elif guard.state != ARMED:
-            self._end(ErrorCode.STOPPED, f'the arm does not move: {guard.hindrance}')
+        elif safety.state != ARMED:
+            self._end(ErrorCode.STOPPED, f'the arm does not move: {safety.blocked_by}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
             self._end(ErrorCode.TIMEOUT, 'the time limit is over')
         elif self._is_stuck(goal):

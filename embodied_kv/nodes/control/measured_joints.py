@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_kv.control.command import Measured
 from embodied_kv.control.limits import Limits
-from embodied_kv.control.of_contract import linear_joints
+from embodied_kv.control.limits_from_contract import linear_joints
 from embodied_kv.control.plausibility import bounds_of
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock

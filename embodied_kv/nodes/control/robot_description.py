@@ -19,9 +19,13 @@ from xml.etree import ElementTree
 
 from std_msgs.msg import String
 
-from embodied_kv.control.guard import Guard
 from embodied_kv.control.limits import LimitError, linear_in_urdf
-from embodied_kv.control.of_contract import confine_of, limits_of, linear_joints
+from embodied_kv.control.limits_from_contract import (
+    confine_from_contract,
+    limits_from_contract,
+    linear_joints,
+)
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.robots.embodiment import Embodiment
@@ -42,7 +46,7 @@ class RobotDescription:
     Args:
         node: The node, which is being configured.
         parameter: Value of its parameter robot_description; '' to read the topic.
-        guard: The safety state machine, which is disarmed by a description that disagrees.
+        safety: The safety state machine, which is disarmed by a description that disagrees.
         wanted: Whether something else than the contract needs a URDF, as `tool_frame` does.
 
     Raises:
@@ -51,12 +55,12 @@ class RobotDescription:
     """
 
     def __init__(
-        self, node: SuiteNode, parameter: str, guard: Guard, wanted: bool = False
+        self, node: SuiteNode, parameter: str, safety: SafetyStateMachine, wanted: bool = False
     ) -> None:
         self.text, self._problem = parameter, ''
         if parameter:
             return
-        self._node, self._guard, self._robot = node, guard, node.embodiment
+        self._node, self._safety, self._robot = node, safety, node.embodiment
         self._subscription = node.subscribe(
             String, TOPIC, self._hear, qos.heard(qos.STATUS, PUBLISHERS), always=True
         )
@@ -123,14 +127,14 @@ class RobotDescription:
             LINE,
         )
         self._node.log_error(TOPIC, self._problem)
-        if self._guard.is_armed:
-            self._guard.disarm('robot_description changed')
+        if self._safety.is_armed:
+            self._safety.disarm('robot_description changed')
 
 
 def _needed(robot: Embodiment) -> str:
     """Return why the contract needs a URDF; '' if it does not."""
     try:
-        confine_of(robot, '', limits_of(robot, ''))
+        confine_from_contract(robot, '', limits_from_contract(robot, ''))
     except LimitError as error:
         return str(error)
     return ''
@@ -144,7 +148,7 @@ def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
     """
     if urdf is not None:
         linear_in_urdf(urdf)  # refuses an empty one, too
-    limits = limits_of(robot, urdf or '')
+    limits = limits_from_contract(robot, urdf or '')
     columns = {
         'lower limit': limits.lower,
         'upper limit': limits.upper,

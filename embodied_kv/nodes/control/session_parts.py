@@ -14,7 +14,7 @@ import torch
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.control.command import Leftover
+from embodied_kv.control.command import LeftoverActions
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.errors import ErrorCode
 
@@ -117,7 +117,7 @@ class ActionPart:
         if not frozen.tensors:
             return
         now, facts = self._now(), frozen.facts
-        leftover = Leftover(
+        leftover = LeftoverActions(
             frozen.tensors['values'].cpu().numpy().astype(np.float64),
             facts['stamp'],
             max(0.0, (now - facts['stamp']) / 1e9),

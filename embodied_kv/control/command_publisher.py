@@ -20,7 +20,7 @@ from embodied_kv.control.command import (
     PREVIOUS,
     STOP,
     Command,
-    Leftover,
+    LeftoverActions,
     Measured,
     Setpoint,
     TakeOver,
@@ -40,7 +40,7 @@ OF_CHUNK = ('values', 'stamp', 'execution_horizon', 'confidence')
 Fields = dict[str, Any]  # of a Command, by name
 
 
-class Outgoing:
+class CommandPublisher:
     """Sends commands and set-points.
 
     Args:
@@ -91,7 +91,9 @@ class Outgoing:
             now,
         )
 
-    def resumed(self, leftover: Leftover, actions: np.ndarray, stamp: int, now: float) -> None:
+    def resumed(
+        self, leftover: LeftoverActions, actions: np.ndarray, stamp: int, now: float
+    ) -> None:
         """Send what was left of an earlier chunk and has begun."""
         fields: Fields = dict(values=actions, execution_horizon=len(actions), stamp=stamp)
         fields |= dict(sequence=leftover.sequence, steps=leftover.steps)

@@ -17,7 +17,13 @@ from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STATES, STOPPED, TAKEN_OVER, Guard, NotNow
+from embodied_kv.control.safety_state_machine import (
+    STATES,
+    STOPPED,
+    TAKEN_OVER,
+    RefusedError,
+    SafetyStateMachine,
+)
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.emergency_stop import EmergencyStops
@@ -32,7 +38,7 @@ INACTIVE = 'the action node is not active'
 CONFIRM = 0.25  # s in which the control loop obeys what a service decided
 
 
-class HumanShare:
+class OperatorShare:
     """The share of the time since it was made in which an operator moved the arm."""
 
     def __init__(self) -> None:
@@ -47,12 +53,12 @@ class HumanShare:
         return self._human / (now - self._began) if now > self._began else 0.0
 
 
-class ControlPanel:
+class ControlServices:
     """Serves until `close`. `goals` serves the action `execute_instruction`.
 
     Args:
         node: The action node; the services have its namespace and context.
-        guard: The safety state machine, which also serves while the node is not active.
+        safety: The safety state machine, which also serves while the node is not active.
         shadow: Whether nothing is commanded, in any state.
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
@@ -66,7 +72,7 @@ class ControlPanel:
     def __init__(
         self,
         node: Node,
-        guard: Guard,
+        safety: SafetyStateMachine,
         shadow: bool,
         contract: Contract,
         now: Callable[[], float],
@@ -75,11 +81,11 @@ class ControlPanel:
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
-        self._guard = guard
+        self._safety = safety
         self._loop: ControlLoop | None = None  # while the node is active
-        self._stops = guard.stops  # that were seen
+        self._stops = safety.stops  # that were seen
         self._lock = threading.Lock()
-        self._share = HumanShare()
+        self._share = OperatorShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
         for kind, name, answer, inactive in (  # whether it serves while the node is not active
             (SetBool, 'arm', self._arm, False),
@@ -89,10 +95,10 @@ class ControlPanel:
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer, inactive))
         self.goals = InstructionServer(
-            self.node, self._active_guard, contract.language, now, stands, standing_limit
+            self.node, self._active_safety, contract.language, now, stands, standing_limit
         )
         try:
-            self.estops = EmergencyStops(self.node, contract.estop, self._active_guard, now)
+            self.estops = EmergencyStops(self.node, contract.estop, self._active_safety, now)
         except ValueError:
             self.goals.close()
             self.node.destroy_node()
@@ -109,16 +115,16 @@ class ControlPanel:
     def watch(self, loop: ControlLoop | None) -> None:
         """Serve this control loop from now on; None while the node is not active."""
         with self._lock:
-            self._loop, self._share = loop, HumanShare()
+            self._loop, self._share = loop, OperatorShare()
         self.goals.watch(loop)
         self.tell()
 
-    def _active_guard(self) -> Guard | None:
-        return self._guard if self._loop is not None else None
+    def _active_safety(self) -> SafetyStateMachine | None:
+        return self._safety if self._loop is not None else None
 
     def tell(self) -> None:
         """Publish the state; a stop clears the instruction too. From any thread."""
-        stops = self._guard.stops
+        stops = self._safety.stops
         if stops != self._stops:
             self._stops = stops
             self.goals.clear()
@@ -139,16 +145,16 @@ class ControlPanel:
 
     def message(self) -> ControlState:
         """Return the state, with the reason for which nothing is commanded."""
-        guard = self._guard
+        safety = self._safety
         with self._lock:
             active = self._loop is not None
-            share = self._share.at(active and guard.state == TAKEN_OVER)
+            share = self._share.at(active and safety.state == TAKEN_OVER)
         message = ControlState(shadow=self._shadow, human_share=share)
         message.header.stamp = self.node.get_clock().now().to_msg()
-        message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
-        reason = guard.why_not(self._now()) if active else INACTIVE
-        if not active and guard.state == STOPPED:
-            reason = f'{INACTIVE}; {guard.hindrance}'
+        message.state = STATES.index(safety.state)  # numbered as in ControlState.msg
+        reason = safety.idle_reason(self._now()) if active else INACTIVE
+        if not active and safety.state == STOPPED:
+            reason = f'{INACTIVE}; {safety.blocked_by}'
         message.reason = shown(reason, LINE)
         return message
 
@@ -166,56 +172,58 @@ class ControlPanel:
 
     # ------------------------------------------------------------------ services
 
-    def _arm(self, guard: Guard, wanted: bool) -> str:
+    def _arm(self, safety: SafetyStateMachine, wanted: bool) -> str:
         if not wanted:
-            guard.disarm()
+            safety.disarm()
             return f'disarmed; {self._braking()}'
-        guard.arm(self._now())
+        safety.arm(self._now())
         if self._shadow:
             return 'armed in shadow mode: chunks are shown, nothing is commanded'
-        if guard.is_meant_to_move:
+        if safety.is_meant_to_move:
             return 'armed: the policy moves the arm'
         return 'armed: the policy moves the arm once it is told what to do'
 
-    def _stop(self, guard: Guard, _: object) -> str:
-        guard.stop('a client of control/stop')
+    def _stop(self, safety: SafetyStateMachine, _: object) -> str:
+        safety.stop('a client of control/stop')
         if self._loop is None:
             self.tell()
             return f'stopped; {INACTIVE} and commands nothing'
         return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
 
     def _braking(self) -> str:
-        """Return what the control loop did to obey. Raises NotNow if it did not answer."""
+        """Return what the control loop did to obey. Raises RefusedError if it did not answer."""
         loop = self._loop
         left = loop.confirm(CONFIRM) if loop is not None else None
         if left is None:
-            raise NotNow(
+            raise RefusedError(
                 f'the decision is latched, but the control loop did not confirm it within '
                 f'{CONFIRM:g} s: use the emergency stop'
             )
         return f'braking, at rest in {left:.2f} s' if left > 0 else 'at rest'
 
-    def _reset(self, guard: Guard, _: object) -> str:
-        guard.reset()
+    def _reset(self, safety: SafetyStateMachine, _: object) -> str:
+        safety.reset()
         if self._loop is None:
             self.tell()
         return 'reset; to continue call control/arm'
 
-    def _take_over(self, guard: Guard, wanted: bool) -> str:
+    def _take_over(self, safety: SafetyStateMachine, wanted: bool) -> str:
         if wanted:
-            guard.take_over()
+            safety.take_over()
             return f'taken over; {self._braking()}; then nothing is commanded'
-        guard.give_back(self._now())
+        safety.give_back(self._now())
         return 'given back; the next motion starts at the measured position'
 
-    def _answering(self, answer: Callable[[Guard, bool], str], inactive: bool) -> Callable:
+    def _answering(
+        self, answer: Callable[[SafetyStateMachine, bool], str], inactive: bool
+    ) -> Callable:
         def answered(request: object, response: object) -> object:
             try:
                 if self._loop is None and not inactive:
-                    raise NotNow(f'{INACTIVE}: activate it first')
-                response.message = answer(self._guard, getattr(request, 'data', True))
+                    raise RefusedError(f'{INACTIVE}: activate it first')
+                response.message = answer(self._safety, getattr(request, 'data', True))
                 response.success = True
-            except NotNow as error:
+            except RefusedError as error:
                 response.success, response.message = False, shown(reason(error), LINE)
             return response
 
