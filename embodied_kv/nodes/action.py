@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from std_msgs.msg import String
 
-from embodied_kv.control import execution_horizon, realtime
-from embodied_kv.control.command import PREVIOUS, Command
+from embodied_kv.control import execution_horizon
+from embodied_kv.control.command import FRESH, PREVIOUS, STOP, Command
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.limits_from_contract import (
     confine_from_contract,
@@ -21,8 +21,8 @@ from embodied_kv.control.limits_from_contract import (
 )
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.safety_state_machine import STOPPED, RefusedError, SafetyStateMachine
-from embodied_kv.control.stillness import StandstillTimer
-from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
+from embodied_kv.control.tracking import StandstillTimer
+from embodied_kv.control.trajectory_executor import CLAMPED, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -32,11 +32,11 @@ from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.chunk_path import ChunkPath
 from embodied_kv.nodes.control.control_services import ControlServices
+from embodied_kv.nodes.control.controller_states import SpeedScaling
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.robot_description import RobotDescription
 from embodied_kv.nodes.control.session_parts import ActionPart
-from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.session.participant import Participant
@@ -387,12 +387,7 @@ class Action(SuiteNode, Participant):
         return self._joints.clocks_agree() and self._speed.share() > 0.5
 
     def _prepare(self) -> None:
-        p = self._params
-        self._outcome = realtime.apply(
-            lock_memory=p.lock_memory,
-            cpu_affinity=p.cpu_affinity,
-            thread_priority=p.thread_priority,
-        )
+        self._outcome = self._params.apply_real_time()
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 

@@ -119,7 +119,7 @@ class Stand:
                 recent = (position - last[0]) / (TICK * (len(last) - 1 or np.nan))
                 self._measured = Measured(position, moment, velocity, recent)
                 self.measured.append((moment, position))
-            if self.loop._stirred or self.now >= self._due:
+            if self.loop._changed or self.now >= self._due:
                 self.turn()
             self._control()
 

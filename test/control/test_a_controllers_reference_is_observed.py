@@ -206,7 +206,7 @@ def test_a_clock_that_is_set_back_is_survived():
 def test_the_reference_explains_why_an_arm_does_not_follow():
     stand = Observed()
     explained = []
-    stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
+    stand.loop._report_failure = lambda error: explained.append(stand.reference.explanation())
     stand.rejects = True
     stand.act(1.5, 3.0)
     assert stand.safety.state == 'disarmed'
@@ -216,7 +216,7 @@ def test_the_reference_explains_why_an_arm_does_not_follow():
 def test_the_reference_of_a_slow_controller_explains_nothing():
     stand = Observed(controller=dict(replacement=False))
     explained = []
-    stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
+    stand.loop._report_failure = lambda error: explained.append(stand.reference.explanation())
     stand.controller.scale = 0.1  # as by a speed slider that no driver publishes
     stand.act(3.0, 3.0)
     assert stand.safety.state == 'disarmed'

@@ -111,7 +111,7 @@ def test_the_motion_that_runs_goes_on_where_the_next_may_not_begin():
     [
         (dict(tip='tool'), 'has no link tool'),
         (dict(fixed={'knee': 0.0}), 'has no joint knee'),
-        (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'is no box'),
+        (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'must be a box'),
         (dict(robot_description='<robot'), 'is no XML'),
         (dict(robot_description='<robot name="x"><link/></robot>'), 'has no link tip'),
     ],

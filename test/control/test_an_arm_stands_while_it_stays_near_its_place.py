@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.stillness import NEAR, StandstillTimer
+from embodied_kv.control.tracking import NEAR, StandstillTimer
 
 VELOCITY = np.array([2.0, 0.5])
 NEAREST = NEAR * VELOCITY

@@ -131,7 +131,7 @@ def test_a_chunk_that_is_not_finite_is_refused_and_the_motion_goes_on(stand, val
     stand.run(0.1)
     stand.offer(RAMP * value)
     stand.run(0.1)
-    assert 'is not finite' in str(stand.failures[0])
+    assert 'must be finite' in str(stand.failures[0])
     assert stand.executor.is_moving(stand.now) and stand.sources()[-1] == PREVIOUS
 
 

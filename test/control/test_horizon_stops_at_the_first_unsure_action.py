@@ -100,7 +100,7 @@ def test_what_confidence_means():
 def test_a_rule_of_ones_own_is_kept_within_the_chunk():
     assert Custom(lambda u: 99)(np.zeros((4, 10))) == 10
     assert Custom(lambda u: -1)(np.zeros((4, 10))) == 1
-    with pytest.raises(TypeError, match='must return a whole number .got 2.5'):
+    with pytest.raises(TypeError, match='must return an integer .got 2.5'):
         Custom(lambda u: 2.5)(np.zeros((4, 10)))
 
 
@@ -114,14 +114,14 @@ def test_a_parameter_names_a_policy():
 @pytest.mark.parametrize(
     ('text', 'message'),
     [
-        ('', 'write whole, static:H, confidence:T:H_MIN'),
-        ('static', 'write whole, static:H'),
-        ('os.system', 'write whole, static:H'),
-        ('static:0', 'a static horizon must be a whole number of actions from 1'),
+        ('', 'must be whole, static:H or confidence:T:H_MIN'),
+        ('static', 'must be whole, static:H'),
+        ('os.system', 'must be whole, static:H'),
+        ('static:0', 'H must be an integer >= 1'),
         ('static:2.5', "'static:2.5': invalid literal"),
-        ('confidence:nan:3', 'threshold nan is not in'),
-        ('confidence:0.2:0', 'the least horizon must be a whole number of actions from 1'),
-        ('confidence:0.2', 'write whole, static:H'),
+        ('confidence:nan:3', 'threshold must be finite'),
+        ('confidence:0.2:0', 'minimum must be an integer >= 1'),
+        ('confidence:0.2', 'must be whole, static:H'),
     ],
 )
 def test_a_text_that_names_none_is_refused(text, message):
@@ -131,7 +131,7 @@ def test_a_text_that_names_none_is_refused(text, message):
 
 @pytest.mark.parametrize('shape', [(4,), (0, 5), (4, 0), (2, 3, 4)])
 def test_updates_of_another_shape_are_refused(shape):
-    with pytest.raises(ValueError, match=r'they must be \[steps, chunk size\]'):
+    with pytest.raises(ValueError, match=r'updates must be \[steps, chunk size\]'):
         Static(5)(np.zeros(shape))
 
 

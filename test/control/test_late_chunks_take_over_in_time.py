@@ -214,7 +214,7 @@ def test_a_clock_that_jumps_leaves_the_delay_within_the_chunk(observed):
 
 
 def test_a_chunk_that_was_just_offered_is_what_the_next_one_goes_on_from(monkeypatch):
-    monkeypatch.setattr(control_loop, 'SETTLE', 60.0)  # a busy machine starts the thread late
+    monkeypatch.setattr(control_loop, 'SETTLE_TIME', 60.0)  # a busy machine starts the thread late
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     stand.speaks = False

@@ -33,7 +33,7 @@ def test_whatever_a_clock_says_the_delay_is_within_the_chunk(seconds):
 
 @pytest.mark.parametrize('seconds, dt', [(math.nan, DT), (0.1, 0.0), (0.1, math.nan)])
 def test_what_is_no_time_is_refused(seconds, dt):
-    with pytest.raises(ValueError, match='must be numbers'):
+    with pytest.raises(ValueError, match='must be a number'):
         passed(seconds, dt, MOST)
 
 

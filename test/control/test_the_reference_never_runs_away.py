@@ -180,7 +180,7 @@ def test_a_velocity_joint_that_does_not_move_as_told_is_reported():
         reason = executor.look(now, seen(now, *arm))
         now += 0.02
         arm = arm + np.array([0.5, 0.0]) * 0.02  # the second joint is blocked
-    assert 'joint joint_1 is at 0.000 and does not move as it is told to' in reason
+    assert 'joint joint_1 is at 0.000 and does not move as commanded' in reason
     assert now < 1.0
 
 

@@ -18,7 +18,7 @@ from remote_suite import (
 )
 from std_msgs.msg import String
 
-from embodied_kv.control.trajectory_executor import STOP
+from embodied_kv.control.command import STOP
 from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.remote import server_link

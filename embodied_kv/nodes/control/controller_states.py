@@ -9,7 +9,8 @@ Without the package control_msgs nothing is read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.subscription import Subscription
+from std_msgs.msg import Float64
 
 from embodied_kv.control.controller_reference import ControllerReference
 from embodied_kv.control.limits import LimitError, Limits
@@ -36,6 +38,8 @@ from embodied_kv.robots.outputs import Output
 
 COMMANDS = {TRAJECTORY: 'joint_trajectory', FOLLOW_TRAJECTORY: 'follow_joint_trajectory'}
 STATE = 'controller_state'
+SPEED_SCALING = 'speed_scaling_state_broadcaster/speed_scaling'  # percent
+MAX_SPEED_AGE = 1.0  # s for which a speed scaling counts
 EVERY = 0.2  # s between two polls while the arm stands
 MISSING = (
     'controller_state of the trajectory controllers is not read, because control_msgs is not '
@@ -142,3 +146,30 @@ def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
     except LimitError:
         return np.full(len(robot.axes), np.inf)
     return tolerances(limits, tracking_errors(robot), linear_joints(robot))
+
+
+class SpeedScaling:
+    """Speed scaling of the trajectory controllers, as the driver of a UR publishes it.
+
+    A scaled trajectory controller executes a trajectory more slowly than it was sent, and the
+    reference trajectory of the control loop runs equally slowly. The subscription lasts until the
+    cleanup of the node.
+
+    Args:
+        node: The action node.
+        now: Returns the moment (s).
+    """
+
+    def __init__(self, node: SuiteNode, now: Callable[[], float]) -> None:
+        self._now = now
+        self._share, self._arrived = 1.0, -math.inf
+        node.subscribe(Float64, SPEED_SCALING, self._hear, qos.SENSOR, always=True)
+
+    def share(self) -> float:
+        """Return the speed scaling, 0 to 1; 1 where no driver publishes one."""
+        return self._share if 0.0 <= self._now() - self._arrived <= MAX_SPEED_AGE else 1.0
+
+    def _hear(self, message: Float64) -> None:
+        if math.isfinite(message.data):
+            self._share = min(max(message.data / 100.0, 0.0), 1.0)
+            self._arrived = self._now()

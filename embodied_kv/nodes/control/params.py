@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from embodied_kv.control import execution_horizon
 from embodied_kv.nodes.common.parameters import param
+
+MCL_CURRENT, MCL_FUTURE = 1, 2  # of mlockall on Linux
 
 
 def _horizon(text: str) -> None:
@@ -82,3 +87,40 @@ class ActionParams:
     thread_priority: int = param(
         0, 'SCHED_FIFO priority of the control loop; 0 for usual scheduling', range=(0, 99)
     )
+
+    def apply_real_time(self) -> dict[str, str]:
+        """Apply the last three parameters and return the outcome of each by its name.
+
+        The memory lock concerns the process, the others the calling thread. The suite works
+        without them: a request that the operating system refuses is only reported.
+        """
+        outcome = {'lock_memory': 'off', 'cpu_affinity': 'any', 'thread_priority': 'usual'}
+        if self.lock_memory:
+            outcome['lock_memory'] = _lock_memory()
+        if self.cpu_affinity >= 0:
+            outcome['cpu_affinity'] = _try(
+                f'core {self.cpu_affinity}',
+                lambda: os.sched_setaffinity(0, {self.cpu_affinity}),
+            )
+        if self.thread_priority > 0:
+            fifo = os.sched_param(self.thread_priority)
+            outcome['thread_priority'] = _try(
+                f'SCHED_FIFO {self.thread_priority}',
+                lambda: os.sched_setscheduler(0, os.SCHED_FIFO, fifo),
+            )
+        return outcome
+
+
+def _lock_memory() -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mlockall(MCL_CURRENT | MCL_FUTURE) == 0:
+        return 'locked'
+    return f'refused: {os.strerror(ctypes.get_errno())}'
+
+
+def _try(done: str, request: Callable[[], None]) -> str:
+    try:
+        request()
+        return done
+    except OSError as error:
+        return f'refused: {error.strerror}'
