@@ -1,7 +1,7 @@
 """Decide which velocity set-points reach the controllers, and when the controllers receive zeros.
 
 A controller that takes velocities keeps its last value, so that silence is not safe for it. The
-command watchdog runs in a process of its own between the action node and these controllers: it
+command watchdog runs in a separate process between the action node and these controllers: it
 forwards set-points and replaces missing ones by zeros. Here are its rules, without ROS.
 
 Times are ns of CLOCK_MONOTONIC, which all processes of one machine share.

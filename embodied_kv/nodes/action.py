@@ -1,4 +1,4 @@
-"""The action node: from a handle's row to commands, on deadlines that do not wait."""
+"""The action node: it denoises chunks from KV rows and moves the arm by its control loop."""
 
 from __future__ import annotations
 
@@ -42,18 +42,22 @@ from embodied_kv.nodes.perception import Perception
 from embodied_kv.session.participant import Participant
 from embodied_kv.types import ActionChunk, Guide
 
-LOOK_EVERY = 0.5  # s between two looks for other publishers of commands
+CHECK_PERIOD = 0.5  # s between two checks for other publishers of commands
 RESPAWNED = (
-    'parameter armed is without effect, because the process before this one ended without being '
-    'asked to, or while the arm was stopped: call control/arm'
+    'parameter armed is ignored, because the previous process ended unexpectedly or while the arm '
+    'was stopped; call control/arm'
 )
 
 
 @dataclass(eq=False)
 class _Frame:
-    """One that is denoised: its row, when it was observed, and who executes its chunk.
+    """A frame that is being denoised.
 
-    guide: what the chunk goes on from.
+    Args:
+        lease: The lease of its row.
+        observed: Moment (s) of its observation.
+        control: The control loop that executes its chunk.
+        guide: The action prefix that the chunk continues.
     """
 
     lease: Lease
@@ -63,18 +67,17 @@ class _Frame:
 
 
 class Action(SuiteNode, Participant):
-    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
+    """Lifecycle node that denoises leased rows, moves the arm and publishes `action_chunk`.
 
-    own: the dataclasses of further parameters, of a subclass.
+    Args:
+        own: Dataclasses of further parameters of a subclass.
     """
 
     def __init__(self, *own: type, **arguments: object) -> None:
         super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._safety = (
-            SafetyStateMachine()
-        )  # for the lifetime of the process: a stop outlives every transition
+        self._safety = SafetyStateMachine()  # one per process: a stop outlives transitions
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
@@ -94,7 +97,7 @@ class Action(SuiteNode, Participant):
         self._release.callback(participants.leave, self)
 
     def _setup_commands(self, params: ActionParams) -> None:
-        """What the control loop needs. Raises ValueError that says what does not fit."""
+        """Set up everything that the control loop needs. Raises ValueError."""
         self._params, contract = params, self.embodiment.contract
         self._world = WorldClock(self.get_clock())
         self._urdf = RobotDescription(
@@ -115,7 +118,7 @@ class Action(SuiteNode, Participant):
         )
         self._single = SinglePublishers(self, 'stop all nodes but one, or move them')
         watched = ['action_chunk', *self._outputs.topics]
-        self.every(LOOK_EVERY, lambda: self._single.look(watched))
+        self.every(CHECK_PERIOD, lambda: self._single.look(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String,
@@ -139,7 +142,7 @@ class Action(SuiteNode, Participant):
         self._path = ChunkPath(self, tool, self.description) if tool else None
 
     def _stands(self) -> float:
-        """Return for how long (s) the arm has stood still. On the panel's thread."""
+        """Return for how long (s) the arm has stood still. Thread of the control services."""
         measured = self._joints.now()
         positions = None if measured is None else measured.position
         return self._stillness.seconds(positions, time.monotonic())
@@ -186,7 +189,7 @@ class Action(SuiteNode, Participant):
         self.host.frames(self.robot).listen(self._on_handle, first=True)
 
     def _register(self) -> None:
-        """The rest of the chunk goes into capsules, and comes out of them."""
+        """Register the leftover actions as a part of capsules."""
         self._part = ActionPart(
             self._control,
             lambda: self.get_clock().now().nanoseconds,
@@ -245,13 +248,13 @@ class Action(SuiteNode, Participant):
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
-        """How chunks go on from one another; None where they take over by time alone."""
+        """Return the configuration of real-time chunking; None if it is off."""
         engine = self.host.engine
         return RealTimeChunking.of(engine.config, self.host.model, engine.budget.allowed)
 
     @property
     def _by_execution(self) -> bool:
-        """Whether the next chunk is made at the end of an execution, not once a period."""
+        """Whether the next chunk is due at the end of an execution, not once per period."""
         return False
 
     def brake(self) -> None:
@@ -268,7 +271,7 @@ class Action(SuiteNode, Participant):
                 work.cancel()
 
     def _stop_control(self) -> None:
-        """Brake the arm first, at once, whatever is still computed."""
+        """Brake the arm at once, before any computation ends."""
         self._control.stop()
         self._outputs.zero()
         self._safety.end()
@@ -279,11 +282,11 @@ class Action(SuiteNode, Participant):
     def _rewind(self) -> None:
         if self.active and self._world.now() < self._latest:
             self._latest = self._world.now()
-            self._begin_anew()
+            self._restart_control()
 
-    def _begin_anew(self) -> None:
-        """Start control again: the clock was set back, as by a simulation that began again."""
-        self.log_info('clock', 'the clock was set back: what ran is dropped')
+    def _restart_control(self) -> None:
+        """Start control again, because the clock was set back, as by a restarted simulation."""
+        self.log_info('clock', 'clock was set back; motions and chunks are dropped')
         armed = self._safety.is_armed
         self._control.abandon()
         self._joints.restart()
@@ -292,11 +295,11 @@ class Action(SuiteNode, Participant):
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
-        """A chunk was not executed; of an arm that is to stand, `control/state` says why."""
+        """Log a refused chunk; for an arm that must stand, `control/state` has the reason."""
         if self._safety.is_meant_to_move or not isinstance(error, RefusedError):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
-    # ------------------------------------------------------------------ for the session
+    # ------------------------------------------------------------------ session
 
     def on_instruction(self, instruction: str) -> None:
         self._safety.set_instruction(instruction)
@@ -319,7 +322,9 @@ class Action(SuiteNode, Participant):
         if self._work is not None:
             self._work.cancel()  # only the newest counts
         now, control = self._world.now(), self._control
-        if now < self._latest:  # no frame is used until control, the node thread's, starts again
+        if (
+            now < self._latest
+        ):  # clock was set back: skip frames until the node thread restarts control
             lease.release()
             self.submit(self._surviving(self._rewind))
             return
@@ -334,7 +339,7 @@ class Action(SuiteNode, Participant):
         self._work.add_done_callback(lambda work: self._on_chunk(work, frame))
 
     def _guide(self, frame: _Frame) -> Guide | None:
-        """What the chunk goes on from that is begun now, in the policy's units."""
+        """Return the action prefix of a chunk that is started now, in the policy's units."""
         frame.guide = guide = frame.control.guide(frame.observed)
         return guide and replace(guide, actions=self.embodiment.actions.policy(guide.actions))
 
@@ -344,19 +349,19 @@ class Action(SuiteNode, Participant):
             chunk = work.result()
         except CancelledError:
             return
-        except Exception as error:  # of the engine, whatever it is: the next frame is another try
+        except Exception as error:  # any error of the engine: the next frame tries again
             self.warn_throttled('denoise', f'denoising failed: {error!r}')
             return
         if chunk is None:
             self._too_late += 1
         else:
-            control = frame.control  # one that was replaced since then executes nothing any more
+            control = frame.control  # a control loop that was replaced executes nothing
             deadline = frame.observed + control.allowed
             if not self._is_refused(chunk, control):
                 control.offer(self._judged(chunk, deadline), guide=frame.guide)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
-        """Whether most values of a chunk are far outside the clamps of the contract."""
+        """Refuse a chunk with most values far outside the clamps of the contract."""
         share = self.embodiment.actions.outside(chunk.values)
         if share > CLAMPED:
             control.refuse(
@@ -366,23 +371,23 @@ class Action(SuiteNode, Participant):
         return share > CLAMPED
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """In SI, on the world's clock, and how much of it is to be executed."""
+        """Return the chunk in SI, with its deadline on the world's clock and its horizon."""
         chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
         return execution_horizon.with_execution_horizon(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
-        """How many actions of a chunk are executed: by the parameter, else by the contract."""
+        """Return the policy of the execution horizon: of the parameter, else of the contract."""
         horizon = self.embodiment.contract.execution_horizon
         own = f'static:{horizon}' if horizon else 'whole'
         return execution_horizon.parse(self.params.read(ActionParams).execution_horizon or own)
 
-    # ------------------------------------------------------------------ on the loop's thread
+    # ------------------------------------------------------------------ thread of the loop
 
     def _is_stamped(self) -> bool:
-        """Return whether a trajectory says when it starts.
+        """Return whether a trajectory carries its start time.
 
-        A slowed controller skips at full speed what a late message has missed, which the
-        reference does not.
+        With a start time, a slowed controller skips the delay of a message at full speed, which
+        the reference does not.
         """
         return self._joints.clocks_agree() and self._speed.share() > 0.5
 
@@ -393,7 +398,7 @@ class Action(SuiteNode, Participant):
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self._say_stop()
+            self._log_stop()
         if not self._params.shadow:
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
@@ -410,8 +415,8 @@ class Action(SuiteNode, Participant):
             self._confidence.add(float(command.confidence.mean()))
         self._source, self._in_time = command.source, command.deadline_met
 
-    def _say_stop(self) -> None:
-        """Why the arm stops; nothing where it is meant to stand."""
+    def _log_stop(self) -> None:
+        """Log why the arm stops, unless it is meant to stand."""
         safety = self._safety
         if safety.state == STOPPED or safety.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.stop_after} control periods'
@@ -456,7 +461,7 @@ class Action(SuiteNode, Participant):
 
 
 def main() -> None:
-    """Run the executable `action`: frames and actions, in a process of their own."""
+    """Run the executable `action`: the nodes perception and action in one process."""
     executable.run(Perception, Action)
 
 

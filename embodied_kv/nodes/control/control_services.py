@@ -1,9 +1,8 @@
-"""The control services, which no other callback blocks: `control/arm`, `control/stop` and so on.
+"""Serve `control/arm`, `control/stop`, `control/reset` and `control/takeover`.
 
-The module knows the safety state machine and the control loop. It has a ROS node, an executor and
-a thread of its own, so that a stop waits for no other callback of the process. Each change of the
-state is published on `control/state`, and once a second a change of the reason for which nothing
-moves.
+The services have a separate ROS node, executor and thread, so that no other callback of the
+process delays a stop. Every change of the state is published on `control/state`. A change of the
+reason why nothing moves is published within a second.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ from embodied_kv.nodes.control.instruction_server import InstructionServer
 from embodied_kv.robots.contract import Contract
 from embodied_kv.text import LINE, reason, shown, trace
 
-RETELL = 1.0  # s between two looks at whether what is missing has changed
-WAKE = 0.1  # s between two looks at whether it is over
-LAST = 3  # turns in which the client of a goal that ends is told
+RETELL = 1.0  # s between two checks whether the reason has changed
+WAKE = 0.1  # s between two checks whether the thread must end
+LAST = 3  # turns of the executor that send the result of the last goal
 INACTIVE = 'the action node is not active'
-CONFIRM = 0.25  # s in which the control loop obeys what a service decided
+CONFIRM = 0.25  # longest time (s) until the control loop confirms a decision
 
 
 class OperatorShare:
-    """The share of the time since it was made in which an operator moved the arm."""
+    """Share of the time since its creation in which an operator moved the arm."""
 
     def __init__(self) -> None:
         self._began = self._seen = time.monotonic()
         self._human, self._taken = 0.0, False
 
     def at(self, taken: bool) -> float:
-        """Up to now. taken: whether the operator has the arm from now on."""
+        """Return the share until now. taken: whether the operator has the arm from now on."""
         now = time.monotonic()
         self._human += (now - self._seen) * self._taken
         self._seen, self._taken = now, taken
@@ -54,7 +53,7 @@ class OperatorShare:
 
 
 class ControlServices:
-    """Serves until `close`. `goals` serves the action `execute_instruction`.
+    """The control services until `close`; `goals` serves the action `execute_instruction`.
 
     Args:
         node: The action node; the services have its namespace and context.
@@ -63,7 +62,7 @@ class ControlServices:
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
         stands: Returns for how long (s) the arm has stood still.
-        standing_limit: For how long (s) it may while the policy answers that its goal is not done.
+        standing_limit: As of `InstructionServer`.
 
     Raises:
         ValueError: An emergency-stop input of the contract cannot be read.
@@ -83,11 +82,16 @@ class ControlServices:
         self._shadow, self._now = shadow, now
         self._safety = safety
         self._loop: ControlLoop | None = None  # while the node is active
-        self._stops = safety.stops  # that were seen
+        self._stops = safety.stops  # stops that were handled
         self._lock = threading.Lock()
         self._share = OperatorShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
-        for kind, name, answer, inactive in (  # whether it serves while the node is not active
+        for (
+            kind,
+            name,
+            answer,
+            inactive,
+        ) in (  # inactive: also available while the node is not active
             (SetBool, 'arm', self._arm, False),
             (Trigger, 'stop', self._stop, True),
             (Trigger, 'reset', self._reset, True),
@@ -103,17 +107,17 @@ class ControlServices:
             self.goals.close()
             self.node.destroy_node()
             raise
-        self._said = None, ''  # the newest state and reason that were published
+        self._said = None, ''  # newest published state and reason
         self._telling = threading.Lock()
         self.node.create_timer(RETELL, self._retell)
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False
-        self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
+        self._thread = threading.Thread(target=self._serve, name='control services', daemon=True)
         self._thread.start()
 
     def watch(self, loop: ControlLoop | None) -> None:
-        """Serve this control loop from now on; None while the node is not active."""
+        """Control this loop from now on; None if the node is not active."""
         with self._lock:
             self._loop, self._share = loop, OperatorShare()
         self.goals.watch(loop)
@@ -123,18 +127,18 @@ class ControlServices:
         return self._safety if self._loop is not None else None
 
     def tell(self) -> None:
-        """Publish the state; a stop clears the instruction too. From any thread."""
+        """Publish the state; after a stop also clear the instruction. From any thread."""
         stops = self._safety.stops
         if stops != self._stops:
             self._stops = stops
             self.goals.clear()
-        with self._telling:  # what is published last is what holds
+        with self._telling:  # the message published last has the present state
             message = self.message()
             self._said = message.state, message.reason
             self._states.publish(message)
 
     def acts(self) -> None:
-        """Publish the state if a reason was published: something is commanded now."""
+        """Publish the state if its last reason no longer holds, because a command was sent."""
         if self._said[1]:
             self.tell()
 
@@ -144,7 +148,7 @@ class ControlServices:
             self.tell()
 
     def message(self) -> ControlState:
-        """Return the state, with the reason for which nothing is commanded."""
+        """Return the state, with the reason why nothing is commanded."""
         safety = self._safety
         with self._lock:
             active = self._loop is not None
@@ -159,7 +163,7 @@ class ControlServices:
         return message
 
     def close(self) -> None:
-        """No more services."""
+        """End the services and the goal, and destroy the node."""
         self._over = True
         self._executor.wake()
         self._thread.join()
@@ -178,10 +182,10 @@ class ControlServices:
             return f'disarmed; {self._braking()}'
         safety.arm(self._now())
         if self._shadow:
-            return 'armed in shadow mode: chunks are shown, nothing is commanded'
+            return 'armed in shadow mode: chunks are published, nothing is commanded'
         if safety.is_meant_to_move:
             return 'armed: the policy moves the arm'
-        return 'armed: the policy moves the arm once it is told what to do'
+        return 'armed: the policy moves the arm once an instruction is in force'
 
     def _stop(self, safety: SafetyStateMachine, _: object) -> str:
         safety.stop('a client of control/stop')
@@ -191,7 +195,7 @@ class ControlServices:
         return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
 
     def _braking(self) -> str:
-        """Return what the control loop did to obey. Raises RefusedError if it did not answer."""
+        """Return how the control loop responded. Raises RefusedError if it did not."""
         loop = self._loop
         left = loop.confirm(CONFIRM) if loop is not None else None
         if left is None:
@@ -235,7 +239,5 @@ class ControlServices:
         while not self._over:
             try:
                 self._executor.spin_once(timeout_sec=WAKE)
-            except Exception as error:  # the services that stop the arm must live on
-                self.node.get_logger().error(
-                    f'a service of the control panel failed\n{trace(error)}'
-                )
+            except Exception as error:  # the services that stop the arm must remain available
+                self.node.get_logger().error(f'control service failed\n{trace(error)}')

@@ -1,4 +1,4 @@
-"""The states that joint trajectory controllers publish, where they do.
+"""Read the states that joint trajectory controllers publish, and their speed scaling.
 
 A controller of ros2_controllers publishes `control_msgs/msg/JointTrajectoryControllerState` as
 `controller_state`, next to its command topic or action. The states wait with the middleware until
@@ -55,7 +55,7 @@ class _Controller:
 
 
 class ControllerStates:
-    """Reads the states of trajectory controllers for a node, until its cleanup. Thread-safe.
+    """States of the trajectory controllers of a robot until cleanup. Thread-safe.
 
     Args:
         node: The action node, configured.
@@ -92,29 +92,29 @@ class ControllerStates:
         node.every(EVERY, self._poll)
 
     def send(self, position: NDArray[np.float64]) -> None:
-        """Note where a moving arm is sent now, [axes]; called every few periods of a controller.
+        """Note the reference position [axes] of a moving arm, every few controller periods.
 
-        Without this, only the silence of a controller is reported.
+        Without these calls, only the silence of a controller is reported.
         """
         with self._lock:
             for controller in self._controllers:
                 controller.reference.send(self._now(), position[list(controller.output.index)])
 
     def problem(self) -> str:
-        """Return why a controller does not do what it was sent; '' if all do, or none says."""
+        """Return why a controller does not execute its commands; '' if all do or are unknown."""
         self._poll()
         return self._first(ControllerReference.problem)
 
     def explanation(self) -> str:
-        """Return why an arm that does not follow may not do so; '' if no controller says."""
+        """Return a cause in the controllers for an arm that does not follow; '' if unknown."""
         return self._first(ControllerReference.explanation)
 
-    def _first(self, told: Any) -> str:
+    def _first(self, ask: Any) -> str:
         with self._lock:
-            return next(filter(None, (told(c.reference) for c in self._controllers)), '')
+            return next(filter(None, (ask(c.reference) for c in self._controllers)), '')
 
     def _poll(self) -> None:
-        """Take the newest state of each controller."""
+        """Read the newest state of each controller."""
         with self._lock:
             for controller in self._controllers:
                 newest = None

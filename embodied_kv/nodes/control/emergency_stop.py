@@ -38,7 +38,7 @@ class _Input:
         if not estop.is_safe(self.value):
             safe = ' or '.join(map(str, estop.safe))
             return f'{estop.topic}: {estop.field} must be {safe} (got {self.value})'
-        age = abs(now - self.arrived)  # a clock may have been set back
+        age = abs(now - self.arrived)  # the clock may go back
         if estop.timeout is not None and age > estop.timeout:
             return (
                 f'no message on the emergency-stop input {estop.topic} for {age:.1f} s, '
@@ -48,12 +48,12 @@ class _Input:
 
 
 class EmergencyStops:
-    """Subscribes to the inputs until the node is destroyed.
+    """Subscriptions of the emergency-stop inputs, until the node is destroyed.
 
     Args:
         node: The node of the control services.
         estops: The inputs of the contract.
-        safety: Returns the safety state machine; None while the arm cannot move.
+        safety: Returns the safety state machine; None while the action node is not active.
         now: Returns the moment (s).
 
     Raises:
@@ -79,7 +79,7 @@ class EmergencyStops:
             node.create_timer(LOOK, self._look)
 
     def problem(self, now: float) -> str:
-        """Return why the arm must not move, by all inputs; '' if it may."""
+        """Return why the arm must not move, for all inputs; '' if it may."""
         return '; '.join(filter(None, (one.problem(now) for one in self._inputs)))
 
     def _hear(self, one: _Input, message: object) -> None:

@@ -1,8 +1,8 @@
-"""The action `execute_instruction`: a goal is an instruction in force, until it is over.
+"""Serve the action `execute_instruction`: a goal is an instruction in force until it ends.
 
-Knows the safety, the instruction topic, and what language says. Runs on the control panel's
-thread, and nothing of it waits: ROS executes an accepted goal once it is over, to say how it
-ended, so that its status is `accepted` until then.
+All callbacks run on the thread of the control services and never wait. Therefore the execute
+callback of a goal only runs at its end, to return the result, and the status of the goal is
+`accepted` until then.
 """
 
 from __future__ import annotations
@@ -30,15 +30,21 @@ from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
 from embodied_kv.text import shown
 
-EVERY = 0.1  # s between two looks at a goal, and two feedbacks
-ECHOES = 16  # instructions of our own that are awaited on the topic
-ASK_EVERY = 1.0  # s between two questions whether it is done
+EVERY = 0.1  # s between two checks of a goal, and between two feedbacks
+ECHOES = 16  # instructions of this node that are expected back on the topic
+ASK_EVERY = 1.0  # s between two success questions
 
 
 class Goal:
-    """An instruction in force. code, why: of its end.
+    """A goal, and the progress of its instruction.
 
-    moment: when it was accepted, on the safety's clock. seconds, time_limit: real ones.
+    `moment` is the time of acceptance on the clock of the control loop. `seconds` and `time_limit`
+    are steady time. `code` and `why` state the outcome once the goal has ended.
+
+    Args:
+        handle: The goal handle.
+        question: The success question of the contract; that of the goal has priority.
+        moment: The present moment.
     """
 
     def __init__(self, handle: ServerGoalHandle, question: str, moment: float) -> None:
@@ -47,19 +53,19 @@ class Goal:
         self.question = request.success_question or question
         self.began, self.moment = time.monotonic(), moment
         self.observed, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
-        self.missed = 0  # periods that the loop had missed before
+        self.missed = 0  # periods that the loop had missed before this goal
         self.was_seen = False  # a chunk of an observation since then was executed
-        self.stamp = math.inf  # ns, of the oldest such observation
-        self.denial, self.denied = '', -math.inf  # the newest answer that was not yes, and when
+        self.stamp = math.inf  # stamp (ns) of the oldest such observation
+        self.denial, self.denied = '', -math.inf  # the newest answer other than yes, and its time
         self.code, self.why = ErrorCode.NONE, ''
 
     @property
     def seconds(self) -> float:
-        """Since it was accepted."""
+        """Return the time (s) since the goal was accepted."""
         return time.monotonic() - self.began
 
     def feedback(self, now: float) -> ExecuteInstruction.Feedback:
-        """Return its progress; the age of the newest chunk grows until the next one."""
+        """Return the feedback; the age of the newest chunk grows until the next one."""
         share = self.seconds / self.time_limit if self.time_limit else math.nan
         return ExecuteInstruction.Feedback(
             subtask=self.subtask,
@@ -71,17 +77,21 @@ class Goal:
 
 
 def key(handle: ServerGoalHandle) -> bytes:
-    """What tells goals apart."""
+    """Return the identifier of a goal."""
     return bytes(handle.goal_id.uuid)
 
 
 class InstructionServer:
-    """Serves `execute_instruction` until `close`, one goal at a time.
+    """Action server of `execute_instruction` until `close`, with one goal at a time.
 
-    node: whose executor runs it. safety: says who may move the arm; None while nobody may.
-    language: what the contract says that the policy says. now: the safety's clock, s. stands: for
-    how long the arm has stood still, s. standing_limit: how long it may while the policy answers
-    that the instruction is not done, s; 0: without limit.
+    Args:
+        node: The node of the control services.
+        safety: Returns the safety state machine; None while the action node is not active.
+        language: The section `language` of the contract.
+        now: Returns the moment (s) on the clock of the control loop.
+        stands: Returns for how long (s) the arm has stood still.
+        standing_limit: Longest time (s) for which the arm may stand still while the policy answers
+            that the instruction is not done; 0: unlimited.
     """
 
     def __init__(
@@ -97,11 +107,11 @@ class InstructionServer:
         self._stands, self._standing_limit = stands, standing_limit
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
-        self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
+        self._ended: dict[bytes, Goal] = {}  # ended goals whose result is not returned yet
         self._told: deque[str] = deque(maxlen=ECHOES)
-        self._asked: int | None = None  # the stream of the answer that is waited for
+        self._asked: int | None = None  # stream of the expected answer
         self._next_question, self._words = 0.0, ''
-        self._saying = 0, ''  # the newest stream of the first prompt, and its words so far
+        self._saying = 0, ''  # newest stream of the first prompt, and its text so far
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
         node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         node.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
@@ -118,7 +128,7 @@ class InstructionServer:
         self._timer = node.create_timer(EVERY, self._look)
 
     def watch(self, loop: ControlLoop | None) -> None:
-        """Count the missed periods of this loop from now on; None while the arm cannot move."""
+        """Count the missed periods of this loop from now on; None if the node is not active."""
         self._loop = loop
         if self._goal is not None:
             self._goal.missed = self._missed() - self._goal.misses
@@ -128,27 +138,27 @@ class InstructionServer:
         return loop.executor.counters.missed if loop is not None else 0
 
     def see(self, command: Command) -> None:
-        """Note a command that was sent. On the control loop's thread."""
+        """Note a command that was sent. Called by the thread of the control loop."""
         goal = self._goal
         if goal is None:
             return
         if command.source == FRESH:
             now = self._now()
             goal.chunks, goal.observed = goal.chunks + 1, now - command.age
-            goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
+            goal.moment = min(goal.moment, now)  # the clock of a simulation may go back
             if now - command.age > goal.moment:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
 
     def clear(self) -> None:
-        """Clear the instruction in force: the arm was stopped. From any thread."""
+        """Clear the instruction in force after a stop. From any thread."""
         self._tell('')
 
     def end(self) -> None:
-        """The goal that there is ends."""
+        """End the present goal because the node is cleaned up."""
         self._end(ErrorCode.NOT_ACTIVE, 'the action node is cleaned up')
 
     def close(self) -> None:
-        """No more goals."""
+        """Destroy the action server."""
         self._server.destroy()
 
     # ------------------------------------------------------------------ goals
@@ -162,17 +172,17 @@ class InstructionServer:
     def _refusal(self, request: ExecuteInstruction.Goal) -> str:
         safety = self._safety()
         if not request.instruction.strip():
-            return 'its instruction is empty'
+            return 'instruction must not be empty'
         if not 0 <= request.time_limit < math.inf:
-            return f'its time_limit is {request.time_limit} s'
+            return f'time_limit must be finite and >= 0 s (got {request.time_limit})'
         if request.success_question and not self._language.questions:
-            return 'it has a success_question, but by its contract this policy answers none'
+            return 'success_question must be empty, because the contract has no language.questions'
         if safety is None:
             return 'the action node is not active'
         return '' if safety.state == ARMED else safety.idle_reason(self._now())
 
     def _begin(self, handle: ServerGoalHandle) -> None:
-        self._end(ErrorCode.PREEMPTED, 'another goal takes its place', stands=False)
+        self._end(ErrorCode.PREEMPTED, 'replaced by another goal', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
         goal.missed = self._missed()
         self._asked, self._next_question = None, goal.began + ASK_EVERY
@@ -180,7 +190,7 @@ class InstructionServer:
         self._tell(goal.instruction)
 
     def _end(self, code: ErrorCode, why: str, stands: bool = True) -> None:
-        """Of the goal that there is. stands: the arm comes to rest, nothing newer is in force."""
+        """End the present goal. stands: bring the arm to rest, as no newer one is in force."""
         goal, self._goal = self._goal, None
         if goal is None:
             return
@@ -226,11 +236,11 @@ class InstructionServer:
         if goal.handle.is_cancel_requested:
             self._end(ErrorCode.CANCELED, 'cancelled')
         elif safety is None:
-            self._end(ErrorCode.NOT_ACTIVE, 'the action node is not active any more')
+            self._end(ErrorCode.NOT_ACTIVE, 'the action node is no longer active')
         elif safety.state != ARMED:
             self._end(ErrorCode.STOPPED, f'the arm does not move: {safety.blocked_by}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
-            self._end(ErrorCode.TIMEOUT, 'the time limit is over')
+            self._end(ErrorCode.TIMEOUT, 'the time limit has passed')
         elif self._is_stuck(goal):
             self._end(
                 ErrorCode.NOT_DONE,
@@ -242,15 +252,15 @@ class InstructionServer:
             self._ask_if_due(goal)
 
     def _is_stuck(self, goal: Goal) -> bool:
-        """Whether it has stood too long, and was not done while it stood."""
+        """Return whether the arm stood still too long while the answers were not yes."""
         stood = min(self._stands(), goal.seconds)
         was_denied = time.monotonic() - goal.denied < stood
         return was_denied and 0 < self._standing_limit <= stood
 
-    # ------------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------------ topics
 
     def _on_instruction(self, message: String) -> None:
-        if message.data in self._told:  # our own, come back
+        if message.data in self._told:  # published by this node
             self._told.remove(message.data)
             return
         goal = self._goal
@@ -259,7 +269,7 @@ class InstructionServer:
             self._end(ErrorCode.PREEMPTED, said, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
-        """Not before it was acted upon: the newest frame may be from before it until then."""
+        """Ask the success question, but only after a chunk of a frame since the start."""
         now = time.monotonic()
         if not goal.was_seen:
             return
@@ -279,7 +289,7 @@ class InstructionServer:
             return
         if message.stream == self._asked:
             self._words += message.text
-            # Of a frame from before, which a capsule may have brought back, no answer counts.
+            # An answer for an earlier frame, as a capsule may restore one, does not count.
             if message.finished and nanoseconds(message.header.stamp) >= goal.stamp:
                 if self._words.strip().lower().startswith('yes'):
                     self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")

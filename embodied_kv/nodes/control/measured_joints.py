@@ -1,8 +1,4 @@
-"""Measure where the joints that are commanded are now, from the joint states of their drivers.
-
-This module knows topics, the robot's contract and its limits. It does not know what a position is
-used for.
-"""
+"""Measure the positions of the commanded joints from the joint states of their drivers."""
 
 from __future__ import annotations
 
@@ -18,12 +14,12 @@ from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_states import JointStates
 
 WHILE = 200_000_000  # ns over which a velocity is measured
-RECENT = 50_000_000  # ns of a more recent one
+RECENT = 50_000_000  # ns over which a more recent velocity is measured
 COLLECT = 0.2  # s between two readings of the waiting messages of an idle arm
 
 
 class MeasuredJoints:
-    """Subscribe to the joint states of a node's robot, until the cleanup of the node.
+    """Plausible joint states of a robot, until the cleanup of the node.
 
     Args:
         node: The node that subscribes.

@@ -1,14 +1,12 @@
-"""The robot_description (URDF) that an action node is configured with, from parameter or topic.
+"""Read the robot_description (URDF) of an action node from its parameter or from the topic.
 
-The module knows the parameter, the topic and what the suite uses of a URDF. The parameter wins:
-then the topic is not read. Otherwise the topic `robot_description` is read, which ros2_control and
-robot_state_publisher publish latched. Its name is relative to the namespace of the node, so that
-it can be remapped.
+The parameter has priority: then the topic is not read. ros2_control and robot_state_publisher
+publish the latched topic `robot_description`. Its name is relative to the namespace of the node,
+so that it can be remapped.
 
-A configure waits for the topic only if the contract or `tool_frame` needs a URDF, or if a
-publisher is known already. Otherwise it does not wait at all, because the subscription lasts until
-cleanup: a description that arrives later is compared with the configuration, and forbids to arm
-and to move if they disagree.
+Configure waits for the topic only if the contract or `tool_frame` needs a URDF, or if a publisher
+is known already. The subscription lasts until cleanup: a description that arrives later is
+compared with the configuration, and a difference forbids arming and motion.
 """
 
 from __future__ import annotations
@@ -34,20 +32,20 @@ from embodied_kv.text import LINE, reason, shown
 TOPIC = 'robot_description'
 NEEDED = 10.0  # s to wait for a description that the contract cannot do without
 PUBLISHED = 5.0  # s to wait for the message of a publisher that is known
-POLL = 0.02  # s between two looks while a configure waits
-PUBLISHERS = 8  # whose latched descriptions are all read
+POLL = 0.02  # s between two checks while configure waits
+PUBLISHERS = 8  # number of publishers whose latched descriptions are read
 # Elements of a joint that the kinematics use.
 PLACES = ('parent', 'child', 'origin', 'axis', 'mimic')
 
 
 class RobotDescription:
-    """Subscribes for a node until its cleanup. `text` is the URDF to use, '' for none.
+    """The robot_description of a node until its cleanup; `text` is the URDF, '' for none.
 
     Args:
         node: The node, which is being configured.
         parameter: Value of its parameter robot_description; '' to read the topic.
         safety: The safety state machine, which is disarmed by a description that disagrees.
-        wanted: Whether something else than the contract needs a URDF, as `tool_frame` does.
+        wanted: Whether something other than the contract needs a URDF, as `tool_frame` does.
 
     Raises:
         LimitError: The contract needs a URDF and none arrived.
@@ -64,7 +62,7 @@ class RobotDescription:
         self._subscription = node.subscribe(
             String, TOPIC, self._hear, qos.heard(qos.STATUS, PUBLISHERS), always=True
         )
-        self._topic = self._subscription.topic_name  # as it was remapped
+        self._topic = self._subscription.topic_name  # after remapping
         received = self._wait(wanted)
         if received is None:
             self._used = _used(self._robot, None)
@@ -115,7 +113,7 @@ class RobotDescription:
             return
         try:
             difference = _difference(self._used, _used(self._robot, message.data))
-        except Exception as error:  # whatever a malformed URDF raises: the arm must not move
+        except Exception as error:  # any error of a malformed URDF forbids motion
             difference = reason(error)
         if not difference:
             self._node.log_info(TOPIC, f'{self._topic} agrees with the configuration')
