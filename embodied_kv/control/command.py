@@ -35,7 +35,7 @@ class Measured:
     recent: np.ndarray | None = None
 
     @property
-    def surely(self) -> np.ndarray:
+    def agreed(self) -> np.ndarray:
         """Return the velocity [joints] on which both intervals agree; 0 where they do not."""
         recent = self.velocity if self.recent is None else self.recent
         least = np.minimum(np.abs(self.velocity), np.abs(recent)) * np.sign(recent)

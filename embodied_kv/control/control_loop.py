@@ -375,7 +375,7 @@ class ControlLoop(threading.Thread):
     def _monitor(self, now: float) -> None:
         """End the motion if the arm does not follow or something is missing."""
         measured, waited = self._measured(), self.executor.waits
-        reason = self.executor.look(now, measured, self._speed())
+        reason = self.executor.monitor(now, measured, self._speed())
         if not self.executor.is_moving(now):
             holds = now < self._holds_until and self.safety.state != ARMED
             if holds and not self.executor.is_held(measured):
@@ -395,10 +395,10 @@ class ControlLoop(threading.Thread):
             self._sent(positions)
         if self.executor.waits or waited:
             self._commands.resend(now, at_once=self.executor.waits != waited)
-        if self.safety.state == ARMED and self.executor.plan:
-            if missing := self.safety.missing(now):
-                self._report_failure(RefusedError(f'the arm stands: {missing}'))
-                self._brake(HOLD, now)
+        acts = self.safety.state == ARMED and self.executor.plan
+        if acts and (missing := self.safety.missing(now)):
+            self._report_failure(RefusedError(f'the arm stands: {missing}'))
+            self._brake(HOLD, now)
 
     def _hold(self, now: float, measured: Measured | None) -> None:
         """Hold the measured position for HOLD_TIME, because the arm does not follow."""
@@ -573,7 +573,7 @@ class ControlLoop(threading.Thread):
         in_time = (
             lasts or not self.safety.is_meant_to_move
         )  # without an instruction no chunk is due
-        source = self.executor.goes_on(now) if in_time else self.executor.missed(now)
+        source = self.executor.continue_previous(now) if in_time else self.executor.missed(now)
         if source == STOP != self._commands.source and moved:
             self._brake(STOP, now)
         elif moved or source != self._commands.source:

@@ -94,9 +94,9 @@ class JointCheck:
     """
 
     __slots__ = (  # A driver may send 1000 messages a second.
-        'bounds', 'refused', 'replaced', '_low', '_high', '_continuous', '_checks_speed', '_rate',
-        '_slack', '_far', '_base', '_stamp', '_run', '_streak', '_confirmed', '_alternations',
-        '_why',
+        '_alternations', '_base', '_checks_speed', '_confirmed', '_continuous', '_far', '_high',
+        '_low', '_rate', '_run', '_slack', '_stamp', '_streak', '_why', 'bounds', 'refused',
+        'replaced',
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds) -> None:

@@ -160,7 +160,7 @@ class SafetyStateMachine:
         return _sentence(*(why for why, holds in held.items() if holds))
 
     def _unmet_needs(self, now: float) -> list[str]:
-        """What the arm lacks, without the instruction, which may still come."""
+        """Return what the arm lacks, except an instruction, which may arrive later."""
         with self._lock:
             needs = self._needs
         return [need(now) for need in needs]

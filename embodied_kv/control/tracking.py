@@ -232,8 +232,10 @@ class TrackingMonitor:
 
     def restart(self) -> None:
         """Forget the measurements of the motion before."""
-        self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s looked at, s paused
-        self._looked = -math.inf
+        self._pauses: deque[tuple[float, float, float]] = (
+            deque()
+        )  # moment, s observed at, s paused
+        self._updated = -math.inf
         self._seen: Measured | None = None
         self._drift = np.zeros(len(self._limits))  # of integrated velocities
 
@@ -330,7 +332,7 @@ class TrackingMonitor:
 
     # ------------------------------------------------------------------ while a motion runs
 
-    def look(self, now: float, measured: Measured) -> tuple[float, str]:
+    def update(self, now: float, measured: Measured) -> tuple[float, str]:
         """Compare the arm with the running motion.
 
         Returns:
@@ -340,8 +342,8 @@ class TrackingMonitor:
         self._measure_lag(measured)
         if reason := self.strayed(measured) or self._drifted(measured):
             return 0.0, reason
-        passed = min(max(now - self._looked, 0.0), HISTORY) if self._looked > -math.inf else 0.0
-        self._looked = now
+        passed = min(max(now - self._updated, 0.0), HISTORY) if self._updated > -math.inf else 0.0
+        self._updated = now
         behind = self._behind(measured)
         pause = min(behind, passed)
         self._pauses.append((now, passed, pause))
@@ -360,7 +362,7 @@ class TrackingMonitor:
         _, before = self._reference.at(measured.moment - LONGEST_LAG)
         steady = STEADY * np.abs(speed)
         clear = np.isfinite(self._positions) & (np.abs(speed) > FAST * self._limits.velocity)
-        clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.surely - speed) <= steady)
+        clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.agreed - speed) <= steady)
         if not clear.any():
             return
         late = (sent - measured.position)[clear] / speed[clear]
@@ -381,9 +383,9 @@ class TrackingMonitor:
 
     def _stalled(self, measured: Measured) -> str:
         """Return which joint does not follow, if the reference has hardly moved for STALL."""
-        looked = sum(passed for _, passed, _ in self._pauses)
+        observed = sum(passed for _, passed, _ in self._pauses)
         paused = sum(pause for *_, pause in self._pauses)
-        if looked < 0.9 * STALL or paused < (1 - PROGRESS) * looked:
+        if observed < 0.9 * STALL or paused < (1 - PROGRESS) * observed:
             return ''
         sent = self._sent(measured)
         share = np.abs(measured.position - sent) / self._positions

@@ -103,10 +103,10 @@ class TrajectoryExecutor:
         allowed = tolerances(limits, max_tracking_error, linear)
         self._tracking = TrackingMonitor(self._reference, limits, allowed, max_state_age)
         self._nearest = first_action_bounds(limits, max_relative_target, linear, allowed)
-        self._now = self._looked = -math.inf
+        self._now = self._monitored = -math.inf
         self.cut = math.inf  # moment at which the points that were sent leave the motion
         self.waits = False  # whether the reference waits for the arm
-        self._speed = 1.0  # speed scaling of the controller at the last `look`
+        self._speed = 1.0  # speed scaling of the controller at the last `monitor`
         self.plan, self._source, self._misses = ActionPlan.empty(len(limits)), HOLD, 0
 
     @property
@@ -219,7 +219,7 @@ class TrajectoryExecutor:
         if self.is_moving(now):
             held = measured is not None and self._tracking.is_behind(measured)
             self._send(self._braking(now, measured if held else None), now)
-        elif foreign and measured is not None and (np.abs(measured.surely) > STANDS).any():
+        elif foreign and measured is not None and (np.abs(measured.agreed) > STANDS).any():
             self._send(self._braking(now, measured), now)
         self._end_plan(source)
 
@@ -241,7 +241,7 @@ class TrajectoryExecutor:
             position, velocity = np.zeros((2, self.joints))
         if measured is not None and now - measured.moment <= STALE:
             seen = np.isfinite(measured.position) & ~self.limits.by_velocity
-            speed = np.clip(measured.surely, -self.limits.velocity, self.limits.velocity)
+            speed = np.clip(measured.agreed, -self.limits.velocity, self.limits.velocity)
             here = measured.position + speed * max(0.0, now - measured.moment)
             position = np.where(seen, here, position)
             velocity = np.where(seen, speed, velocity)
@@ -252,7 +252,7 @@ class TrajectoryExecutor:
 
         The result is True if this is unknown.
         """
-        if measured is None or not self._reference or (np.abs(measured.surely) > STANDS).any():
+        if measured is None or not self._reference or (np.abs(measured.agreed) > STANDS).any():
             return True
         return not self._tracking.is_behind(measured, 0.25)
 
@@ -274,7 +274,7 @@ class TrajectoryExecutor:
             self._reference.delay(late)
             self.plan = self.plan.later(late)
 
-    def look(self, now: float, measured: Measured | None, speed: float = 1.0) -> str:
+    def monitor(self, now: float, measured: Measured | None, speed: float = 1.0) -> str:
         """Compare the arm with the running motion; called every few periods of a controller.
 
         The reference pauses while the arm is behind, and runs at the speed of the controller.
@@ -288,7 +288,7 @@ class TrajectoryExecutor:
             Why the arm does not follow; '' if it does.
         """
         now = self._advance(now)
-        before, self._looked, self._speed = self._looked, now, speed
+        before, self._monitored, self._speed = self._monitored, now, speed
         if not self.is_moving(now):
             self._tracking.restart()
             self.waits = False
@@ -297,7 +297,7 @@ class TrajectoryExecutor:
         slower = (1.0 - speed) * min(now - before, PAUSE) if scaled else 0.0
         pause, reason = 0.0, ''
         if measured is not None:
-            pause, reason = self._tracking.look(now, measured)
+            pause, reason = self._tracking.update(now, measured)
             reason = reason if speed >= 1.0 else self._tracking.strayed(measured)
             pause = pause if self.plan else 0.0
         self.waits = pause > slower
@@ -328,7 +328,7 @@ class TrajectoryExecutor:
         self._reference.clear()
         self.plan, self._source = self.plan.ended(), HOLD
 
-    def goes_on(self, now: float) -> str:
+    def continue_previous(self, now: float) -> str:
         """Return the source at the end of a period in which no fresh chunk was due."""
         self._misses = 0
         if self._source == FRESH:
@@ -347,7 +347,7 @@ class TrajectoryExecutor:
         self.counters.missed += 1
         if misses >= self.stop_after and self._source != STOP:
             self.brake(now, STOP)
-        source, self._misses = self.goes_on(now), misses
+        source, self._misses = self.continue_previous(now), misses
         self.counters.held += source == HOLD
         self.counters.stopped += source == STOP
         return source
@@ -378,13 +378,13 @@ class TrajectoryExecutor:
         if not self._reference:
             return Setpoint(None, None, None, source, age)
         position, velocity = self._reference.at(now)
-        return Setpoint(self._told(position, velocity), position, velocity, source, age)
+        return Setpoint(self._by_kind(position, velocity), position, velocity, source, age)
 
     def at_rest(self) -> Setpoint:
         """Return the command at the end of the motion."""
         position = self.rest()[0]
         still = np.zeros(len(position))
-        return Setpoint(self._told(position, still), position, still, STOP, math.inf)
+        return Setpoint(self._by_kind(position, still), position, still, STOP, math.inf)
 
     def remaining(self, now: float) -> tuple[np.ndarray, np.ndarray]:
         """Return the remaining actions, float64 [n, joints], and the times (s) [n] until them."""
@@ -549,10 +549,10 @@ class TrajectoryExecutor:
         _, velocities = self._reference.sample(
             self.plan.moments + self.dt - _TICK
         )  # kept until then
-        met = self._told(positions, velocities)
+        met = self._by_kind(positions, velocities)
         return bool((np.abs(met - self.plan.actions) <= FOLLOWED).all())
 
-    def _told(self, positions: np.ndarray, velocities: np.ndarray) -> np.ndarray:
+    def _by_kind(self, positions: np.ndarray, velocities: np.ndarray) -> np.ndarray:
         return np.where(self.limits.by_velocity, velocities, positions)
 
     def _follow(
@@ -563,7 +563,7 @@ class TrajectoryExecutor:
         observed: float,
         now: float,
     ) -> None:
-        here = self._told(*self._reference.at(now))
+        here = self._by_kind(*self._reference.at(now))
         self.plan = self.plan.then(source, actions, moments, observed, now, here)
 
     def _actions(self, values: ArrayLike) -> np.ndarray:

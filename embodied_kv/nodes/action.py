@@ -243,8 +243,8 @@ class Action(SuiteNode, Participant):
         )
         self._safety.require(self._control_services.estops.problem)
         self._safety.require(self._urdf.problem)
-        self._safety.watch(self._control_services.tell)
-        self._control_services.watch(self._control)
+        self._safety.watch(self._control_services.publish_state)
+        self._control_services.attach(self._control)
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
@@ -275,7 +275,7 @@ class Action(SuiteNode, Participant):
         self._control.stop()
         self._outputs.zero()
         self._safety.end()
-        self._control_services.watch(None)
+        self._control_services.attach(None)
         if self._path is not None:
             self._path.show()
 
@@ -405,9 +405,9 @@ class Action(SuiteNode, Participant):
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if self._path is not None:
             self._path.see(command)
-        self._control_services.goals.see(command)
+        self._control_services.goals.note_command(command)
         if len(command.points) and command.source in (FRESH, PREVIOUS):
-            self._control_services.acts()
+            self._control_services.note_motion()
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps

@@ -177,7 +177,7 @@ def test_a_velocity_joint_that_does_not_move_as_told_is_reported():
     while not reason and now < 3.0:
         if round(now / 0.02) % 5 == 0:
             executor.take_over(chunk(np.full((10, 2), 0.5), DT), now, now, seen(now, *arm))
-        reason = executor.look(now, seen(now, *arm))
+        reason = executor.monitor(now, seen(now, *arm))
         now += 0.02
         arm = arm + np.array([0.5, 0.0]) * 0.02  # the second joint is blocked
     assert 'joint joint_1 is at 0.000 and does not move as commanded' in reason

@@ -30,7 +30,7 @@ from embodied_kv.nodes.control.instruction_server import InstructionServer
 from embodied_kv.robots.contract import Contract
 from embodied_kv.text import LINE, reason, shown, trace
 
-RETELL = 1.0  # s between two checks whether the reason has changed
+CHECK_PERIOD = 1.0  # s between two checks whether the reason has changed
 WAKE = 0.1  # s between two checks whether the thread must end
 LAST = 3  # turns of the executor that send the result of the last goal
 INACTIVE = 'the action node is not active'
@@ -107,45 +107,45 @@ class ControlServices:
             self.goals.close()
             self.node.destroy_node()
             raise
-        self._said = None, ''  # newest published state and reason
-        self._telling = threading.Lock()
-        self.node.create_timer(RETELL, self._retell)
+        self._published = None, ''  # newest published state and reason
+        self._publishing = threading.Lock()
+        self.node.create_timer(CHECK_PERIOD, self._publish_changes)
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False
         self._thread = threading.Thread(target=self._serve, name='control services', daemon=True)
         self._thread.start()
 
-    def watch(self, loop: ControlLoop | None) -> None:
+    def attach(self, loop: ControlLoop | None) -> None:
         """Control this loop from now on; None if the node is not active."""
         with self._lock:
             self._loop, self._share = loop, OperatorShare()
-        self.goals.watch(loop)
-        self.tell()
+        self.goals.attach(loop)
+        self.publish_state()
 
     def _active_safety(self) -> SafetyStateMachine | None:
         return self._safety if self._loop is not None else None
 
-    def tell(self) -> None:
+    def publish_state(self) -> None:
         """Publish the state; after a stop also clear the instruction. From any thread."""
         stops = self._safety.stops
         if stops != self._stops:
             self._stops = stops
             self.goals.clear()
-        with self._telling:  # the message published last has the present state
+        with self._publishing:  # the message published last has the present state
             message = self.message()
-            self._said = message.state, message.reason
+            self._published = message.state, message.reason
             self._states.publish(message)
 
-    def acts(self) -> None:
+    def note_motion(self) -> None:
         """Publish the state if its last reason no longer holds, because a command was sent."""
-        if self._said[1]:
-            self.tell()
+        if self._published[1]:
+            self.publish_state()
 
-    def _retell(self) -> None:
+    def _publish_changes(self) -> None:
         message = self.message()
-        if (message.state, message.reason) != self._said:
-            self.tell()
+        if (message.state, message.reason) != self._published:
+            self.publish_state()
 
     def message(self) -> ControlState:
         """Return the state, with the reason why nothing is commanded."""
@@ -190,7 +190,7 @@ class ControlServices:
     def _stop(self, safety: SafetyStateMachine, _: object) -> str:
         safety.stop('a client of control/stop')
         if self._loop is None:
-            self.tell()
+            self.publish_state()
             return f'stopped; {INACTIVE} and commands nothing'
         return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
 
@@ -208,7 +208,7 @@ class ControlServices:
     def _reset(self, safety: SafetyStateMachine, _: object) -> str:
         safety.reset()
         if self._loop is None:
-            self.tell()
+            self.publish_state()
         return 'reset; to continue call control/arm'
 
     def _take_over(self, safety: SafetyStateMachine, wanted: bool) -> str:

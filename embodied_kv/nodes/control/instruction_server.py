@@ -30,9 +30,9 @@ from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
 from embodied_kv.text import shown
 
-EVERY = 0.1  # s between two checks of a goal, and between two feedbacks
+CHECK_PERIOD = 0.1  # s between two checks of a goal, and between two feedbacks
 ECHOES = 16  # instructions of this node that are expected back on the topic
-ASK_EVERY = 1.0  # s between two success questions
+ASK_PERIOD = 1.0  # s between two success questions
 
 
 class Goal:
@@ -108,10 +108,10 @@ class InstructionServer:
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
         self._ended: dict[bytes, Goal] = {}  # ended goals whose result is not returned yet
-        self._told: deque[str] = deque(maxlen=ECHOES)
+        self._expected: deque[str] = deque(maxlen=ECHOES)
         self._asked: int | None = None  # stream of the expected answer
         self._next_question, self._words = 0.0, ''
-        self._saying = 0, ''  # newest stream of the first prompt, and its text so far
+        self._first_prompt = 0, ''  # newest stream of the first prompt, and its text so far
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
         node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         node.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
@@ -125,9 +125,9 @@ class InstructionServer:
             handle_accepted_callback=self._begin,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
-        self._timer = node.create_timer(EVERY, self._look)
+        self._timer = node.create_timer(CHECK_PERIOD, self._check_goal)
 
-    def watch(self, loop: ControlLoop | None) -> None:
+    def attach(self, loop: ControlLoop | None) -> None:
         """Count the missed periods of this loop from now on; None if the node is not active."""
         self._loop = loop
         if self._goal is not None:
@@ -137,7 +137,7 @@ class InstructionServer:
         loop = self._loop
         return loop.executor.counters.missed if loop is not None else 0
 
-    def see(self, command: Command) -> None:
+    def note_command(self, command: Command) -> None:
         """Note a command that was sent. Called by the thread of the control loop."""
         goal = self._goal
         if goal is None:
@@ -151,7 +151,7 @@ class InstructionServer:
 
     def clear(self) -> None:
         """Clear the instruction in force after a stop. From any thread."""
-        self._tell('')
+        self._publish('')
 
     def end(self) -> None:
         """End the present goal because the node is cleaned up."""
@@ -185,9 +185,9 @@ class InstructionServer:
         self._end(ErrorCode.PREEMPTED, 'replaced by another goal', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
         goal.missed = self._missed()
-        self._asked, self._next_question = None, goal.began + ASK_EVERY
+        self._asked, self._next_question = None, goal.began + ASK_PERIOD
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
-        self._tell(goal.instruction)
+        self._publish(goal.instruction)
 
     def _end(self, code: ErrorCode, why: str, stands: bool = True) -> None:
         """End the present goal. stands: bring the arm to rest, as no newer one is in force."""
@@ -197,7 +197,7 @@ class InstructionServer:
         goal.code, goal.why = code, why
         self._ended[key(goal.handle)] = goal
         if stands:
-            self._stand()
+            self._bring_to_rest()
         goal.handle.execute()
 
     def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
@@ -217,16 +217,16 @@ class InstructionServer:
             deadline_misses=goal.misses,
         )
 
-    def _stand(self) -> None:
+    def _bring_to_rest(self) -> None:
         if (safety := self._safety()) is not None:
             safety.set_instruction('')
-        self._tell('')
+        self._publish('')
 
-    def _tell(self, instruction: str) -> None:
-        self._told.append(instruction)
+    def _publish(self, instruction: str) -> None:
+        self._expected.append(instruction)
         self._instructions.publish(String(data=instruction))
 
-    def _look(self) -> None:
+    def _check_goal(self) -> None:
         goal = self._goal
         if goal is None:
             return
@@ -260,8 +260,8 @@ class InstructionServer:
     # ------------------------------------------------------------------ topics
 
     def _on_instruction(self, message: String) -> None:
-        if message.data in self._told:  # published by this node
-            self._told.remove(message.data)
+        if message.data in self._expected:  # published by this node
+            self._expected.remove(message.data)
             return
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
@@ -275,7 +275,7 @@ class InstructionServer:
             return
         if not goal.question or now < self._next_question or not self._ask.service_is_ready():
             return
-        self._next_question, self._asked, self._words = now + ASK_EVERY, None, ''
+        self._next_question, self._asked, self._words = now + ASK_PERIOD, None, ''
         question = Ask.Request(question=goal.question)
         self._ask.call_async(question).add_done_callback(self._on_asked)
 
@@ -296,8 +296,8 @@ class InstructionServer:
                 else:
                     goal.denial, goal.denied = self._words.strip(), time.monotonic()
         elif self._language.prompts and message.query == self._language.prompts[0]:
-            stream, words = self._saying
+            stream, words = self._first_prompt
             words = message.text if stream != message.stream else words + message.text
-            self._saying = message.stream, words
+            self._first_prompt = message.stream, words
             if message.finished:
                 goal.subtask = words.strip() or goal.subtask
