@@ -7,7 +7,7 @@ Euler step, over the normalised action dimensions of the robot. Source: Kairos, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -81,22 +81,6 @@ class Whole:
 
 
 @dataclass(frozen=True)
-class Custom:
-    """Policy of a user-defined function, whose result is clipped to the chunk.
-
-    Calling it raises TypeError if the function does not return an integer.
-    """
-
-    rule: Policy
-
-    def __call__(self, updates: np.ndarray) -> int:
-        actions = self.rule(_checked(updates))
-        if isinstance(actions, bool) or not isinstance(actions, (int, np.integer)):
-            raise TypeError(f'a horizon policy must return an integer (got {actions!r})')
-        return min(max(int(actions), 1), updates.shape[1])
-
-
-@dataclass(frozen=True)
 class AtMost:
     """Another policy, limited to a number of actions, as for a chunk that is sent in part."""
 
@@ -138,18 +122,15 @@ def with_execution_horizon(chunk: ActionChunk, policy: Policy) -> ActionChunk:
     return replace(chunk, execution_horizon=policy(updates), confidence=confidence(updates))
 
 
-def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
+def parse(text: str) -> Policy:
     """Return the policy that a parameter or a message names.
 
     Args:
-        text: 'whole', 'static:5', 'confidence:0.2:3' (threshold and minimum), or a name in
-            `known`.
-        known: Functions by name, which the process provides. No code is imported by name.
+        text: 'whole', 'static:5' or 'confidence:0.2:3' (threshold and minimum).
 
     Raises:
         ValueError: The text names no policy.
     """
-    known = known or {}
     name, *numbers = text.split(':')
     try:
         if name == 'static' and len(numbers) == 1:
@@ -160,11 +141,8 @@ def parse(text: str, known: Mapping[str, Policy] | None = None) -> Policy:
         raise ValueError(f'horizon policy {text!r}: {error}') from None
     if text == 'whole':
         return Whole()
-    if text in known:
-        return Custom(known[text])
-    names = ''.join(f', {name}' for name in known)
     raise ValueError(
-        f'horizon policy must be whole, static:H or confidence:T:H_MIN{names} (got {text!r})'
+        f'horizon policy must be whole, static:H or confidence:T:H_MIN (got {text!r})'
     )
 
 

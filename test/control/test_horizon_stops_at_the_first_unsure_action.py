@@ -8,7 +8,6 @@ from hypothesis.extra.numpy import arrays
 
 from embodied_kv.control.execution_horizon import (
     Confidence,
-    Custom,
     Static,
     Whole,
     confidence,
@@ -97,18 +96,10 @@ def test_what_confidence_means():
     assert confidence(updates([2.0, 0.0], earlier=0.0)) == pytest.approx([0.0, 1.0])
 
 
-def test_a_rule_of_ones_own_is_kept_within_the_chunk():
-    assert Custom(lambda u: 99)(np.zeros((4, 10))) == 10
-    assert Custom(lambda u: -1)(np.zeros((4, 10))) == 1
-    with pytest.raises(TypeError, match='must return an integer .got 2.5'):
-        Custom(lambda u: 2.5)(np.zeros((4, 10)))
-
-
 def test_a_parameter_names_a_policy():
     assert parse('static:5') == Static(5)
     assert parse('confidence:0.2:3') == Confidence(0.2, 3)
     assert parse(str(Confidence(0.2, 3))) == Confidence(0.2, 3)
-    assert parse('half', {'half': lambda u: u.shape[1] // 2})(np.zeros((4, 10))) == 5
 
 
 @pytest.mark.parametrize(
