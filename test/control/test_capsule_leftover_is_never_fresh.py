@@ -16,11 +16,11 @@ def stand():
     return stand
 
 
-def test_without_a_chunk_nothing_is_left(stand):
+def test_no_leftover_without_a_chunk(stand):
     assert stand.loop.leftover() is None
 
 
-def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stand):
+def test_leftover_shrinks_and_ends_at_the_execution_horizon(stand):
     stand.offer(RAMP, stamp=5, execution_horizon=5)
     stand.run(0.02)
     first = stand.loop.leftover()
@@ -33,7 +33,7 @@ def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stan
     assert stand.loop.leftover() is None
 
 
-def test_after_a_stop_nothing_is_left(stand):
+def test_no_leftover_after_a_stop(stand):
     stand.offer(RAMP)
     stand.run(0.1)
     stand.safety.stop('a person')
@@ -41,7 +41,7 @@ def test_after_a_stop_nothing_is_left(stand):
     assert stand.loop.leftover() is None
 
 
-def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_is_left(stand):
+def test_no_leftover_after_the_instruction_is_cleared(stand):
     stand.offer(RAMP)
     stand.run(0.1)
     assert stand.loop.leftover() is not None
@@ -50,7 +50,7 @@ def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_i
     assert stand.loop.leftover() is None
 
 
-def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(stand):
+def test_resumed_leftover_is_previous_and_starts_at_the_measured_position(stand):
     stand.by_hand(0.4, 0.4)
     stand.run(0.02)
     left = LeftoverActions(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
@@ -74,7 +74,7 @@ def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(sta
     assert np.abs(speeds).max() <= 2.0
 
 
-def test_a_frame_that_was_under_way_takes_over_from_a_resumed_one(stand):
+def test_chunk_in_progress_takes_over_from_a_resumed_leftover(stand):
     stand.loop.resume(LeftoverActions(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
     stand.run(0.05)
     stand.offer(np.full(8, 0.1), age=0.1)  # observed before

@@ -131,7 +131,7 @@ def test_a_joint_that_mimics_a_mimicking_joint_follows_the_first_one():
     )
 
 
-def test_a_joint_with_a_position_of_its_own_follows_nobody():
+def test_mimic_joint_with_a_given_position_does_not_follow():
     at = np.array([[0.3, 1.0]])
     commanded = Kinematics(mimicking(elbow=FOLLOWS), 'tip', ['shoulder', 'elbow'])
     np.testing.assert_array_equal(commanded.places(at), TWO.places(at))

@@ -71,12 +71,12 @@ def test_stop_brakes_at_once_and_returns_when_the_arm_stands(bench):
     assert bench.setpoints[-1].values[0] < 3.0
 
 
-def test_who_never_said_anything_need_not_stop(bench):
+def test_idle_loop_stops_without_a_command(bench):
     bench.loop.stop()
     assert bench.commands.empty()
 
 
-def test_a_stop_from_any_thread_is_seen_at_once_though_nothing_was_due(bench):
+def test_stop_from_another_thread_wakes_an_idle_loop(bench):
     bench.frame()
     bench.until(FRESH)
     threading.Thread(target=bench.safety.stop, args=('a person',)).start()
@@ -85,13 +85,13 @@ def test_a_stop_from_any_thread_is_seen_at_once_though_nothing_was_due(bench):
     assert bench.until(HOLD).source == HOLD
 
 
-def test_asking_wakes_a_loop_that_has_nothing_to_do(bench):
+def test_request_wakes_an_idle_loop(bench):
     time.sleep(0.05)
     bench.loop.hold()
     assert bench.until(HOLD).source == HOLD
 
 
-def test_what_is_to_be_prepared_comes_first():
+def test_prepare_is_called_first():
     prepared = []
     bench = Bench(prepare=lambda: prepared.append(threading.current_thread()))
     bench.loop.stop()

@@ -27,7 +27,7 @@ def act(stand, seconds, target=1.5):
         stand.run(PERIOD)
 
 
-def test_tolerances_come_from_the_velocity_limit_and_never_fall_below_the_least():
+def test_default_tolerances_follow_the_velocity_limit():
     slow = limits(3, velocity=[0.2, 2.0, 0.05])
     given_ = [np.nan, np.nan, np.nan]
     np.testing.assert_allclose(tolerances(slow, given_, [False, False, True]), [0.1, 0.2, 0.01])
@@ -43,7 +43,7 @@ def test_tolerances_come_from_the_velocity_limit_and_never_fall_below_the_least(
     ),
     st.booleans(),
 )
-def test_a_speed_slider_makes_no_velocity_above_the_limit_and_no_step(scales, is_published):
+def test_speed_slider_causes_no_step_and_no_excess_velocity(scales, is_published):
     share = [1.0]
     loop = dict(speed=lambda: share[0]) if is_published else {}
     stand = stand_of(loop=loop, controller=dict(replacement=False))
@@ -126,7 +126,7 @@ def test_a_pause_that_no_driver_publishes_disarms_and_nothing_moves_after_it():
 
 
 @pytest.mark.parametrize('fault', ['blocked', 'inactive'])
-def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
+def test_arm_that_does_not_follow_is_held_and_disarmed(fault):
     stand = stand_of()
     act(stand, 0.4)
     if fault == 'blocked':
@@ -143,7 +143,7 @@ def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
     assert np.abs(np.diff(np.array(stand.path)[began:], axis=0)).max() <= 1.1 * VELOCITY * 0.002
 
 
-def test_an_arm_that_is_pushed_off_its_way_is_held_where_it_is():
+def test_arm_pushed_off_its_path_is_held():
     stand = stand_of()
     act(stand, 0.4)
     stand.follows = False
@@ -170,7 +170,7 @@ def test_a_joint_without_a_tolerance_may_be_held_by_an_object():
     np.testing.assert_allclose(stand.arm[0], 1.5, atol=0.01)
 
 
-def test_a_velocity_joint_that_does_not_move_as_told_is_reported():
+def test_velocity_joint_that_does_not_move_as_commanded_is_reported():
     lim = limits(lower=-50, upper=50, velocity=2.0, acceleration=10.0, kinds='velocity')
     executor = make_executor(lim, max_tracking_error=np.nan)
     arm, reason, now = np.zeros(2), '', 0.0
@@ -184,7 +184,7 @@ def test_a_velocity_joint_that_does_not_move_as_told_is_reported():
     assert now < 1.0
 
 
-def test_nothing_that_was_sent_lasts_longer_than_the_open_loop_and_all_of_it_is_executed():
+def test_sent_trajectories_last_at_most_max_open_loop():
     stand = Stand(LIMITS, stop_after=100, max_open_loop=0.8)
     stand.run(0.3)
     ramp = 0.05 * np.arange(1, 41)
@@ -199,7 +199,7 @@ def test_nothing_that_was_sent_lasts_longer_than_the_open_loop_and_all_of_it_is_
     assert np.abs(speeds).max() <= VELOCITY
 
 
-def test_after_the_loop_dies_the_arm_is_at_rest_within_the_open_loop():
+def test_arm_is_at_rest_within_max_open_loop_after_the_loop_dies():
     stand = Stand(LIMITS, stop_after=100, max_open_loop=0.8)
     stand.run(0.3)
     stand.offer(0.1 * np.arange(1, 41))
@@ -210,7 +210,7 @@ def test_after_the_loop_dies_the_arm_is_at_rest_within_the_open_loop():
 
 
 @pytest.mark.parametrize('speed', [0.5, 1.0, 1.9])
-def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
+def test_controller_does_not_wind_up_while_the_arm_is_blocked(speed):
     stand = stand_of()
     stand.offer(speed * DT * np.arange(1, 31))  # one chunk of 3 s
     stand.run(0.5)
@@ -223,7 +223,7 @@ def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
     np.testing.assert_allclose(stand.controller.positions, stand.arm, atol=0.02)
 
 
-def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_too():
+def test_cleared_instruction_ends_the_motion_while_the_reference_waits():
     stand = stand_of()
     stand.safety.set_instruction('go')
     act(stand, 0.4)
@@ -235,7 +235,7 @@ def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_t
     assert not stand.executor.plan
 
 
-def test_one_false_measurement_of_an_arm_at_rest_starts_no_motion():
+def test_single_false_measurement_at_rest_starts_no_motion():
     stand = stand_of()
     act(stand, 1.0, 0.2)
     stand.run(1.0)
@@ -258,7 +258,7 @@ def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement(
     assert stand.safety.state == 'armed' and stand.arm[0] > 1.1
 
 
-def test_slow_chunks_confirm_a_position_too():
+def test_position_is_confirmed_by_slow_chunks():
     stand = stand_of()
     act(stand, 1.0, 0.2)
     stand.run(2.0)
@@ -269,7 +269,7 @@ def test_slow_chunks_confirm_a_position_too():
         assert bool(reason) == refused, reason
 
 
-def test_an_explanation_that_fails_does_not_keep_the_arm_armed():
+def test_failing_explanation_does_not_prevent_disarming():
     def explain():
         raise RuntimeError('a fault of a test')
 

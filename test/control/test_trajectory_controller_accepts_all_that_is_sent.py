@@ -88,7 +88,7 @@ def test_nothing_is_rejected_and_the_output_never_jumps(events, name, delay, ske
 
 
 @pytest.mark.parametrize('name', CONTROLLERS)
-def test_without_delay_the_controllers_spline_is_the_motion(name):
+def test_controller_spline_equals_the_motion_without_delay(name):
     stand = Stand(SLOW, controller=CONTROLLERS[name])
     stand.run(0.02)
     stand.offer(np.sin(np.arange(8) / 10), age=0.0)

@@ -112,7 +112,7 @@ def assert_within(stand):
 
 @settings(deadline=None, max_examples=20, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(any_limits(kinds=('position',)), SHARES, st.integers(0, 2**32))
-def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
+def test_set_points_keep_limits_and_require_the_armed_state(limits, share, seed):
     random = np.random.default_rng(seed)
     stand = Watched(limits, start=inside(limits, share), max_tracking_error=10.0)
     stand.run(0.02)
@@ -135,6 +135,6 @@ def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
     assert_within(stand)
 
 
-def test_the_examples_interrupted_moving_arms():
-    test_no_set_point_is_beyond_a_limit_or_without_leave()  # whoever ran it before, or did not
+def test_generated_examples_interrupt_motions():
+    test_set_points_keep_limits_and_require_the_armed_state()  # whoever ran it before, or did not
     assert sum(HAPPENED.values()) > 50 and sum(count > 0 for count in HAPPENED.values()) > 12

@@ -19,11 +19,11 @@ def safety():
     return SafetyStateMachine(armed=True)
 
 
-def test_nobody_is_armed_by_being_started():
+def test_arm_is_disarmed_after_the_start():
     assert SafetyStateMachine().state == DISARMED
 
 
-def test_a_stop_latches_until_a_reset_and_then_somebody_must_arm(safety):
+def test_stop_latches_until_reset_and_arming(safety):
     safety.stop('a person stopped it')
     safety.stop('and another')
     assert (safety.state, safety.reason) == (STOPPED, 'a person stopped it')
@@ -52,7 +52,7 @@ def test_an_operator_takes_over_and_gives_back(safety):
     assert (safety.state, safety.since) == (ARMED, 3.0)
 
 
-def test_an_arm_in_an_operators_hands_is_not_armed():
+def test_taken_over_arm_is_not_armed():
     safety = SafetyStateMachine()
     safety.take_over()
     assert safety.state == DISARMED
@@ -62,7 +62,7 @@ def test_an_arm_in_an_operators_hands_is_not_armed():
     assert safety.state == DISARMED
 
 
-def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
+def test_all_missing_needs_are_named_and_forbid_arming():
     safety = SafetyStateMachine()
     missing = {'camera': 'no image of view front yet', 'joints': 'no joint state yet'}
     safety.require(lambda now: missing['camera'])
@@ -80,18 +80,18 @@ def test_what_is_missing_is_named_all_of_it_and_forbids_to_arm():
 
 
 @pytest.mark.parametrize('instruction', ['', '  \n'])
-def test_an_empty_instruction_is_missing_but_latches_nothing(safety, instruction):
+def test_empty_instruction_is_missing_but_does_not_latch(safety, instruction):
     safety.set_instruction(instruction)
     assert safety.missing(0.0) == 'no instruction' and safety.state == ARMED
 
 
-def test_an_arm_is_armed_before_it_is_told_what_to_do():
+def test_arm_can_be_armed_before_an_instruction():
     safety = SafetyStateMachine(instruction='')
     safety.arm(1.0)
     assert safety.state == ARMED and safety.missing(1.0) == 'no instruction'
 
 
-def test_an_arm_is_meant_to_move_once_it_is_armed_and_told_what_to_do():
+def test_arm_is_meant_to_move_once_armed_with_an_instruction():
     safety = SafetyStateMachine(instruction='')
     assert not safety.is_meant_to_move
     safety.arm(1.0)
@@ -115,17 +115,17 @@ def test_an_arm_is_meant_to_move_once_it_is_armed_and_told_what_to_do():
         (lambda g: g.set_instruction('go'), ''),
     ],
 )
-def test_why_an_arm_does_not_move_is_said_with_what_to_do(change, why):
+def test_reason_for_standing_includes_the_remedy(change, why):
     safety = SafetyStateMachine(armed=True, instruction='')
     change(safety)
     assert safety.idle_reason(1.0) == why
 
 
-def test_who_needs_no_instruction_misses_none(safety):
+def test_policy_without_instructions_needs_none(safety):
     assert safety.missing(0.0) == ''
 
 
-def test_arming_twice_keeps_the_moment_whatever_is_missing_by_then(safety):
+def test_arming_twice_keeps_the_first_moment(safety):
     safety.disarm()
     safety.arm(1.0)
     safety.set_instruction('')
@@ -133,7 +133,7 @@ def test_arming_twice_keeps_the_moment_whatever_is_missing_by_then(safety):
     assert safety.since == 1.0
 
 
-def test_every_change_is_told_and_a_stop_waits_for_nobody(safety):
+def test_changes_are_reported_and_stop_never_waits(safety):
     told = []
     safety.watch(lambda: told.append(safety.state))
     asked = threading.Event()

@@ -37,7 +37,7 @@ def test_the_lag_of_an_arm_that_follows_is_measured(lag):
     assert stand.executor.lag == pytest.approx(lag, abs=0.02)
 
 
-def test_an_arm_whose_lag_is_known_moves_as_fast_as_it_is_told_to():
+def test_arm_with_a_known_lag_reaches_the_commanded_speed():
     stand = stand_of(0.12)
     sweep(stand, 3.0, 0.5)
     stand.run(1.0)
@@ -49,7 +49,7 @@ def test_an_arm_whose_lag_is_known_moves_as_fast_as_it_is_told_to():
 
 @settings(deadline=None, max_examples=10)
 @given(st.floats(0.0, 0.16), st.floats(0.2, 0.9), st.floats(0.3, 2.0))
-def test_a_blocked_arm_is_found_and_teaches_no_lag(lag, share, after):
+def test_blocked_arm_is_detected_and_does_not_change_the_lag(lag, share, after):
     stand = stand_of(lag)
     sweep(stand, after, share * VELOCITY)
     known = stand.executor.lag
@@ -62,7 +62,7 @@ def test_a_blocked_arm_is_found_and_teaches_no_lag(lag, share, after):
     assert np.abs(np.array(stand.path) - stand.arm).max(axis=1)[-1] < farthest
 
 
-def test_a_slowed_arm_teaches_no_lag():
+def test_slowed_arm_does_not_change_the_lag():
     stand = stand_of(0.0)
     stand.controller.scale = 0.5
     sweep(stand, 4.0, 0.5 * VELOCITY)

@@ -34,11 +34,11 @@ def test_the_papers_figure_7():
     assert Confidence(0.4, 1)(updates([0.2, 0.3, 0.5, 0.9, 1.5, 0.4])) == 4
 
 
-def test_exactly_at_the_threshold_goes_on():
+def test_update_at_the_threshold_does_not_stop():
     assert Confidence(0.5, 1)(updates([1.5, 1.5, 1.6])) == 2
 
 
-def test_all_sure_is_the_whole_chunk():
+def test_confident_chunk_is_executed_whole():
     assert Confidence(0.0, 1)(updates(np.full(50, 0.1))) == 50
 
 
@@ -50,7 +50,7 @@ def test_never_below_the_minimum_and_never_above_the_chunk():
 
 
 @pytest.mark.parametrize('steps', [1, 2])
-def test_below_three_steps_it_answers_the_minimum(steps):
+def test_horizon_is_the_minimum_below_three_steps(steps):
     quiet = np.zeros((steps, 10))
     assert Confidence(0.4, 3)(quiet) == 3
     assert not confidence(quiet).any()
@@ -58,7 +58,7 @@ def test_below_three_steps_it_answers_the_minimum(steps):
 
 @pytest.mark.parametrize('bad', [np.nan, np.inf])
 @pytest.mark.parametrize('step', [0, 3])
-def test_an_update_that_is_no_number_stops(bad, step):
+def test_nonfinite_update_stops(bad, step):
     found = updates([0.1] * 6)
     found[step, 2] = bad
     assert Confidence(0.4, 1)(found) == 2
@@ -66,7 +66,7 @@ def test_an_update_that_is_no_number_stops(bad, step):
 
 
 @given(UPDATES, st.floats(-1, 10))
-def test_it_equals_a_walk_from_the_first_action(found, t):
+def test_horizon_equals_a_loop_over_the_actions(found, t):
     sure = 0
     while (
         len(found) >= 3
@@ -78,12 +78,12 @@ def test_it_equals_a_walk_from_the_first_action(found, t):
 
 
 @given(UPDATES, st.floats(-0.9, 5), st.floats(0, 5))
-def test_a_larger_threshold_never_shortens(found, t, more):
+def test_larger_threshold_never_shortens_the_horizon(found, t, more):
     assert Confidence(t + more, 1)(found) >= Confidence(t, 1)(found)
 
 
 @given(UPDATES)
-def test_confidence_is_a_share_and_the_rule_is_a_bound_on_it(found):
+def test_confidence_is_in_0_1_and_the_rule_is_a_bound_on_it(found):
     sure = confidence(found)
     assert sure.shape == found.shape[1:] and (sure >= 0).all() and (sure <= 1).all()
     horizon, t = Confidence(0.3, 1)(found), 0.3
@@ -91,7 +91,7 @@ def test_confidence_is_a_share_and_the_rule_is_a_bound_on_it(found):
         assert (sure[:horizon] >= 1 / (2 + t) - 1e-6).all()
 
 
-def test_what_confidence_means():
+def test_confidence_values():
     assert confidence(updates([0.0, 1.0, 3.0])) == pytest.approx([1.0, 0.5, 0.25])
     assert confidence(updates([2.0, 0.0], earlier=0.0)) == pytest.approx([0.0, 1.0])
 
@@ -115,7 +115,7 @@ def test_a_parameter_names_a_policy():
         ('confidence:0.2', 'must be whole, static:H'),
     ],
 )
-def test_a_text_that_names_none_is_refused(text, message):
+def test_unknown_policy_name_is_refused(text, message):
     with pytest.raises(ValueError, match=message):
         parse(text)
 

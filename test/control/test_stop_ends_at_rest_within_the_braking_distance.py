@@ -119,7 +119,7 @@ def test_velocity_controllers_receive_zero_at_every_end_of_control(how):
     assert not stand.kept.any() and not stand.received[-1][2].velocities.any()
 
 
-def test_a_stop_sends_zero_velocity_though_the_suite_never_moved_the_arm():
+def test_stop_sends_zero_velocity_before_any_motion():
     stand = make('velocity')
     stand.run(0.1)
     stand.safety.stop('a person')
@@ -140,7 +140,7 @@ def test_position_controllers_never_receive_zeros_or_a_step(state, how, seconds)
             assert setpoint.positions.min() > 0.9
 
 
-def test_a_takeover_sends_position_controllers_the_measured_position_once_at_last():
+def test_takeover_ends_with_the_measured_position_once():
     stand = make('position')
     bring_into(stand, 'acting', 0.0)
     stand.safety.take_over()
@@ -152,7 +152,7 @@ def test_a_takeover_sends_position_controllers_the_measured_position_once_at_las
     assert len(stand.received) == count
 
 
-def test_a_takeover_sends_position_controllers_no_position_measured_long_ago():
+def test_takeover_sends_no_outdated_measured_position():
     stand = make('position')
     bring_into(stand, 'disarmed', 1.0)
     assert stand.executor.has_reference and not stand.executor.is_moving(stand.now)
@@ -191,7 +191,7 @@ def test_stopping_twice_brakes_twice():
 
 @pytest.mark.parametrize('how', [*ENDS[:3], 'nothing'])
 @pytest.mark.parametrize('seconds', [1.0, 1.9, 6.0])
-def test_after_a_suspension_nothing_moves_an_arm_that_came_to_rest_meanwhile(how, seconds):
+def test_arm_that_came_to_rest_during_a_suspension_stays_at_rest(how, seconds):
     stand = make('trajectory')
     stand.run(0.3)
     stand.offer(stand.arm + 0.1 * np.arange(1, 21)[:, None])  # 2 s, of which 1 s is sent
@@ -209,7 +209,7 @@ def test_after_a_suspension_nothing_moves_an_arm_that_came_to_rest_meanwhile(how
 
 @pytest.mark.parametrize('delay', [0.0, 0.02, 0.05, 0.08])
 @pytest.mark.parametrize('speed', [0.2, 0.5, 1.0])
-def test_stop_brakes_the_motion_of_another_program_by_old_joint_states_too(delay, speed):
+def test_stop_brakes_another_program_with_delayed_joint_states(delay, speed):
     stand = make('trajectory', state_delay=delay)
     stand.run(0.3)
     stand.move_by_another_program(stand.arm[0] + 3 * speed, seconds=3.0)
@@ -220,7 +220,7 @@ def test_stop_brakes_the_motion_of_another_program_by_old_joint_states_too(delay
     assert (np.abs(stand.arm - place) <= speed**2 / (2 * ACCELERATION) + 0.02).all()
 
 
-def test_a_stop_sends_no_old_position_to_a_controller_that_another_program_uses():
+def test_stop_sends_no_outdated_position_to_a_controller_in_use():
     lim = limits(3, lower=-50, upper=50, velocity=2.0, acceleration=10.0)
     lim = type(lim)(lim.joints, lim.lower, lim.upper, lim.velocity, lim.acceleration, MIXED)
     stand = Stand(lim, start=(0.0, 0.0, 0.0), loop=dict(has_trajectories=False))
@@ -237,7 +237,7 @@ def test_a_stop_sends_no_old_position_to_a_controller_that_another_program_uses(
 
 
 @pytest.mark.parametrize('how', ['take over', 'end'])
-def test_braking_ends_though_the_controllers_are_paused(how):
+def test_braking_ends_while_the_controllers_are_paused(how):
     speed = [1.0]
     lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
     stand = Stand(lim, loop=dict(speed=lambda: speed[0]))
@@ -249,7 +249,7 @@ def test_braking_ends_though_the_controllers_are_paused(how):
 
 
 @pytest.mark.parametrize('seconds', [0.1, 0.15, 0.3])
-def test_a_suspended_loop_throws_no_arm_back_that_has_set_point_controllers_too(seconds):
+def test_suspension_brakes_an_arm_with_both_controller_types(seconds):
     lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
     stand = Stand(lim, stop_after=100)  # trajectories and set-points
     stand.run(0.3)

@@ -33,7 +33,7 @@ def test_an_arm_that_is_not_armed_does_not_move():
     assert 'the arm is disarmed' in str(stand.failures[0])
 
 
-def test_what_was_seen_before_it_was_armed_is_not_executed():
+def test_observation_from_before_arming_is_not_executed():
     stand = Stand(armed=False)
     stand.run(0.1)
     stand.safety.arm(stand.now)
@@ -47,7 +47,7 @@ def test_what_was_seen_before_it_was_armed_is_not_executed():
 
 
 @pytest.mark.parametrize('end', ['stop', 'disarm'])
-def test_a_stop_brakes_along_the_way_at_once_and_is_sent_a_few_times(stand, end):
+def test_stop_brakes_along_the_reference_and_is_sent_several_times(stand, end):
     moving(stand)
     place, speed, began = stand.arm.copy(), stand.speed.copy(), stand.now
     stand.safety.stop('a person') if end == 'stop' else stand.safety.disarm()
@@ -166,7 +166,7 @@ def test_blocked_arm_is_disarmed_with_both_numbers_and_holds_the_measured_positi
     assert len(stand.sent()) == sent
 
 
-def test_an_empty_instruction_brakes_and_the_next_one_goes_on():
+def test_empty_instruction_brakes_and_the_next_one_continues():
     stand = Stand()
     stand.safety.set_instruction('reach')
     stand.run(0.02)
@@ -183,7 +183,7 @@ def test_an_empty_instruction_brakes_and_the_next_one_goes_on():
     assert stand.arm[0] > rest[0]
 
 
-def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
+def test_leftover_is_not_resumed_while_motion_is_forbidden(stand):
     moving(stand)
     left = stand.loop.leftover()
     stand.safety.stop('a person')
@@ -195,7 +195,7 @@ def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
     assert 'is not resumed: the arm is stopped' in str(stand.failures[-1])
 
 
-def test_an_arm_that_is_told_nothing_misses_nothing():
+def test_no_period_is_missed_without_an_instruction():
     stand = Stand(stop_after=5)
     stand.run(0.02)
     moving(stand)

@@ -10,7 +10,7 @@ VELOCITY = np.array([2.0, 0.5])
 NEAREST = NEAR * VELOCITY
 
 
-def test_it_stands_from_its_last_motion_on():
+def test_standstill_counts_from_the_last_motion():
     still = StandstillTimer(VELOCITY)
     assert still.seconds(np.zeros(2), 10.0) == 0.0
     assert still.seconds(0.9 * NEAREST, 12.0) == 2.0
@@ -18,13 +18,13 @@ def test_it_stands_from_its_last_motion_on():
     assert still.seconds(np.array([0.0, 1.1]) * NEAREST, 14.5) == 1.5
 
 
-def test_a_slow_motion_is_a_motion():
+def test_slow_motion_ends_the_standstill():
     still = StandstillTimer(VELOCITY)
     longest = max(still.seconds(np.array([0.01 * t, 0.0]), t) for t in np.arange(0, 60, 0.1))
     assert longest < 3.0
 
 
-def test_an_unknown_position_is_no_standing():
+def test_unknown_position_ends_the_standstill():
     still = StandstillTimer(VELOCITY)
     still.seconds(np.zeros(2), 0.0)
     assert still.seconds(None, 5.0) == 0.0
@@ -34,7 +34,7 @@ def test_an_unknown_position_is_no_standing():
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(-1, 1), st.floats(-1, 1)), max_size=30))
-def test_all_positions_of_a_standing_lie_near_each_other(steps):
+def test_positions_during_a_standstill_are_close(steps):
     still, now, seen = StandstillTimer(VELOCITY), 0.0, []
     for dt, a, b in steps:
         now += dt

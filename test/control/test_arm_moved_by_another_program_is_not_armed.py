@@ -25,7 +25,7 @@ def given_back():
     return stand
 
 
-def test_a_chunk_is_refused_while_it_moves_with_the_joint_and_its_speed(given_back):
+def test_chunk_is_refused_with_joint_and_speed_while_the_arm_moves(given_back):
     stand = given_back
     sent = len(stand.sent())
     stand.offer(FAR, age=0.01)
@@ -35,7 +35,7 @@ def test_a_chunk_is_refused_while_it_moves_with_the_joint_and_its_speed(given_ba
     assert 'let it come to rest' in stand.safety.idle_reason(stand.now)
 
 
-def test_once_it_stands_it_is_moved_from_where_it_is(given_back):
+def test_motion_starts_at_the_measured_position_once_the_arm_stands(given_back):
     stand = given_back
     stand.run(1.5)  # the controller comes to the end of what it had
     assert not stand.safety.missing(stand.now)
@@ -58,7 +58,7 @@ def test_an_arm_that_swings_is_not_armed():
     stand.safety.arm(stand.now)
 
 
-def test_an_arm_that_another_program_moves_after_our_motion_is_not_armed():
+def test_arm_moved_by_another_program_after_a_motion_is_not_armed():
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR[:5])
@@ -71,7 +71,7 @@ def test_an_arm_that_another_program_moves_after_our_motion_is_not_armed():
         stand.safety.arm(stand.now)
 
 
-def test_before_a_second_joint_state_nobody_knows_whether_it_stands():
+def test_standstill_is_unknown_before_a_second_joint_state():
     stand = Stand(armed=False)
     stand.run(0.002)
     with pytest.raises(RefusedError, match='not known yet whether joint joint_0 stands'):
