@@ -11,7 +11,7 @@ FAR = np.linspace(0.1, 1.5, 15)
 
 @pytest.fixture
 def given_back():
-    """An arm that is given back while its controller still does what another program sent."""
+    """Return an arm that is given back while its controller executes another program."""
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR)
@@ -37,7 +37,7 @@ def test_chunk_is_refused_with_joint_and_speed_while_the_arm_moves(given_back):
 
 def test_motion_starts_at_the_measured_position_once_the_arm_stands(given_back):
     stand = given_back
-    stand.run(1.5)  # the controller comes to the end of what it had
+    stand.run(1.5)  # the controller completes its trajectory
     assert not stand.safety.missing(stand.now)
     rest = stand.arm.copy()
     stand.offer(rest[0] - FAR)

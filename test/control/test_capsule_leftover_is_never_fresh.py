@@ -1,4 +1,4 @@
-"""The rest of a chunk, resumed by the control loop: previous, from where the arm is measured."""
+"""The control loop resumes leftover actions as previous, from the measured position."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_resumed_leftover_is_previous_and_starts_at_the_measured_position(stand)
     )
     assert command.age == pytest.approx(1.5) and not command.deadline_met
     np.testing.assert_array_equal(stand.executor.due(stand.now).values, [0.4, 0.4])
-    again = stand.loop.leftover()  # a capsule of it knows whose observation it answers
+    again = stand.loop.leftover()  # a capsule of it keeps the observation that it answers
     assert again.stamp == 5 and again.age >= 1.5 and len(again.values) == 3
     stand.run(1.0)
     np.testing.assert_allclose(stand.arm, 0.5, atol=1e-3)

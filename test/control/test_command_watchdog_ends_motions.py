@@ -41,7 +41,7 @@ class Bed:
 
     @property
     def value(self):
-        """What the controllers hold."""
+        """Return the value that the controllers hold."""
         return self.sent[-1] if self.sent else REST
 
     def start(self):

@@ -1,4 +1,4 @@
-"""Nothing moves unarmed; a stop ends every motion at once; an operator is not disturbed."""
+"""Nothing moves while disarmed, a stop ends every motion, a takeover sends nothing."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def stand():
 
 
 def moving(stand):
-    """Under way at about 1 rad/s."""
+    """Return a stand that moves at about 1 rad/s."""
     stand.offer(RAMP)
     stand.run(0.5)
     assert stand.executor.is_moving(stand.now) and stand.speed[0] > 0.5
@@ -58,7 +58,7 @@ def test_stop_brakes_along_the_reference_and_is_sent_several_times(stand, end):
     assert stand.commands[-1][0] <= began + 0.1
     way = np.array(stand.path)[-600:]
     np.testing.assert_allclose(stand.arm, place + speed**2 / 20, atol=0.02)
-    assert (np.diff(way, axis=0) >= -1e-3).all()  # on along the way, not back
+    assert (np.diff(way, axis=0) >= -1e-3).all()  # forwards along the path
     assert stand.loop.leftover() is None
 
 

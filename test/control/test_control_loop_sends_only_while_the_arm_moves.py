@@ -1,4 +1,4 @@
-"""Commands while the arm moves; who stands is silent, so that others may use its controllers."""
+"""The control loop sends commands only while the arm moves."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def test_set_points_come_at_the_controllers_rate_between_actions_and_end_at_rest
     stand.run(2.0)
     values = np.array([setpoint.values for setpoint in stand.setpoints])
     moved = stand.executor.due(stand.now)
-    assert 70 <= len(values) <= 90  # 100 per second, for 0.65 s and the way to rest
+    assert 70 <= len(values) <= 90  # 100 per second, for 0.65 s and the braking
     assert np.abs(np.diff(values, axis=0)).max() <= 2.0 * 0.012
     assert (values[-3:] == moved.values).all()
     assert not stand.setpoints[-1].velocities.any()

@@ -54,7 +54,7 @@ class Observed(Stand):
             self.problems.append(self.reference.problem())
 
     def act(self, seconds, target):
-        """A policy that sees the arm and always wants the same place."""
+        """Run a policy that always commands the same position."""
         for _ in range(round(seconds / PERIOD)):
             self.offer(np.full((15, 2), target))
             self.run(PERIOD)
@@ -87,7 +87,7 @@ def test_controller_that_executes_its_trajectories_raises_no_alarm(
     parts, is_scaling_published, is_tolerant, replacement, from_desired, delay, publishes
 ):
     share = [1.0]
-    tolerant = is_tolerant and is_scaling_published  # else the suite holds its reference back
+    tolerant = is_tolerant and is_scaling_published  # otherwise the suite delays its reference
     stand = Observed(
         publishes,
         delay=delay,

@@ -1,4 +1,4 @@
-"""The delay that a chunk is made for, from latencies that were measured."""
+"""The delay of the next chunk is estimated from measured latencies."""
 
 import math
 

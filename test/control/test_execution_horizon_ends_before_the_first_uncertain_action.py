@@ -24,7 +24,7 @@ UPDATES = arrays(
 
 
 def updates(final, earlier=1.0, steps=4):
-    """Every earlier update alike, the last as given."""
+    """Return updates with equal earlier steps and the given last step."""
     final = np.asarray(final, float)
     return np.vstack([np.full((steps - 1, len(final)), earlier), final])
 

@@ -1,4 +1,4 @@
-"""Without a fresh chunk: the rest of the previous one, then hold, then stop; always at rest."""
+"""Without a fresh chunk, the executor continues the previous one, then holds, then stops."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ DT = 0.1
 
 @pytest.fixture
 def executor():
-    """With a chunk of three actions 0.1, 0.2, 0.3 from time 0."""
+    """Return an executor with a chunk of three actions 0.1, 0.2, 0.3 from time 0."""
     executor = make_executor(limits(velocity=3, acceleration=50), stop_after=5)
     values = [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]]
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0, 0.1, 0.1))
@@ -19,7 +19,7 @@ def executor():
 
 
 def left(*values):
-    """What was left of an earlier chunk."""
+    """Return leftover actions of an earlier chunk."""
     return LeftoverActions(np.array(values).reshape(-1, 2), stamp=0, age=0.0, sequence=7, steps=10)
 
 
@@ -74,7 +74,7 @@ def test_fresh_chunk_ends_every_fallback(executor):
     assert executor.due(0.9).source == 'stop'
     executor.take_over(chunk([[0.7, 0.7], [0.8, 0.8]]), 0.9, 0.95, seen(0.95, 0.7, 0.7))
     assert executor.due(1.0).source == 'fresh'
-    assert executor.missed(1.05) == 'previous'  # the count begins anew
+    assert executor.missed(1.05) == 'previous'  # the count restarts
 
 
 def test_resumed_leftover_starts_at_the_measured_position(executor):
@@ -97,6 +97,6 @@ def test_blocked_arm_is_reported_during_a_motion_only():
     executor = make_executor(limits(velocity=3, acceleration=50), max_tracking_error=[0.1, np.inf])
     values = np.repeat(np.arange(10)[:, None] / 10, 2, 1)
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0))
-    assert executor.monitor(0.55, seen(0.5, 0.49, 0.0)) == ''  # of the moment it was measured at
+    assert executor.monitor(0.55, seen(0.5, 0.49, 0.0)) == ''  # at the moment of measurement
     assert 'joint joint_0 is at 0.200, 0.3' in executor.monitor(0.55, seen(0.5, 0.2, 0.0))
     assert executor.monitor(5.0, seen(5.0, 0.2, 0.0)) == ''

@@ -1,4 +1,4 @@
-"""A link is where trigonometry says, and its chain names the joints that move it."""
+"""Poses of a link equal trigonometry, and its chain names the joints that move it."""
 
 from xml.etree import ElementTree
 
@@ -172,7 +172,7 @@ def test_joints_that_are_no_tree_are_refused():
 
 @st.composite
 def arms(draw):
-    """A chain of up to five joints with any origins and axes, and positions for it."""
+    """Generate a chain of up to five joints with random origins and axes, and positions."""
     numbers = st.tuples(*[st.floats(-1, 1)] * 3)
     count = draw(st.integers(1, 5))
     text = '<robot name="any"><link name="link0"/>'

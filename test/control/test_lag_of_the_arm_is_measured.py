@@ -1,4 +1,4 @@
-"""The reference is compared with the arm by its measured lag, which no fault can teach."""
+"""The arm is compared with its reference by its measured lag, which faults do not change."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TOLERANCE = 0.2  # derived: 0.1 s at the velocity limit
 
 
 def stand_of(lag):
-    # A controller that goes on from its own reference, so that only the arm is late.
+    # A controller that continues its own reference, so that only the arm is late.
     controller = dict(replacement=False, from_desired=True)
     stand = Stand(LIMITS, max_tracking_error=np.nan, lag=lag, controller=controller)
     stand.run(0.3)
@@ -21,7 +21,7 @@ def stand_of(lag):
 
 
 def sweep(stand, seconds, speed):
-    """A policy that moves all joints at a speed; the chunks go on from one another."""
+    """Run a policy that moves all joints at a speed in continuous chunks."""
     began, first = stand.now, stand.arm[0]
     for _ in range(round(seconds / PERIOD)):
         ahead = stand.now - began - 0.05 + np.arange(15) * DT

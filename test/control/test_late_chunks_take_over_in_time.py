@@ -1,4 +1,4 @@
-"""Inference that takes longer than a control period: the arm moves on the chunk that runs."""
+"""With inference longer than a control period, the arm moves on the running chunk."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ALLOWED = HORIZON * DT
 
 
 def rising(start):
-    """A chunk along 1 rad/s, whose first action is at `start`."""
+    """Return a chunk that moves at 1 rad/s from `start`."""
     return start + DT * np.arange(CHUNK)
 
 
@@ -26,12 +26,12 @@ class LateStand(Stand):
         self.latency, self.guides, self.began = latency, [], self.now
 
     def _observe(self):
-        """A frame of now, whose chunk is begun."""
+        """Take a frame now and start its chunk."""
         self.loop.expect(self.now + ALLOWED)
         return self.now, self.loop.guide(self.now), self.now + self.latency
 
     def drive(self, seconds, make=lambda observed, guide: rising(observed)):
-        """Chunks one after another, `make(s since the start, guide)` of each observation."""
+        """Run for some time with chunks `make(s since the start, guide)`."""
         end, work = self.now + seconds, None
         while self.now < end - 1e-9:
             if work is None:
@@ -57,7 +57,7 @@ def test_every_late_chunk_takes_over_and_no_period_is_missed():
     assert counters.takeovers == 16 and counters.refused == 0
     assert (counters.missed, counters.held, counters.stopped) == (0, 0, 0)
     assert set(stand.sources()) == {'fresh', 'previous'} and not stand.failures
-    assert all(command.deadline_met is True for _, command in stand.commands)  # as a message wants
+    assert all(command.deadline_met is True for _, command in stand.commands)  # no numpy bool
 
 
 def test_the_arm_never_stands_between_late_chunks():
@@ -145,7 +145,7 @@ def test_too_short_delay_is_counted_and_no_action_is_executed_late():
     fresh = [command for _, command in stand.commands if command.source == 'fresh'][-1]
     assert fresh.first == 5 and fresh.deadline_met
     stand.drive(3.0)
-    assert stand.executor.counters.late == 1  # now it is expected
+    assert stand.executor.counters.late == 1  # now the estimator expects it
 
 
 def test_ended_chunk_counts_as_missed():

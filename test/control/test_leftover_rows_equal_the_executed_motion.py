@@ -1,4 +1,4 @@
-"""The running chunk in the time of a new observation: what the arm follows, and nothing else."""
+"""The rows of the leftover equal the motion that the arm executes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def ramp(start=0.0, step=0.1, **others):
 
 
 def running(*offers, lim=None, **others):
-    """An executor that took over each (chunk, began, now), from where its motion leads."""
+    """Return an executor that took over each (chunk, began, now)."""
     executor = make_executor(lim, **others)
     for offered, began, now in offers:
         taken = executor.take_over(offered, began, now, seen(now))

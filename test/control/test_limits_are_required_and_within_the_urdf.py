@@ -1,4 +1,4 @@
-"""Limits have no defaults; impossible ones, and ones wider than the robot's, are refused."""
+"""Limits have no defaults. Impossible limits and limits wider than the URDF are refused."""
 
 import math
 

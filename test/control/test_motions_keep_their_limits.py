@@ -1,4 +1,4 @@
-"""Whatever is asked for: within position, velocity and acceleration at every moment, then rest."""
+"""Every motion keeps position, velocity and acceleration limits and ends at rest."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DTS = st.sampled_from([0.1, 0.05, 1 / 15, 1 / 30, 0.02])
 
 
 def actions(limits, seed, rows):
-    """Noise, a walk, or jumps from end to end."""
+    """Generate actions: noise, a random walk, or jumps between the limits."""
     random = np.random.default_rng(seed)
     kind = random.integers(3)
     values = random.normal(0, 3, (rows, len(limits)))
@@ -72,7 +72,7 @@ def test_a_jump_is_approached_without_overshoot_and_reached(goal):
     way = motion.sample(np.linspace(0, motion.duration, 999))[0][:, 0] * np.sign(goal)
     assert way.max() <= abs(goal) + 1e-9
     assert way[-1] == pytest.approx(abs(goal), abs=1e-6)
-    # As fast as may be: half of the way speeding up, half braking, and two steps for the grid.
+    # Time-optimal: half of the distance accelerating, half braking, and two steps for the grid.
     whole = 2 * np.sqrt(abs(goal) / 5.0)
     assert motion.at(whole + 0.04)[0][0] == pytest.approx(goal, abs=1e-3)
 
@@ -151,4 +151,4 @@ def test_errors_are_corrected_with_the_spare_acceleration():
     motion = follow(np.array([-0.6]), np.array([5.0]), place[:, None], 0.0, 0.1, lim)
     ahead = motion.sample(moments)[0][:, 0] - place
     assert ahead[0] == pytest.approx(-0.6) and abs(ahead[-1]) < 1e-3
-    assert ahead.max() < 1e-3  # it does not shoot past what brakes
+    assert ahead.max() < 1e-3  # it does not overshoot

@@ -1,4 +1,4 @@
-"""How much an action is held to the leftover, and how hard, as the paper's formulas say it."""
+"""The weights of the leftover equal the formulas of the paper."""
 
 import math
 
@@ -13,7 +13,7 @@ CHUNK = 10
 
 
 def weight(i, d, s, schedule):
-    """Of one action, in Python's own numbers."""
+    """Return the weight of one action, computed with Python floats."""
     d = min(d, s)
     if i >= s or i < d:
         return float(i < s)
@@ -40,7 +40,7 @@ def test_the_example_of_the_reference_code():
 
 
 def test_weights_between_delay_and_horizon_are_evenly_spaced():
-    between = weights(3, 8, CHUNK, 'linear')[3:8]  # the other reference makes them this way
+    between = weights(3, 8, CHUNK, 'linear')[3:8]  # as the other reference implementation
     np.testing.assert_allclose(between, np.linspace(1, 0, 7)[1:-1], atol=1e-15)
 
 

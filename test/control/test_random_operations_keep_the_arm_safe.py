@@ -1,4 +1,4 @@
-"""From the measured start on: within every limit, not unarmed, not blind, not after a stop."""
+"""Under random operations, set-points keep all limits, and no motion starts while forbidden."""
 
 import contextlib
 import itertools
@@ -23,7 +23,7 @@ HAPPENED = Counter()  # to arms that moved, over all examples
 
 
 class Watched(Stand):
-    """A stand whose arm does at once what its set-points say, 500 of them per second."""
+    """Stand whose arm follows 500 set-points per second at once."""
 
     def __init__(self, *arguments, **options):
         loop = dict(setpoint_rate=1 / TICK, has_trajectories=False)
@@ -37,10 +37,10 @@ class Watched(Stand):
         self.arm = setpoint.positions
 
     def _control(self):
-        """No trajectory controllers here."""
+        """Do nothing, because there are no trajectory controllers."""
 
     def go(self, random):
-        """All that was in the way is undone, and a chunk comes."""
+        """Remove every hindrance and offer a chunk."""
         self.speaks = True
         self.safety.set_instruction('reach')
         self.run(0.5)
@@ -51,7 +51,7 @@ class Watched(Stand):
 
     @property
     def _is_quiet(self):
-        """At rest with the last set-points out, a handover's too: no hand is as quick."""
+        """Return whether the arm is at rest and all set-points, also of a handover, were sent."""
         is_said = self.loop._commands.due == math.inf and not self.loop._hands_over
         return not self.executor.is_moving(self.now) and is_said
 
@@ -91,7 +91,7 @@ class Watched(Stand):
 
 
 def assert_within(stand):
-    """Of every set-point and the one before, as long as the arm was not taken elsewhere."""
+    """Assert limits between consecutive set-points, while nothing else moves the arm."""
     if len(stand.heard) < 2:
         return
     lim = stand.limits
@@ -100,7 +100,7 @@ def assert_within(stand):
     velocities = np.array([s.velocities for s in setpoints])
     beyond = np.maximum(positions - lim.upper, lim.lower - positions)
     was = np.maximum(arms - lim.upper, lim.lower - arms)
-    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, inwards alone
+    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, only inwards
     assert (np.abs(velocities) <= lim.velocity + 1e-9).all()
     # A joint state is a tick old; what is late is not made good by going faster.
     passed = np.clip(np.diff(moments), TICK, 2 * TICK)[:, None] + 1e-9
@@ -126,7 +126,7 @@ def test_set_points_keep_limits_and_require_the_armed_state(limits, share, seed)
         moved = stand.executor.is_moving(stand.now)
         stand.run(random.uniform(0, 0.3))
         new = stand.heard[said:]
-        if state != 'armed':  # braking alone: never faster, and none begins
+        if state != 'armed':  # braking only: never faster, and no new motion
             speeds = [np.abs(setpoint.velocities) for *_, setpoint in new]
             assert all((b <= a + 1e-9).all() for a, b in itertools.pairwise(speeds))
             assert moved or not any(speed.any() for speed in speeds)
@@ -136,5 +136,5 @@ def test_set_points_keep_limits_and_require_the_armed_state(limits, share, seed)
 
 
 def test_generated_examples_interrupt_motions():
-    test_set_points_keep_limits_and_require_the_armed_state()  # whoever ran it before, or did not
+    test_set_points_keep_limits_and_require_the_armed_state()  # independent of earlier tests
     assert sum(HAPPENED.values()) > 50 and sum(count > 0 for count in HAPPENED.values()) > 12

@@ -1,4 +1,4 @@
-"""Disarmed, armed, stopped, taken over: what each forbids, and what is missing."""
+"""The states disarmed, armed, stopped and taken over forbid motion with a reason."""
 
 import threading
 
@@ -148,7 +148,7 @@ def test_changes_are_reported_and_stop_never_waits(safety):
     checking = threading.Thread(target=safety.missing, args=(0.0,))
     checking.start()
     asked.wait(10)
-    safety.stop('now')  # while somebody else looks at what is missing
+    safety.stop('now')  # while another thread checks the needs
     assert told == [STOPPED]
     held.set()
     checking.join()

@@ -1,4 +1,4 @@
-"""Jerk, path length and seams, on motions whose own are known."""
+"""Jerk, path length and seams of motions with known values."""
 
 import numpy as np
 import pytest

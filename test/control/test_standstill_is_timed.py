@@ -1,4 +1,4 @@
-"""StandstillTimer is measured from the last motion, and an unknown position is no standing."""
+"""A standstill counts from the last motion and ends with an unknown position."""
 
 import numpy as np
 from hypothesis import given

@@ -38,7 +38,7 @@ class SetpointStand(Stand):
         if self.kept is not None:
             self.arm = self.arm + self.kept * TICK if self.kind == 'velocity' else self.kept.copy()
         self.path.append(self.arm.copy())
-        # Between two set-points, 10 ms, the arm stands: of some spans of two of them the fastest.
+        # The arm stands between two set-points (10 ms), so the speed is over spans of two of them.
         path = np.array(self.path[-16:])
         spans = np.abs(path[10:] - path[:-10]) / (10 * TICK)
         self.speed = spans.max(axis=0, initial=0.0)
@@ -53,7 +53,7 @@ def make(kind, **options):
 
 
 def bring_into(stand, state, seconds):
-    """Have the arm move, and bring it into a state in which it may still move."""
+    """Start a motion and bring the arm into a state in which it may still move."""
     stand.run(0.3)
     for _ in range(5):
         stand.offer(stand.arm + RAMP[:, None])

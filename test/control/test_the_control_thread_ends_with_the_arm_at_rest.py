@@ -1,4 +1,4 @@
-"""In real time: the thread sleeps until something is due, stops at once, and ends at rest."""
+"""In real time, the thread sleeps until something is due, stops at once and ends at rest."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ PERIOD = DT = 0.1
 
 
 class Bench:
-    """A control loop and what it says; the arm is where its set-points say."""
+    """A control loop with its commands; the arm follows its set-points at once."""
 
     def __init__(self, **loop):
         self.commands, self.setpoints, self.failures = queue.Queue(), [], queue.Queue()

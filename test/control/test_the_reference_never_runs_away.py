@@ -1,4 +1,4 @@
-"""The arm is where it is measured: a slow, blocked or paused arm holds its reference back."""
+"""A slow, blocked or paused arm holds its reference back."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def stand_of(**options):
 
 
 def act(stand, seconds, target=1.5):
-    """A policy that sees the arm and always wants the same place."""
+    """Run a policy that always commands the same position."""
     for _ in range(round(seconds / PERIOD)):
         stand.offer(np.full(15, target))
         stand.run(PERIOD)
@@ -78,7 +78,7 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
 @pytest.mark.parametrize('scale', [0.05, 0.5])
 @pytest.mark.parametrize('share, least', [(0.25, 0.9), (1.0, 0.2)])
 def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, share, least):
-    """share: of the velocity limit, as the policy asks. least: of that, scaled, on average."""
+    """share: speed of the policy, of the velocity limit. least: mean speed, of the scaled one."""
     stand = stand_of(
         loop=dict(speed=lambda: stand.controller.scale), controller=dict(replacement=replacement)
     )

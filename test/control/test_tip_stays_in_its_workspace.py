@@ -1,4 +1,4 @@
-"""The tip of an arm ends within the box: its motion brakes before, or does not begin."""
+"""A motion brakes before the tip leaves the box, or does not begin."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_motions_from_inside_stay_in_the_box(workspace, seed):
         actions = LIMITS.clip(position + np.cumsum(random.normal(0, 0.2, (8, 2)), axis=0))
         motion = workspace.confine(follow(position, velocity, actions, 0.0, 0.1, LIMITS))
         if motion is None:
-            return  # the one that runs goes on
+            return  # the running motion continues
         assert_feasible(motion, LIMITS)
         times = np.linspace(0, motion.duration, 300)
         assert outside(workspace.tips(motion.sample(times)[0])).max() < 1e-4

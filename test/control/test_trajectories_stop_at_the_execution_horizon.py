@@ -1,4 +1,4 @@
-"""Of a chunk that says how many of its actions are safe, no later one is ever commanded."""
+"""No action beyond the execution horizon of a chunk is commanded."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ from control_cases import chunk as make_chunk
 from control_cases import limits, make_executor, seen
 
 DT, CHUNK = 0.1, 6
-BRAKES = 0.01 + 1e-3  # rad that the arm needs to stand: it goes 1 rad/s and brakes with 50
+BRAKES = 0.01 + 1e-3  # braking distance (rad) at 1 rad/s and 50 rad/s²
 
 
 def chunk(execute, start=0.0, step=0.1):
-    """One joint; action i is start + i * step."""
+    """Return a chunk of one joint with actions start + i * step."""
     return make_chunk(start + step * np.arange(CHUNK)[:, None], execution_horizon=execute)
 
 

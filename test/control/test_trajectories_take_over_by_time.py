@@ -1,4 +1,4 @@
-"""Chunks take over by time, from where the arm is: nothing that has passed, no jump."""
+"""Chunks take over by time: no passed action is executed, and the arm does not jump."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ DT, CHUNK, JOINTS = 0.1, 6, 2
 
 
 def ramp(start=0.0, step=0.1, **others):
-    """Action i of every joint is start + i * step."""
+    """Return a chunk with actions start + i * step of every joint."""
     return chunk(np.repeat(start + step * np.arange(CHUNK)[:, None], JOINTS, 1), **others)
 
 
@@ -37,7 +37,7 @@ def test_a_chunk_takes_over_from_the_motion_that_runs_without_a_step():
     executor = make_executor(limits(velocity=3, acceleration=20))
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     before = executor.due(0.32)
-    executor.take_over(ramp(0.5), 0.25, 0.32, seen(0.32, 9.0, 9.0))  # measured, but told to trust
+    executor.take_over(ramp(0.5), 0.25, 0.32, seen(0.32, 9.0, 9.0))  # within the tolerance
     after = executor.due(0.32)
     np.testing.assert_allclose(after.positions, before.positions)
     np.testing.assert_allclose(after.velocities, before.velocities)
@@ -49,7 +49,7 @@ def test_motion_starts_at_the_measured_position_after_the_previous_ended():
     assert not executor.is_moving(2.0)
     executor.take_over(chunk(np.full((CHUNK, JOINTS), 2.0)), 3.0, 3.0, seen(3.0, 2.0, 2.0))
     np.testing.assert_allclose(executor.due(3.0).values, [2.0, 2.0])
-    assert not executor.points(3.0)[2].any()  # it was told to stay where somebody put it
+    assert not executor.points(3.0)[2].any()  # commanded to stay where it was moved by hand
 
 
 def test_measurement_from_before_the_end_of_a_motion_is_not_its_start():
@@ -57,7 +57,7 @@ def test_measurement_from_before_the_end_of_a_motion_is_not_its_start():
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     rest = executor.rest()[0]
     assert not executor.is_moving(0.8) and rest[0] > 0.45
-    executor.take_over(ramp(0.3), 0.7, 0.8, seen(0.4, 0.4, 0.4))  # it was on its way then
+    executor.take_over(ramp(0.3), 0.7, 0.8, seen(0.4, 0.4, 0.4))  # measured during the motion
     np.testing.assert_allclose(executor.due(0.8).values, rest)
     assert not executor.due(0.8).velocities.any()
 
@@ -219,6 +219,6 @@ def test_every_motion_is_feasible_after_random_operations(events):
 
 
 def to_come(executor, now):
-    """The motion from now on, as it is."""
+    """Return the motion from now on."""
     times, positions, velocities, _ = executor._reference.after(now, 0.0)
     return Motion(times, positions, velocities)

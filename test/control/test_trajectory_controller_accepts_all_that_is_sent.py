@@ -1,6 +1,6 @@
-"""A joint_trajectory_controller rejects nothing of ours, and what it makes of it never jumps.
+"""A joint_trajectory_controller accepts every trajectory, and its output never jumps.
 
-`jtc.py` is its model. Whatever happens: fresh and late chunks, holds, stops, take-overs, with
+`jtc.py` is its model. The cases are fresh and late chunks, holds, stops and take-overs, with
 delays and clocks that differ.
 """
 
@@ -31,7 +31,7 @@ events = st.lists(
 
 
 def arm_at_rest(stand):
-    """Arm as soon as the arm stands."""
+    """Arm the arm as soon as it stands."""
     for _ in range(200):
         stand.run(0.02)
         with contextlib.suppress(RefusedError):
@@ -41,7 +41,7 @@ def arm_at_rest(stand):
 
 
 def play(stand, events):
-    """Has each event happen, and time pass after it."""
+    """Execute each event and advance the time after it."""
     left = None
     stand.run(0.05)
     for kind, pause, seed in events:
@@ -81,7 +81,7 @@ def test_nothing_is_rejected_and_the_output_never_jumps(events, name, delay, ske
     assert stand.rejected == []
     speeds, rates = stand.rates()
     assert np.abs(speeds).max() <= 1.5 * VELOCITY
-    # A message that is late by d begins v d behind the arm, which is made good within LEAD.
+    # A message that is late by d begins v d behind the arm, which is corrected within LEAD.
     late = 6 * VELOCITY * (delay + 0.004) / 0.04**2
     assert np.abs(rates).max() <= 4 * ACCELERATION + late
     assert np.abs(stand.path[-1] - stand.path[-50]).max() < 1e-9  # and it ends at rest
