@@ -14,7 +14,7 @@ import numpy as np
 
 from embodied_kv.types import ActionChunk
 
-FEWEST_STEPS = 3  # with fewer, the mean of the earlier updates says nothing
+FEWEST_STEPS = 3  # with fewer, the mean of the earlier updates is meaningless
 
 Policy = Callable[[np.ndarray], int]
 

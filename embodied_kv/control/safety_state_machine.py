@@ -191,8 +191,8 @@ class SafetyStateMachine:
         """Brake the arm; nothing moves it until it is armed.
 
         Args:
-            fault: The fault for which the suite disarms; '' where an operator asks for it. The
-                first fault stays.
+            fault: The fault for which the suite disarms; '' if an operator disarms. The first
+                fault stays.
         """
         with self._lock:
             self._fault = self._fault or (fault if self._armed else '')

@@ -25,7 +25,7 @@ from embodied_kv.control.motion import Motion, bounded, stay
 STANDS = 0.05  # rad/s or m/s: a joint that is not faster stands
 SETTLED = 0.5  # s after a motion in which the measured velocity may still be that of the motion
 HISTORY = 0.6  # s of the past reference that is kept
-FOLLOWS = 0.1  # s at the velocity limit: the tolerance of a joint without a tolerance of its own
+FOLLOWS = 0.1  # s at the velocity limit: the default tolerance
 LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
 REACH = 1.0  # s at the velocity limit: default distance of the first action of a chunk
 NEAREST = {False: 0.5, True: 0.1}  # rad and m: smallest derived bound of the first action
@@ -182,7 +182,7 @@ class ReferenceTrajectory:
         return *part.after(now - since, lead), since + until
 
     def lapse(self) -> None:
-        """Make the motion that `after` returned last the reference: no more was sent in time."""
+        """Replace the reference by the motion that `after` returned last, as no more was sent."""
         since, part = self._part
         assert part is not None
         self._motions[-1] = since, part

@@ -1,4 +1,4 @@
-"""A trajectory says when it starts, unless its controller runs at half speed or slower."""
+"""A trajectory carries its start time, unless its controller runs at half speed or slower."""
 
 import pytest
 from std_msgs.msg import Float64

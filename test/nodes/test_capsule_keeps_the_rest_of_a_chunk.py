@@ -1,4 +1,4 @@
-"""The action node's part of a capsule: what is left of a chunk goes in, and begins again."""
+"""A capsule stores the leftover actions of the action node, and a restore resumes them."""
 
 import threading
 import time
@@ -19,7 +19,7 @@ DT = 0.1
 
 
 class Bench:
-    """A control loop that is turned by hand, and its part of a capsule."""
+    """A control loop without a thread, and its part of a capsule."""
 
     def __init__(self):
         self.commands = []
@@ -35,7 +35,7 @@ class Bench:
         self.part = ActionPart(self.loop, lambda: 10**9, DT, ('hip', 'knee'))
 
     def frame(self):
-        """A chunk of eight actions, of which four may be executed."""
+        """Offer a chunk of eight actions, of which four may be executed."""
         values = np.repeat(np.arange(8, dtype=np.float32)[:, None] / 10, 2, 1)
         deadline = time.monotonic() + DT
         times = deadline, 7, 10, 1.0, 2.0
@@ -43,7 +43,7 @@ class Bench:
         self.loop.turn()
 
 
-def test_it_keeps_the_execution_horizon_and_begins_again_as_previous():
+def test_leftover_up_to_the_horizon_resumes_as_previous():
     bench = Bench()
     assert not bench.part.freeze().tensors
     bench.frame()
@@ -61,7 +61,7 @@ def test_it_keeps_the_execution_horizon_and_begins_again_as_previous():
     assert command.execution_horizon == len(command.values) == len(frozen.tensors['values'])
 
 
-def test_what_this_robot_could_not_execute_is_refused():
+def test_leftover_of_another_robot_is_refused():
     bench = Bench()
     bench.frame()
     frozen = bench.part.freeze()

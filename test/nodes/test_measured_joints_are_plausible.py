@@ -1,4 +1,4 @@
-"""A node's measured joints: plausible positions, and the reason where there are none."""
+"""A node returns plausible positions of joints, or the reason why there are none."""
 
 import subprocess
 import sys
@@ -51,7 +51,7 @@ class Arm(SuiteNode):
 
 @pytest.fixture
 def arm(robot):
-    """A node after half a second of joint states at PLACE."""
+    """Return a node after half a second of joint states at PLACE."""
     node = robot.up(Arm)
     robot.send = publisher_of(robot)
     robot.until(lambda: node.count_publishers('joint_states') >= 2, show=False)

@@ -1,4 +1,4 @@
-"""Requests to the operating system: each says its outcome, and none is needed."""
+"""Real-time requests to the operating system report their outcome."""
 
 import os
 import threading
@@ -10,7 +10,7 @@ from embodied_kv.nodes.control.params import ActionParams
 
 @pytest.fixture
 def in_thread():
-    """Runs work in a thread of its own, so that nothing sticks to the test's."""
+    """Return a function that runs work in a separate thread, which keeps its effects there."""
 
     def run(work):
         results = []
@@ -33,7 +33,7 @@ def test_without_requests_nothing_is_changed(in_thread):
     assert outcome == {'lock_memory': 'off', 'cpu_affinity': 'any', 'thread_priority': 'usual'}
 
 
-def test_a_core_is_kept(in_thread):
+def test_core_is_set(in_thread):
     core = min(os.sched_getaffinity(0))
 
     def work():
@@ -44,7 +44,7 @@ def test_a_core_is_kept(in_thread):
     assert outcome['cpu_affinity'] == f'core {core}' and affinity == {core}
 
 
-def test_a_core_that_is_not_there_is_refused(in_thread):
+def test_missing_core_is_refused(in_thread):
     outcome = in_thread(lambda: ActionParams(cpu_affinity=1023).apply_real_time())
     assert outcome['cpu_affinity'].startswith('refused: ')
 

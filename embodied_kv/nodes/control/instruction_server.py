@@ -265,8 +265,8 @@ class InstructionServer:
             return
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
-            said = f"another instruction is in force: '{shown(message.data)}'"
-            self._end(ErrorCode.PREEMPTED, said, stands=False)
+            why = f"another instruction is in force: '{shown(message.data)}'"
+            self._end(ErrorCode.PREEMPTED, why, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
         """Ask the success question, but only after a chunk of a frame since the start."""
