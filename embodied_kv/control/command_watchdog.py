@@ -135,7 +135,7 @@ class CommandWatchdog:
             if silence > timeout(last.period):
                 self._stop(f'no set-point for {silence / SECOND:.3f} s', now)
             elif self._end is not None and now >= self._end:
-                self._stop('the watchdog is ending', now)
+                self._stop('the watchdog shuts down', now)
         if self._zeros and now >= self._next_zero:
             self._zeros, self._next_zero = self._zeros - 1, now + BETWEEN
             self._publish(self._zero)
@@ -177,5 +177,5 @@ class CommandWatchdog:
         if new.started <= self.stopped:
             return self.reason or 'the motion started before the watchdog'
         if self._end is not None and not self.is_moving:
-            return 'the watchdog is ending'
+            return 'the watchdog shuts down'
         return ''

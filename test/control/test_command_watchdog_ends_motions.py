@@ -202,7 +202,7 @@ def test_ending_watchdog_allows_a_motion_to_complete(bed):
     bed.send(REST)
     assert bed.watchdog.is_finished and bed.watchdog.stops == 0
     bed.start()
-    assert bed.send() == 'the watchdog was told to end' and bed.value == REST
+    assert bed.send() == 'the watchdog shuts down' and bed.value == REST
 
 
 def test_ending_watchdog_ends_a_long_motion(bed):

@@ -21,7 +21,7 @@ BOX = {'frame': 'gripper', 'x': [-1.0, 1.0], 'y': [-1.0, 1.0], 'z': [-1.0, 1.0]}
 
 
 def urdf(height=0.0, **lower):
-    """Return a URDF of the tabletop's joints. height: of each joint (m); lower: limits by joint."""
+    """Return a URDF of the tabletop's joints. height: of joints (m); lower: limits by joint."""
     joints = ''.join(
         f'<joint name="{name}" type="revolute"><parent link="base"/><child link="{name}"/>'
         f'<origin xyz="0 0 {height}"/><limit lower="{lower.get(name, of.position[0])}" '
