@@ -1,13 +1,12 @@
 """The reference trajectory of an arm, and its comparison with the measured arm.
 
-`ReferenceTrajectory` is where the arm was and is sent, over time. `TrackingMonitor` compares the
-measured arm with it. Both know motions on the steady clock and measurements that are a little old.
-They do not know actions.
+`ReferenceTrajectory` is the commanded motion over time. `TrackingMonitor` compares the measured
+arm with it, although measurements are a little old. Both know motions, but no actions.
 
-The reference never runs away from the arm. Where a joint is more than half of its tolerance
-behind, the reference pauses until the arm has caught up. So the arm follows a speed slider, and a
-blocked arm winds nothing up. Beyond the tolerance, or where the reference has paused for STALL,
-the arm does not follow; the caller then holds the measured position.
+The reference never runs away from the arm. If a joint is more than half of its tolerance behind,
+the reference pauses until the arm has caught up. So the arm follows a speed slider, and nothing
+winds up while the arm is blocked. Beyond the tolerance, or if the reference has paused for STALL,
+the arm does not follow, and the caller holds the measured position.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ FOLLOWS = 0.1  # s at the velocity limit: the default tolerance
 LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
 REACH = 1.0  # s at the velocity limit: default distance of the first action of a chunk
 NEAREST = {False: 0.5, True: 0.1}  # rad and m: smallest derived bound of the first action
-CONFIRMED = 0.05  # s between two measurements of which the second confirms the first, at least
+CONFIRMED = 0.05  # least time (s) between two measurements of which the second confirms the first
 STALL = 0.5  # s without progress after which an arm does not follow
 PROGRESS = 0.05  # share of the time that counts as progress
-LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
+LEAK = 1.0  # time constant (s) with which a difference of integrated velocities decays
 LONGEST_LAG = 0.2  # s: largest lag that an arm is granted
 STEADY = 0.1  # share by which velocities may differ while the lag is measured
 NEAR = 0.01  # s at the velocity limit: a joint that stays within this distance stands still
@@ -59,9 +58,7 @@ def tolerances(limits: Limits, given: ArrayLike, linear: ArrayLike = False) -> N
             f'max_tracking_error must be one number above 0, or one for each of the {len(limits)} '
             f'joints (got {given})'
         )
-    least = np.where(np.broadcast_to(linear, len(limits)), LEAST[True], LEAST[False])
-    derived = np.maximum(least, FOLLOWS * limits.velocity)
-    return np.where(np.isnan(allowed), derived, allowed)
+    return np.where(np.isnan(allowed), _derived(limits, FOLLOWS, LEAST, linear), allowed)
 
 
 def first_action_bounds(
@@ -82,9 +79,16 @@ def first_action_bounds(
     nearest = np.broadcast_to(np.asarray(given, np.float64), len(limits))
     if (nearest <= 0).any():
         raise ValueError(f'max_relative_target must be > 0 (got {given})')
-    least = np.where(np.broadcast_to(linear, len(limits)), NEAREST[True], NEAREST[False])
-    derived = np.where(np.isinf(allowed), math.inf, np.maximum(least, REACH * limits.velocity))
+    derived = np.where(np.isinf(allowed), math.inf, _derived(limits, REACH, NEAREST, linear))
     return np.where(np.isnan(nearest), derived, nearest)
+
+
+def _derived(
+    limits: Limits, seconds: float, least: dict[bool, float], linear: ArrayLike
+) -> NDArray[np.float64]:
+    """Return the distances [joints] at the velocity limits, but at least `least`."""
+    smallest = np.where(np.broadcast_to(linear, len(limits)), least[True], least[False])
+    return np.maximum(smallest, seconds * limits.velocity)
 
 
 class ReferenceTrajectory:
