@@ -48,16 +48,12 @@ from embodied_kv.types import ActionChunk, Guide
 MONITOR_PERIOD = 0.02  # longest time (s) between two checks of a moving arm
 STOP_TIMEOUT = 5.0  # s of the steady clock that `stop` waits for an arm at rest
 SETTLE_TIME = 0.01  # s that `guide` waits for an offered chunk to take over
-HAND_OVER_AFTER = (
-    0.2  # s after the end of the motion at which a takeover hands the controllers over
-)
+HAND_OVER_AFTER = 0.2  # s from the end of the motion until controllers are handed over
 REPORT_AFTER = 0.5  # s that an arm may stand although it is meant to move before that is reported
 HOLD_TIME = 1.0  # s for which an arm that does not follow is held at its measured position
 MEASUREMENT_REUSE = 0.004  # s for which a measurement is reused
 MAX_LATENESS = 0.3  # longest time (s) from the computation of a command until it is sent
-FIRST_CHUNK_TIME = (
-    60.0  # s that the first chunk of an instruction may take, because servers compile
-)
+FIRST_CHUNK = 60.0  # s for the first chunk of an instruction, because servers compile
 
 Work = Callable[[float], None]
 Offer = tuple[ActionChunk, float, Guide | None]  # chunk, moment of its observation, action prefix
@@ -135,9 +131,7 @@ class ControlLoop(threading.Thread):
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
         self._resume_within = resume_within
         self._by_execution = by_execution or rtc is not None
-        self.allowed = (
-            rtc.delays.allowed if rtc else period
-        )  # s from an observation to its deadline
+        self.allowed = rtc.delays.allowed if rtc else period  # s from observation to deadline
         self._wake, self._settled = threading.Condition(), threading.Event()
         self._settled.set()
         self._offered: Offer | None = None
@@ -150,7 +144,7 @@ class ControlLoop(threading.Thread):
         self._turns, self._in_turn = 0, False  # completed turns; whether one is running
         self._stops = safety.stops  # stops that were executed
         self._began = -math.inf  # moment at which the present work began
-        self._meant_since = math.inf  # moment since which the arm is meant to move
+        self._meant = math.inf  # moment since which the arm is meant to move
         self._has_moved = self._reported = False  # since then; interruption reported
         self._refused = ''  # why the newest chunk was refused; '' if it was not
         safety.require(lambda now: unknown() or executor.lost(now, self._measured()))
@@ -379,9 +373,7 @@ class ControlLoop(threading.Thread):
         if not self.executor.is_moving(now):
             holds = now < self._holds_until and self.safety.state != ARMED
             if holds and not self.executor.is_held(measured):
-                self.executor.hold(
-                    now, measured
-                )  # it stopped before the end of the braking motion
+                self.executor.hold(now, measured)  # it stopped before the braking motion ended
                 self._commands.publish_braking(now)
             return
         if reason:
@@ -440,14 +432,12 @@ class ControlLoop(threading.Thread):
     def _limit_standstill(self, now: float) -> None:
         """Disarm an arm that stood too long; report the begin and end of shorter interruptions."""
         if not self.safety.is_meant_to_move or not now:  # 0: a simulation has not started
-            self._meant_since, self._has_moved, self._reported = math.inf, False, False
+            self._meant, self._has_moved, self._reported = math.inf, False, False
             self._refused = ''
             return
-        self._meant_since = (
-            now if self._meant_since == math.inf else max(self._meant_since, self.safety.since)
-        )
+        self._meant = now if self._meant == math.inf else max(self._meant, self.safety.since)
         stood = self._standing_time(now)
-        if stood > self._longest_standstill():
+        if stood > self._max_standstill():
             waits = self._idle_reason(now) or self.safety.missing(now) or 'it was suspended'
             self._disarm(f'the arm stood for {stood:.1f} s ({waits}); {self._allowance()}')
         elif self._has_moved and stood > REPORT_AFTER and not self._reported:
@@ -456,26 +446,24 @@ class ControlLoop(threading.Thread):
 
     def _standing_time(self, now: float) -> float:
         """Return how long (s) the arm has stood although it is meant to move."""
-        return now - max(self._meant_since, self.executor.ends)
+        return now - max(self._meant, self.executor.ends)
 
-    def _longest_standstill(self) -> float:
-        return (
-            self._resume_within if self._has_moved else max(self._resume_within, FIRST_CHUNK_TIME)
-        )
+    def _max_standstill(self) -> float:
+        return self._resume_within if self._has_moved else max(self._resume_within, FIRST_CHUNK)
 
     def _allowance(self) -> str:
         if self._has_moved:
             return f'resume_within is {self._resume_within:g} s'
-        return f'the first chunk may take {self._longest_standstill():g} s'
+        return f'the first chunk may take {self._max_standstill():g} s'
 
     def _outage_due(self) -> float:
         """Return the moment at which an arm that stands is reported or disarmed; inf for never."""
-        if not self.safety.is_meant_to_move or self._meant_since == math.inf:
+        if not self.safety.is_meant_to_move or self._meant == math.inf:
             return math.inf
-        began = max(self._meant_since, self.executor.ends)
+        began = max(self._meant, self.executor.ends)
         if self._has_moved and not self._reported:
             return began + REPORT_AFTER + 1e-3
-        return began + self._longest_standstill() + 1e-3
+        return began + self._max_standstill() + 1e-3
 
     def _idle_reason(self, now: float) -> str:
         """Return why nothing is commanded although nothing is missing; '' otherwise."""
@@ -570,9 +558,7 @@ class ControlLoop(threading.Thread):
             return
         moved = self.executor.is_moving(now)
         lasts = self._by_execution and self.executor.lasts(now)
-        in_time = (
-            lasts or not self.safety.is_meant_to_move
-        )  # without an instruction no chunk is due
+        in_time = lasts or not self.safety.is_meant_to_move  # no instruction: none is due
         source = self.executor.continue_previous(now) if in_time else self.executor.missed(now)
         if source == STOP != self._commands.source and moved:
             self._brake(STOP, now)

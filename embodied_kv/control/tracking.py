@@ -236,9 +236,7 @@ class TrackingMonitor:
 
     def restart(self) -> None:
         """Forget the measurements of the motion before."""
-        self._pauses: deque[tuple[float, float, float]] = (
-            deque()
-        )  # moment, s observed at, s paused
+        self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s observed, s paused
         self._updated = -math.inf
         self._seen: Measured | None = None
         self._drift = np.zeros(len(self._limits))  # of integrated velocities

@@ -48,9 +48,7 @@ LEAD = 0.04  # s that a trajectory controller has to join a motion that it recei
 STALE = 0.2  # s after which a measured position is not used to brake or to hand over
 JOINS = 1.05  # times the velocity limit that a controller may need to join a motion
 HARSH = 2.0  # times the acceleration limit that a controller may need to join a motion
-WAITS = np.arange(
-    0.004, 0.2, 0.004
-)  # s by which a trajectory may be delayed so that it can be joined
+WAITS = np.arange(0.004, 0.2, 0.004)  # s by which a trajectory may be delayed to be joined
 PAUSE = 0.1  # s without a set-point after which the arm counts as standing
 FOLLOWED = 1e-3  # rad, m, or either per s: largest distance of a followed action
 CLAMPED = 0.5  # largest share of the values of a chunk far outside the limits
@@ -546,9 +544,8 @@ class TrajectoryExecutor:
 
     def _is_followed(self) -> bool:
         positions, _ = self._reference.sample(self.plan.moments)
-        _, velocities = self._reference.sample(
-            self.plan.moments + self.dt - _TICK
-        )  # kept until then
+        # A velocity lasts until the next action.
+        _, velocities = self._reference.sample(self.plan.moments + self.dt - _TICK)
         met = self._by_kind(positions, velocities)
         return bool((np.abs(met - self.plan.actions) <= FOLLOWED).all())
 

@@ -86,12 +86,7 @@ class ControlServices:
         self._lock = threading.Lock()
         self._share = OperatorShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
-        for (
-            kind,
-            name,
-            answer,
-            inactive,
-        ) in (  # inactive: also available while the node is not active
+        for kind, name, answer, inactive in (  # whether it serves while the node is inactive
             (SetBool, 'arm', self._arm, False),
             (Trigger, 'stop', self._stop, True),
             (Trigger, 'reset', self._reset, True),
