@@ -44,10 +44,7 @@ class ControllerReference:
         self._sent: deque[tuple[float, NDArray[np.float64]]] = deque()  # moment, position
         self._moment, self._reference, self._expected = -math.inf, unknown, unknown  # the newest
         self._met = unknown  # latest moment at which each joint agreed
-        self._place, self._moved = (
-            unknown,
-            unknown,
-        )  # position at which each joint stands, and since when
+        self._place, self._moved = unknown, unknown  # where each joint stands, and since when
 
     def send(self, now: float, position: NDArray[np.float64]) -> None:
         """Note the reference [joints] of a moving arm; called several times within LATENCY."""
