@@ -49,7 +49,7 @@ from benchmarks.safety.plant import (
     VelocityController,
 )
 from benchmarks.watchdog import stand_ins
-from embodied_kv.control.guard import STATES
+from embodied_kv.control.safety_state_machine import STATES
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.robots.embodiment import Embodiment

@@ -1,25 +1,32 @@
-"""What the robot is told and known to do, how a chunk was received, what of it is still to come.
+"""Values that the modules of control exchange: measured arm, commands, set-points and actions.
 
-Knows shapes. `control_loop` makes commands; `nodes.common.conversions` sends them, a capsule keeps
-what is left over.
+`ControlLoop` creates commands, `nodes.common.conversions` converts them to messages, and a capsule
+stores the leftover actions. Times are seconds on the clock of the control loop.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 FRESH, PREVIOUS, HOLD, STOP = SOURCES = ('fresh', 'previous', 'hold', 'stop')
+_TICK = 1e-9  # s; moments closer than this are the same
 
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """Where the arm was seen: position [joints] at a moment, s on the control loop's clock.
+    """The measured arm at one moment.
 
-    velocity: [joints], over a while that ended then. recent: the same over a shorter while, where
-    that is known. NaN for an output that no driver measures, as an axis of a Cartesian controller,
-    and for a velocity that is not known yet.
+    NaN marks an output that no driver measures, such as an axis of a Cartesian controller, and a
+    velocity that is not known yet.
+
+    Args:
+        position: Positions [joints] (rad or m).
+        moment: Moment of the measurement (s).
+        velocity: Mean velocities [joints] over an interval that ends at `moment`.
+        recent: Mean velocities [joints] over a shorter interval; None if unknown.
     """
 
     position: np.ndarray
@@ -28,8 +35,8 @@ class Measured:
     recent: np.ndarray | None = None
 
     @property
-    def surely(self) -> np.ndarray:
-        """The velocity [joints] that both whiles agree on; 0 where they do not, or are unknown."""
+    def agreed(self) -> np.ndarray:
+        """Return the velocity [joints] on which both intervals agree; 0 where they do not."""
         recent = self.velocity if self.recent is None else self.recent
         least = np.minimum(np.abs(self.velocity), np.abs(recent)) * np.sign(recent)
         return np.nan_to_num(np.where(self.velocity * recent > 0, least, 0.0))
@@ -37,18 +44,30 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Command:
-    """A chunk as it is executed, and where its execution stands.
+    """A chunk as it is executed, and the progress of its execution.
 
-    values: float64 [chunk size, joints]; of a hold or a stop where the arm comes to rest, [1,
-    joints]; [0, joints] while that is not known. stamp: ns on the ROS clock of the observation,
-    None where the command answers none. first: the first action whose moment has not passed, or
-    the last one of those to execute. execution_horizon: H, the actions from the start on that may
-    be executed. confidence: float32 [chunk size], or [0] where no denoising is known that made
-    them. delay: d, the actions of the newest chunk that had passed when it took over; latency: s
-    from its observation until then, NaN where none is known. source: one of SOURCES.
-    points, velocities, times: float64 [n, joints] twice and [n]: what a trajectory controller is
-    to do instead of what it does, in seconds from when it receives them; the last velocity is
-    zero. Empty where nothing changes: what it was sent goes on, or the arm stands.
+    Args:
+        values: float64 [chunk size, joints]. For HOLD and STOP the position at which the arm comes
+            to rest, [1, joints]; [0, joints] while that is unknown.
+        dt: Time (s) between two actions.
+        stamp: ROS time (ns) of the observation; None if the command answers no observation.
+        first: Index of the first action whose moment has not passed, at most that of the last
+            action to execute.
+        execution_horizon: H, the number of actions from the start that may be executed.
+        confidence: float32 [chunk size]; [0] if the denoising steps are unknown.
+        sequence: Number of the chunk.
+        age: Time (s) since the observation.
+        delay: d, the number of actions of the newest chunk that had passed when it took over.
+        latency: Time (s) from the observation of the newest chunk until it took over; NaN if
+            unknown.
+        steps: Euler steps that computed the chunk.
+        source: One of SOURCES.
+        deadline_met: Whether the chunk arrived before its deadline.
+        prefill_ms, denoise_ms: Durations (ms) in the engine.
+        points, velocities: float64 [n, joints]: the trajectory that replaces the one that a
+            trajectory controller executes. The last velocity is zero. Empty where nothing changes:
+            the controller continues, or the arm is at rest.
+        times: [n] Times (s) of the points, from the receipt of the command.
     """
 
     values: np.ndarray
@@ -73,11 +92,14 @@ class Command:
 
 @dataclass(frozen=True, eq=False)
 class Setpoint:
-    """The command of this moment, for a controller without trajectories.
+    """The command of one moment, for a controller that takes no trajectories.
 
-    values: float64 [joints], of each output its kind: a position or a velocity; NaN for a position
-    that is not to be commanded. positions, velocities: both of all; None before anything was
-    commanded. age: s since the observation that it answers; inf where there was none.
+    Args:
+        values: float64 [joints]: the position or the velocity of each output, by its kind; NaN
+            for a position that is not commanded.
+        positions, velocities: Both for all outputs; None before the first motion.
+        source: One of SOURCES.
+        age: Time (s) since the observation; inf without one.
     """
 
     values: np.ndarray | None
@@ -88,11 +110,15 @@ class Setpoint:
 
 
 @dataclass(frozen=True, eq=False)
-class Leftover:
-    """What is still to come of a chunk, up to its H: it can be frozen, and begun anew later.
+class LeftoverActions:
+    """The actions of a chunk that are still to be executed, up to its execution horizon.
 
-    values: float64 [n, joints], of which the first is due at once. stamp: ns on the ROS clock, of
-    the observation that they answer; age: s since then. steps: Euler steps that made them.
+    Args:
+        values: float64 [n, joints]; the first action is due at once.
+        stamp: ROS time (ns) of the observation that they answer.
+        age: Time (s) since that observation.
+        sequence: Number of the chunk.
+        steps: Euler steps that computed them.
     """
 
     values: np.ndarray
@@ -102,14 +128,128 @@ class Leftover:
     steps: int
 
 
+NO_CHUNK = LeftoverActions(np.empty((0, 0)), 0, 0.0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class ActionPlan:
+    """The actions that are executed over time: the rest of the running chunk, and the past.
+
+    A plan is immutable and is replaced as a whole, so that any thread may read it.
+
+    Args:
+        actions: float64 [n, joints], up to the execution horizon. The first is the action that was
+            due next at the take-over.
+        moments: [n] Moments (s) at which the actions are due.
+        past: [m, joints] What was executed since the observation that the chunk answers. The last
+            row is the value at the take-over, unless an action was due then.
+        past_moments: [m] Moments (s) of `past`.
+        observed: Moment (s) of the observation.
+        source: The chunk, as leftover actions without values.
+    """
+
+    actions: NDArray[np.float64]
+    moments: NDArray[np.float64]
+    past: NDArray[np.float64]
+    past_moments: NDArray[np.float64]
+    observed: float = -np.inf
+    source: LeftoverActions = NO_CHUNK
+
+    @classmethod
+    def empty(cls, joints: int) -> ActionPlan:
+        """Return a plan without actions and without a past."""
+        none = np.empty((0, joints))
+        return cls(none, none[:, 0], none, none[:, 0])
+
+    def __bool__(self) -> bool:
+        return len(self.moments) > 0
+
+    def then(
+        self,
+        source: LeftoverActions,
+        actions: NDArray[np.float64],
+        moments: NDArray[np.float64],
+        observed: float,
+        now: float,
+        here: NDArray[np.float64],
+    ) -> ActionPlan:
+        """Return the plan in which other actions replace the rest of this one.
+
+        Args:
+            source: The chunk of the actions.
+            actions: [n, joints].
+            moments: [n] Moments (s) at which they are due.
+            observed: Moment (s) of their observation.
+            now: Moment (s) of the take-over.
+            here: [joints] The position or velocity that is commanded now.
+        """
+        past, past_moments = self._timeline()
+        over = past_moments < now - _TICK
+        past, past_moments = past[over], past_moments[over]
+        if moments[0] > now + _TICK:
+            past, past_moments = np.vstack([past, here]), np.append(past_moments, now)
+        since = max(0, int(np.searchsorted(past_moments, observed, side='right')) - 1)
+        return ActionPlan(actions, moments, past[since:], past_moments[since:], observed, source)
+
+    def ended(self) -> ActionPlan:
+        """Return an empty plan that keeps the moment of the observation."""
+        return replace(ActionPlan.empty(self.actions.shape[1]), observed=self.observed)
+
+    def later(self, seconds: float) -> ActionPlan:
+        """Return the plan with all remaining actions delayed by a time (s)."""
+        return replace(self, moments=self.moments + seconds)
+
+    def lasts(self, now: float, dt: float) -> bool:
+        """Whether an action is still to be executed, or the last one has not lasted dt."""
+        return bool(self) and bool(now < self.moments[-1] + dt - _TICK)
+
+    def remaining(self, now: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the remaining actions [n, joints], and the times (s) [n] until they are due."""
+        first = int(np.searchsorted(self.moments, now - _TICK))
+        return self.actions[first:], np.maximum(self.moments[first:] - now, 0.0)
+
+    def leftover(self, now: float) -> LeftoverActions | None:
+        """Return the remaining actions, to be started again later; None if there are none."""
+        values, _ = self.remaining(now)
+        if not len(values):
+            return None
+        return replace(self.source, values=values, age=now - self.observed)
+
+    def rows(
+        self, observed: float, dt: float, count: int, now: float, by_velocity: NDArray[np.bool_]
+    ) -> NDArray[np.float64] | None:
+        """Return what is executed at observed + i * dt, float64 [count, joints].
+
+        Positions are interpolated linearly between two actions. A velocity lasts until the next
+        action. Before the known past, the arm is at its first known position. All joints are NaN
+        after the last action. The result is None if no action remains.
+        """
+        times = observed + np.arange(count) * dt
+        known = times <= (self.moments[-1] + _TICK if self else -np.inf)
+        if not known.any() or self.moments[-1] < now - _TICK:
+            return None
+        actions, moments = self._timeline()
+        held = np.searchsorted(moments, times + _TICK, side='right').clip(1) - 1
+        between = np.stack([np.interp(times, moments, joint) for joint in actions.T], axis=1)
+        rows = np.where(by_velocity, actions[held], between)
+        return np.where(known[:, None], rows, np.nan)
+
+    def _timeline(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        moments = np.concatenate([self.past_moments, self.moments])
+        return np.concatenate([self.past, self.actions]), moments
+
+
 @dataclass(frozen=True, eq=False)
 class TakeOver:
-    """How a chunk was received.
+    """The result of offering a chunk to the executor.
 
-    first: its first action whose moment has not passed; the chunk size where all have, or where it
-    is older than the one that runs. values: float64 [chunk size, joints], its actions within the
-    limits; None where it was refused, and then `reason` says why. blended: the limits kept the
-    arm from meeting some action that is executed. clamped: values of those that were outside.
+    Args:
+        first: Index of the first action whose moment has not passed. It is the chunk size if all
+            have passed, or if a chunk of a later observation runs.
+        values: float64 [chunk size, joints], the actions within the limits; None if refused.
+        blended: Whether the limits kept the arm from meeting an action that is executed.
+        clamped: Number of executed values that were outside the limits.
+        reason: Why the chunk was refused; '' if it was not.
     """
 
     first: int
@@ -121,9 +261,10 @@ class TakeOver:
 
 @dataclass
 class Counters:
-    """Since the start: the first four count chunks, clamped values, the rest periods.
+    """Counters since the start.
 
-    late: chunks that took over later than they were made for.
+    takeovers, refused, blended and late count chunks, clamped counts values, and missed, held and
+    stopped count control periods. `late` chunks took over later than they were made for.
     """
 
     takeovers: int = 0

@@ -1,7 +1,7 @@
 """Decide which velocity set-points reach the controllers, and when the controllers receive zeros.
 
 A controller that takes velocities keeps its last value, so that silence is not safe for it. The
-command watchdog runs in a process of its own between the action node and these controllers: it
+command watchdog runs in a separate process between the action node and these controllers: it
 forwards set-points and replaces missing ones by zeros. Here are its rules, without ROS.
 
 Times are ns of CLOCK_MONOTONIC, which all processes of one machine share.
@@ -107,7 +107,7 @@ class CommandWatchdog:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the process may end: it was told to, and all zeros were sent."""
+        """Whether the process may end: `end` was called and all zeros were sent."""
         return self._end is not None and not self.is_moving and not self._zeros
 
     def forward(self, setpoint: VelocitySetpoint, now: int) -> str:
@@ -135,7 +135,7 @@ class CommandWatchdog:
             if silence > timeout(last.period):
                 self._stop(f'no set-point for {silence / SECOND:.3f} s', now)
             elif self._end is not None and now >= self._end:
-                self._stop('the watchdog was told to end', now)
+                self._stop('the watchdog shuts down', now)
         if self._zeros and now >= self._next_zero:
             self._zeros, self._next_zero = self._zeros - 1, now + BETWEEN
             self._publish(self._zero)
@@ -177,5 +177,5 @@ class CommandWatchdog:
         if new.started <= self.stopped:
             return self.reason or 'the motion started before the watchdog'
         if self._end is not None and not self.is_moving:
-            return 'the watchdog was told to end'
+            return 'the watchdog shuts down'
         return ''

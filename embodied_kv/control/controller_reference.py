@@ -1,10 +1,8 @@
-"""The reference that a joint trajectory controller publishes, compared with that of the suite.
+"""Compare the reference that a joint trajectory controller publishes with that of the suite.
 
-The module knows moments and positions. It does not know messages, limits or the measured arm.
-
-A controller is a little later than the suite. So its reference is compared with all places where
-the reference of the suite was within the last LATENCY. Only while the suite moves the arm there is
-something to compare: otherwise another program may use the controller.
+A controller is a little later than the suite. Therefore its reference is compared with all
+positions of the reference of the suite within the last LATENCY. They are only compared while the
+suite moves the arm, because otherwise another program may use the controller.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ GAP = 0.25  # s between two polls that count as silence, at most: the process ma
 
 
 class ControllerReference:
-    """Compares the reference of one controller with that of the suite.
+    """Monitor that compares the reference of one controller with that of the suite.
 
     Moments are seconds on the clock of the control loop.
 
@@ -45,11 +43,11 @@ class ControllerReference:
         unknown = np.full(len(self._joints), np.nan)
         self._sent: deque[tuple[float, NDArray[np.float64]]] = deque()  # moment, position
         self._moment, self._reference, self._expected = -math.inf, unknown, unknown  # the newest
-        self._met = unknown  # the moment at which each joint was where it was sent last
+        self._met = unknown  # latest moment at which each joint agreed
         self._place, self._moved = unknown, unknown  # where each joint stands, and since when
 
     def send(self, now: float, position: NDArray[np.float64]) -> None:
-        """Note where a moving arm is sent, [joints]; called several times within LATENCY."""
+        """Note the reference [joints] of a moving arm; called several times within LATENCY."""
         if self._sent and now < self._sent[-1][0]:  # the clock was set back
             self._restart()
         self._sent.append((now, position))
@@ -80,7 +78,7 @@ class ControllerReference:
         self._moved = np.where(moves, now, self._moved)
 
     def problem(self) -> str:
-        """Return why the controller does not do what it is sent; '' if it does."""
+        """Return why the controller does not execute what it was sent; '' if it does."""
         if self._silence > PATIENCE:
             return (
                 f'controller {self._name} has been silent for {self._silence:.1f} s; activate it'
@@ -88,10 +86,10 @@ class ControllerReference:
         return self._named(self._moment - self._met > PATIENCE)
 
     def explanation(self) -> str:
-        """Return why an arm that does not follow may not do so; '' if the reason is not here.
+        """Return the cause in the controller for an arm that does not follow; '' if there is none.
 
-        That is the case if the reference of the controller has not moved for LATENCY, although the
-        arm was sent elsewhere.
+        The controller is the cause if its reference has not moved for LATENCY, although the arm
+        was sent elsewhere.
         """
         stands = self._moment - self._moved > LATENCY
         return self._named(stands & (self._distance > LEAST * self._allowed))

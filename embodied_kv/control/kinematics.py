@@ -161,7 +161,7 @@ def _drive(description: ElementTree.Element, name: str, own: Container[str] = ()
     Args:
         description: The URDF.
         name: The name of the joint.
-        own: Names of joints that have positions of their own, whatever they mimic.
+        own: Names of joints with given positions, which do not follow another joint.
     """
     joints = {one.get('name', ''): one for one in description.findall('joint')}
     independent = {

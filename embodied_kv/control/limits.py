@@ -1,6 +1,6 @@
 """Position, velocity and acceleration limits of each output of a robot.
 
-This module knows numbers in SI units and the joint limits of a URDF. It knows neither motions nor
+The module knows numbers in SI units and the joint limits of a URDF, but no motions and no
 policies. No limit has a default: an arm without declared limits is not moved.
 """
 

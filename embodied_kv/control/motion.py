@@ -1,24 +1,24 @@
-"""A motion from where the arm is, through actions as far as limits allow, to standstill.
+"""Plan motions from the state of the arm through actions to standstill, within the limits.
 
-Knows positions, velocities and limits. Does not know clocks or who chose the actions: time 0 is
-where the motion begins. Between two nodes the acceleration is constant, so
+The module knows positions, velocities and limits, but no clocks and no policies. Time 0 is the
+start of a motion. The acceleration is constant between two nodes, so that
 
     p' = p + (v + v') / 2 dt
 
-holds from node to node, and a cubic spline through the nodes' positions and velocities, as a
-joint_trajectory_controller makes one, is the same motion. It always ends at rest.
+holds from node to node. A cubic spline through the positions and velocities of the nodes, as a
+joint_trajectory_controller computes it, is therefore the same motion. Every motion ends at rest.
 
-The laws, at every moment and not at nodes alone: |a| <= A, |v| <= V, and room to brake,
+Invariants at every moment, not only at the nodes: |a| <= A, |v| <= V, and room to brake,
 
-    p + v^2 / (2 A) <= upper   while v > 0, and likewise below.
+    p + v^2 / (2 A) <= upper   while v > 0, and likewise for the lower limit.
 
-They hold from any start that keeps them itself, so a motion may be replaced or braked at any
-moment. A start outside the position limits stays where it is or goes inwards. A start that is too
-fast brakes as hard as it may.
+They hold for every start that satisfies them, so that a motion may be replaced or braked at any
+moment. From a start outside the position limits, the arm stays there or moves inwards. From a
+start above the velocity limit, it brakes at the acceleration limit.
 
-It is steered by what would be left to go after the next step at the reference's own velocity; see
-`_approach`. That is the discrete time-optimal control of a double integrator (Han and
-Yuan 1999, `fhan` of the tracking differentiator), around a reference that moves.
+The controller of each step uses the distance that would be left after the step at the velocity of
+the reference; see `_approach`. This is the discrete time-optimal control of a double integrator
+(Han and Yuan 1999, `fhan` of the tracking differentiator) around a moving reference.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ import numpy as np
 from embodied_kv.control.limits import Limits
 
 STEP = 0.02  # s between two nodes, at most
-SPARE = 0.25  # the share of an acceleration that is left to correct errors, at least
+SPARE = 0.25  # smallest share of the acceleration that is reserved to correct errors
 _TICK = 1e-9  # s; moments closer than this are the same
 _APART = 1e-6  # s between two nodes, at least: messages count whole nanoseconds
 
 
 @dataclass(frozen=True, eq=False)
 class Motion:
-    """Nodes at times [n] s, the first at 0: positions and velocities float64 [n, joints].
+    """A motion as nodes, between which the acceleration is constant.
 
-    The last velocity is zero: whoever follows it stands there from then on.
+    Args:
+        times: [n] Times (s) of the nodes; the first is 0.
+        positions: float64 [n, joints] (rad or m).
+        velocities: float64 [n, joints] (rad/s or m/s); the last are 0, so that the arm stays at
+            the last position.
     """
 
     times: np.ndarray
@@ -49,16 +53,16 @@ class Motion:
 
     @property
     def duration(self) -> float:
-        """Seconds until it stands."""
+        """Return the time (s) until the arm is at rest."""
         return float(self.times[-1])
 
     def at(self, time: float) -> tuple[np.ndarray, np.ndarray]:
-        """Position and velocity [joints] at a moment; before the first node, as there."""
+        """Return position and velocity [joints] at a time; before 0 those of the first node."""
         positions, velocities = self.sample(np.array([time]))
         return positions[0], velocities[0]
 
     def sample(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and velocities [m, joints] at times [m]."""
+        """Return positions and velocities [m, joints] at times [m]."""
         if len(self.times) == 1:
             shape = (len(times), self.positions.shape[1])
             return np.broadcast_to(self.positions[0], shape), np.zeros(shape)
@@ -71,10 +75,10 @@ class Motion:
         return self.positions[node] + (before + velocities) / 2 * since, velocities
 
     def after(self, time: float, lead: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """What is to come, for a controller: times from `time` on, positions, velocities.
+        """Return times from `time` on, positions and velocities of the remaining nodes.
 
-        Nodes closer than `lead` are left out, as the controller needs that long to join in; the
-        last is always there, `lead` ahead at least.
+        Nodes closer than `lead` (s) are left out, because a controller needs that long to join in.
+        The last node is always included, at least `lead` ahead.
         """
         times = self.times - time
         first = min(int(np.searchsorted(times, lead - _TICK)), len(times) - 1)
@@ -82,7 +86,7 @@ class Motion:
         return times, self.positions[first:], self.velocities[first:]
 
     def until(self, node: int, limits: Limits) -> Motion:
-        """The same up to a node, then braking."""
+        """Return the motion up to a node, followed by braking."""
         stop = brake(self.positions[node], self.velocities[node], limits)
         return Motion(
             np.append(self.times[: node + 1], self.times[node] + stop.times[1:]),
@@ -92,15 +96,16 @@ class Motion:
 
 
 def acceleration(limits: Limits) -> np.ndarray:
-    """What is used [joints]: less than the limit where that reached the velocity limit in a step.
+    """Return the accelerations [joints] that motions use.
 
-    Then no step within |a| <= A leads beyond |v| <= V from standstill.
+    They are reduced where the limit would reach the velocity limit within 1.5 steps. Then no step
+    within |a| <= A leads beyond |v| <= V from standstill.
     """
     return np.minimum(limits.acceleration, limits.velocity / (1.5 * STEP))
 
 
 def stay(position: np.ndarray) -> Motion:
-    """Standing there."""
+    """Return the motion of an arm that stands at a position [joints]."""
     return Motion(np.zeros(1), position[None], np.zeros((1, len(position))))
 
 
@@ -110,12 +115,12 @@ def bounded(motion: Motion, first: float, until: float, limits: Limits) -> tuple
     Args:
         motion: The motion.
         first: The cut is not before this moment (s).
-        until: The moment (s) by which the result is at rest, where braking takes no longer.
+        until: The moment (s) by which the result is at rest, unless braking takes longer.
         limits: The limits to brake within.
 
     Returns:
-        The motion and inf where it ends by then. Otherwise the motion up to the last node from
-        which the arm can brake by then, followed by braking, and that node's moment.
+        The motion and inf if it ends by then. Otherwise the motion up to the last node from
+        which the arm can brake by then, followed by braking, and the moment of that node.
     """
     if motion.duration <= until:
         return motion, math.inf
@@ -127,7 +132,7 @@ def bounded(motion: Motion, first: float, until: float, limits: Limits) -> tuple
 
 
 def brake(position: np.ndarray, velocity: np.ndarray, limits: Limits) -> Motion:
-    """Each joint on along its way, as hard as it may decelerate, until all stand."""
+    """Return the motion in which each joint brakes at its acceleration limit to standstill."""
     position, velocity = np.asarray(position, np.float64), np.asarray(velocity, np.float64)
     lasts = np.ceil(np.abs(velocity) / acceleration(limits) / _APART) * _APART
     slowing = np.divide(velocity, lasts, out=np.zeros_like(velocity), where=lasts > 0)
@@ -145,11 +150,17 @@ def follow(
     dt: float,
     limits: Limits,
 ) -> Motion:
-    """From position and velocity [joints], through actions [n, joints], to rest.
+    """Return the motion from a state through actions to rest.
 
-    due: seconds until the moment of the first action; negative where it has passed: it then says
-    only where the way to the next one leads along. A position is reached at its moment, a
-    velocity is kept from its moment on for dt. Actions are expected within the limits.
+    A position is reached at its moment. A velocity is kept for dt from its moment on.
+
+    Args:
+        position, velocity: [joints] The state at time 0.
+        actions: [n, joints], within the limits.
+        due: Time (s) until the moment of the first action. If it is negative, the first action
+            only defines the path to the next one.
+        dt: Time (s) between two actions.
+        limits: The limits of the robot.
     """
     position, velocity = np.array(position, np.float64), np.array(velocity, np.float64)
     times = _grid(due, dt, len(actions) - 1 + bool(limits.by_velocity.any()))
@@ -167,14 +178,14 @@ def follow(
 
 
 def _grid(due: float, dt: float, intervals: int) -> np.ndarray:
-    """Node times from 0 to the last action's end: a part of dt, with nodes at actions' moments."""
+    """Return node times from 0 to the end of the last action, with nodes at all actions."""
     parts = math.ceil(dt / STEP - _TICK)
     times = due + np.arange(intervals * parts + 1) * dt / parts
     return np.append(0.0, times[times > dt / parts / 2])
 
 
 class _Reference:
-    """Where the actions lead at any moment, whatever the arm can do."""
+    """The path through the actions, regardless of acceleration limits."""
 
     def __init__(self, actions: np.ndarray, due: float, dt: float, limits: Limits) -> None:
         self._actions, self._due, self._dt, self._limits = actions, due, dt, limits
@@ -182,7 +193,10 @@ class _Reference:
         self.ends = due + (len(actions) - 1) * dt
 
     def sample(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Positions and velocities [m, joints] at times [m]; where velocities are, no position."""
+        """Return positions and velocities [m, joints] at times [m].
+
+        The positions of velocity outputs have no meaning.
+        """
         place = (times - self._due) / self._dt
         row = np.clip(np.floor(place + _TICK / self._dt), 0, len(self._actions) - 1).astype(int)
         until = np.minimum(row + 1, len(self._actions) - 1)
@@ -196,22 +210,22 @@ class _Reference:
         velocities = velocities / self._dt
         outside = (times < self._due - _TICK) | (times > self.ends + _TICK)
         velocities[outside] = 0.0
-        # A velocity is kept until the moment of the next: a node's is that of the step before it.
+        # A velocity lasts until the next action, so a node has that of the step before it.
         kept = np.clip(np.ceil(place - _TICK / self._dt) - 1, 0, len(self._actions) - 1)
         return positions, np.where(
             self._limits.by_velocity, self._actions[kept.astype(int)], velocities
         )
 
     def tracked(self, times: np.ndarray) -> np.ndarray:
-        """Whose position is to be reached: bool [m, joints]."""
+        """Return which positions are to be reached: bool [m, joints]."""
         return ~self._limits.by_velocity & (times <= self.ends + _TICK)[:, None]
 
 
 def _slopes(actions: np.ndarray, dt: float) -> np.ndarray:
-    """Velocities [n, joints] at actions: central differences that make no wave at a jump.
+    """Return velocities [n, joints] at the actions: limited central differences.
 
-    None is above three times the slopes beside it, and at an extremum it is zero, so the cubics
-    stay between the actions (Fritsch and Carlson 1980).
+    They are at most three times the adjacent slopes, and zero at an extremum, so that the cubics
+    do not overshoot the actions (Fritsch and Carlson 1980).
     """
     slopes = np.zeros_like(actions)
     if len(actions) > 1:
@@ -225,10 +239,13 @@ def _slopes(actions: np.ndarray, dt: float) -> np.ndarray:
 
 
 class _Steering:
-    """The velocity at the end of each step, given where the step begins.
+    """Controller that returns the velocity at the end of each step.
 
-    times: of the nodes [m]. positions, feed: the reference there, [m, joints]. tracked: where its
-    position is to be reached, and not its velocity alone.
+    Args:
+        times: [m] Times (s) of the nodes.
+        positions, feed: [m, joints] Positions and velocities of the reference at the nodes.
+        tracked: bool [m, joints], whether the position is to be reached, not only the velocity.
+        limits: The limits of the robot.
     """
 
     def __init__(
@@ -243,7 +260,7 @@ class _Steering:
         h, most = self.steps[:, None], acceleration(limits)
         self._feed, self._tracked, self._limits = feed, tracked, limits
         self._most, self._longest = most, np.maximum(self.steps, self.steps[-1])
-        # What is ahead of the arm: the reference, and the limits on both sides. [m, 3, joints]
+        # Goals ahead of the arm: the reference and both position limits. [m, 3, joints]
         self._goals = np.empty((len(times), 3, len(limits)))
         self._goals[:, 0] = positions - feed * h / 2
         self._goals[:, 1], self._goals[:, 2] = limits.upper, -limits.lower
@@ -254,13 +271,13 @@ class _Steering:
         self._enough = 4 * (limits.velocity**2 / most + limits.velocity * STEP)
 
     def _spare(self, used: np.ndarray) -> np.ndarray:
-        """What the rest of the way leaves of the acceleration [m, joints], to brake on errors."""
+        """Return the acceleration [m, joints] that the rest of the reference leaves for errors."""
         rest = np.abs(np.concatenate([np.zeros((1, used.shape[1])), used]))
         rest = np.maximum.accumulate(rest[::-1])[::-1]
         return np.maximum(self._most - rest, SPARE * self._most)
 
     def __call__(self, node: int, position: np.ndarray, velocity: np.ndarray) -> np.ndarray:
-        """float64 [joints], as near to the reference as limits allow; see the module."""
+        """Return the velocity [joints] closest to the reference within the limits."""
         h, fastest, hardest = (
             self.steps[node],
             self._limits.velocity,
@@ -281,18 +298,19 @@ class _Steering:
     def _turn(
         self, room: np.ndarray, velocity: np.ndarray, h: float, high: np.ndarray
     ) -> np.ndarray:
-        """Where a limit is nearer than standstill at the step's end: turning before it."""
+        """Return `high`, or a velocity that turns before a limit inside the braking distance."""
         near = (velocity > 0) & (room > 0) & (room < velocity * h / 2)
         return np.where(near, velocity - velocity**2 * h / (2 * np.where(near, room, 1.0)), high)
 
 
 def _approach(left: np.ndarray, brakes: np.ndarray, h: float) -> np.ndarray:
-    """The velocity at a step's end from which steps of h can brake within what is left.
+    """Return the velocity at the end of a step from which steps of h can brake within `left`.
 
-    left: 0 or more, what would be left after the step without it. With k the whole steps of
-    braking at A that fit, it is left / ((k + 1) h) + k A h / 2: the largest u with
+    `left` >= 0 is the distance that would be left after the step without this velocity. With k,
+    the number of whole steps of braking at A that fit, the result is
+    left / ((k + 1) h) + k A h / 2, the largest u with
 
-        u h / 2 + (distance of braking from u in steps of h) <= left.
+        u h / 2 + (braking distance from u in steps of h) <= left.
     """
     unit = brakes * h
     steps = np.floor(np.sqrt(0.25 + 2 * left / (unit * h)) - 0.5)

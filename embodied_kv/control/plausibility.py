@@ -1,7 +1,7 @@
 """Check whether measured joint positions are plausible, and unwrap continuous joints.
 
-This module knows positions, stamps (ns) and limits. It knows neither messages nor topics. A
-`JointCheck` judges the samples of one joint, whichever publishers sent them, in this order:
+The module knows positions, stamps (ns) and limits, but no messages. A `JointCheck` checks the
+samples of one joint, from all publishers, by these rules:
 
 1. A sample must be finite, and within the position limits plus a margin of max(0.1, 5 % of the
    range). The margin keeps an arm usable that rests a little outside of its limits.
@@ -83,7 +83,7 @@ def bounds_of(limits: Limits, linear: NDArray[np.bool_]) -> dict[str, Bounds]:
 
 
 class JointCheck:
-    """Judge the samples of one joint, in the order in which they arrive.
+    """Plausibility check of the samples of one joint, in the order of arrival.
 
     Args:
         bounds: Limits of the joint.
@@ -94,9 +94,9 @@ class JointCheck:
     """
 
     __slots__ = (  # A driver may send 1000 messages a second.
-        'bounds', 'refused', 'replaced', '_low', '_high', '_continuous', '_checks_speed', '_rate',
-        '_slack', '_far', '_base', '_stamp', '_run', '_streak', '_confirmed', '_alternations',
-        '_why',
+        '_alternations', '_base', '_checks_speed', '_confirmed', '_continuous', '_far', '_high',
+        '_low', '_rate', '_run', '_slack', '_stamp', '_streak', '_why', 'bounds', 'refused',
+        'replaced',
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds) -> None:

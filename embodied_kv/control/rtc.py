@@ -1,13 +1,12 @@
-"""Real-time chunking: how a chunk that is being made goes on from the one that runs.
+"""Real-time chunking: a chunk that is being computed continues the chunk that is executed.
 
-Knows actions, their moments and delays. Does not know models, or who executes what. A leftover is
-what is still to come of the running chunk, its row i due at the new observation + i * dt. While
-the new chunk is made the first d of these rows are executed: the delay. So the new chunk is held
-to them, then ever less, up to the horizon s.
+The module knows actions, their moments and delays, but no models and no executor. The leftover
+actions are the rest of the running chunk: row i is due at the new observation + i * dt. While the
+new chunk is computed, the first d of these rows are executed; d is the delay. So the new chunk is
+bound to these rows fully, and to the following ones with decreasing weight up to the horizon s.
 
-Sources: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies"
-(their code calls d and s the start and the end of prefix attention). LeRobot's weights are the
-same.
+Source: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies".
+Their code calls d and s the start and the end of prefix attention. LeRobot uses the same weights.
 """
 
 from __future__ import annotations
@@ -23,26 +22,32 @@ from embodied_kv.engine_config import RTC_SCHEDULES, EngineConfig
 from embodied_kv.types import Guide
 
 LINEAR, EXPONENTIAL, ONES, ZEROS = SCHEDULES = RTC_SCHEDULES
-WINDOW = 10  # latencies that are remembered, as in algorithm 1
+WINDOW = 10  # latencies that are kept, as in algorithm 1
 _TICK = 1e-9  # s; moments closer than this are the same
 
 
 def weights(
     delay: ArrayLike, horizon: ArrayLike, chunk_size: int, schedule: str
 ) -> NDArray[np.float64]:
-    """How much each action is held to the leftover: float64 [..., chunk size] in [0, 1].
+    """Return the weight of the leftover for each action: float64 [..., chunk size] in [0, 1].
 
-    delay, horizon: d and s, whole numbers [...] from 0 to the chunk size. 1 for i < d, 0 from s
-    on, and between them
+    The weight is 1 for i < d and 0 for i >= s. Between them it is
 
         linear         w = clip((d - 1 - i) / (s - d + 1) + 1, 0, 1)
         exponential    w (e^w - 1) / (e - 1) of that w
         ones, zeros    1, 0
 
-    A delay beyond the horizon counts as the horizon. Raises ValueError.
+    Args:
+        delay, horizon: d and s, integers [...] from 0 to the chunk size. A delay beyond the
+            horizon counts as the horizon.
+        chunk_size: Number of actions of a chunk.
+        schedule: One of SCHEDULES.
+
+    Raises:
+        ValueError: An argument is out of its range.
     """
     if schedule not in SCHEDULES:
-        raise ValueError(f'schedule {schedule!r}: write one of {", ".join(SCHEDULES)}')
+        raise ValueError(f'schedule must be one of {", ".join(SCHEDULES)} (got {schedule!r})')
     end = _counts('horizon', horizon, chunk_size)
     start = np.minimum(_counts('delay', delay, chunk_size), end)
     start, end, i = start[..., None], end[..., None], np.arange(chunk_size)
@@ -56,22 +61,32 @@ def weights(
 
 
 def passed(seconds: float, dt: float, most: int) -> int:
-    """Actions due so many seconds after the first that are over by then, within [0, most].
+    """Return how many actions have passed some seconds after the first one was due: 0 to `most`.
 
-    The one that is due at just this moment is not. Raises ValueError for what is no time.
+    An action that is due at exactly this moment has not passed.
+
+    Raises:
+        ValueError: `seconds` is NaN, or dt is not a finite number > 0.
     """
     if math.isnan(seconds) or not 0 < dt < math.inf:
-        raise ValueError(f'{seconds} s in steps of {dt} s: both must be numbers, dt above 0')
+        raise ValueError(
+            f'seconds must be a number and dt a finite number > 0 (got {seconds} and {dt})'
+        )
     return math.ceil(min(max((seconds - _TICK) / dt, 0.0), most))
 
 
-class Delays:
-    """The delay that a chunk is made for: as long as the slowest of the latest ones took.
+class DelayEstimator:
+    """Estimator of the delay of the next chunk: the largest of the latest latencies.
 
-    A latency lasts from an observation until its chunk takes over, s. So frames that were skipped
-    or merged have none, and what warms up has none. Only the last `window` count: a slow one is
-    forgotten. dt: s between two actions. allowed: s from an observation to the deadline of its
-    chunk, which is expected before anything is known. One thread observes, any may ask.
+    A latency (s) lasts from an observation until its chunk takes over. Frames that were skipped or
+    merged, and warm-up, therefore have none. One thread calls `observe`; any thread may read.
+
+    Args:
+        dt: Time (s) between two actions.
+        chunk_size: Number of actions of a chunk.
+        allowed: Time (s) from an observation to the deadline of its chunk, which is expected
+            before the first latency is known.
+        window: Number of latencies that are kept.
     """
 
     def __init__(self, dt: float, chunk_size: int, allowed: float, window: int = WINDOW) -> None:
@@ -79,19 +94,25 @@ class Delays:
         self._latest: tuple[float, ...] = ()  # replaced, never changed
 
     def observe(self, latency: float) -> None:
-        """A chunk has taken over; what a clock that jumped says is no time, and not remembered."""
+        """Add the latency (s) of a chunk that has taken over.
+
+        A negative or infinite latency, as after a jump of the clock, is ignored.
+        """
         if 0 <= latency < math.inf:
             self._latest = (*self._latest, latency)[-self._window :]
 
     @property
     def latency(self) -> float:
-        """s, of the chunk that took over last; NaN before any."""
+        """Return the latency (s) of the chunk that took over last; NaN before the first."""
         return self._latest[-1] if self._latest else math.nan
 
     def expected(self, age: float) -> int:
-        """Actions that will have passed when a chunk that is begun now takes over.
+        """Return how many actions will have passed when a chunk that is started now takes over.
 
-        age: s since its observation; so many have passed already. One is always left to be made.
+        The result is at most the chunk size - 1, so that one action is always new.
+
+        Args:
+            age: Time (s) since its observation.
         """
         latency = max(self._latest, default=self.allowed)
         return passed(max(latency, age), self.dt, self.chunk_size - 1)
@@ -99,12 +120,15 @@ class Delays:
 
 @dataclass(frozen=True)
 class RealTimeChunking:
-    """How the chunks of an arm go on from one another.
+    """Configuration and delay estimate of real-time chunking for one arm.
 
-    horizon, schedule: as of `weights`; a horizon ends where the leftover does.
+    Args:
+        delays: The delay estimator.
+        horizon: s, as in `weights`; it ends where the leftover ends.
+        schedule: As in `weights`.
     """
 
-    delays: Delays
+    delays: DelayEstimator
     horizon: int
     schedule: str = EXPONENTIAL
 
@@ -112,17 +136,24 @@ class RealTimeChunking:
     def of(
         cls, config: EngineConfig, model: ModelConfig, allowed: float
     ) -> RealTimeChunking | None:
-        """As the parameters of an engine say it; None where it is off. allowed: as of `Delays`."""
+        """Return what the parameters of an engine configure; None where `rtc` is off.
+
+        allowed: as of `DelayEstimator`.
+        """
         if config.rtc == 'off':
             return None
-        delays = Delays(model.action_dt, model.chunk_size, allowed)
+        delays = DelayEstimator(model.action_dt, model.chunk_size, allowed)
         return cls(delays, config.horizon(model.chunk_size), config.rtc_schedule)
 
     def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:
-        """What a chunk that is begun now is to go on from; None where nothing is left over.
+        """Return the action prefix for a chunk that is started now; None without a leftover.
 
-        leftover: float64 [chunk size, joints], NaN beyond its end. age: s since the observation.
-        No delay is beyond what is left over: then the arm comes to rest, which binds no chunk.
+        The delay does not exceed the leftover: after its end the arm comes to rest, which does not
+        bind the chunk.
+
+        Args:
+            leftover: float64 [chunk size, joints], NaN after its end.
+            age: Time (s) since the observation.
         """
         if leftover is None:
             return None
@@ -131,7 +162,7 @@ class RealTimeChunking:
         return Guide(leftover, delay, weights(delay, end, len(leftover), self.schedule))
 
     def report(self) -> dict[str, object]:
-        """What was found, for diagnostics."""
+        """Return the values for diagnostics."""
         return {
             'latency (ms)': f'{self.delays.latency * 1e3:.0f}',
             'delay of the next chunk (actions)': self.delays.expected(0.0),
@@ -139,8 +170,8 @@ class RealTimeChunking:
 
 
 def _counts(name: str, value: ArrayLike, most: int) -> NDArray[np.int64]:
-    """Whole numbers [...] from 0 to `most`, or ValueError."""
+    """Return integers [...] from 0 to `most`. Raises ValueError."""
     counts = np.asarray(value)
     if counts.dtype.kind not in 'iu' or ((counts < 0) | (counts > most)).any():
-        raise ValueError(f'{name} {value}: write whole numbers from 0 to the chunk size, {most}')
+        raise ValueError(f'{name} must be integers from 0 to the chunk size {most} (got {value})')
     return counts.astype(np.int64)

@@ -1,13 +1,12 @@
 """The reference trajectory of an arm, and its comparison with the measured arm.
 
-`Course` is the reference: where the arm was and is sent, over time. `Follower` compares the
-measured arm with it. Both know motions on the steady clock and measurements that are a little old.
-They do not know actions.
+`ReferenceTrajectory` is the commanded motion over time. `TrackingMonitor` compares the measured
+arm with it, although measurements are a little old. Both know motions, but no actions.
 
-The reference never runs away from the arm. Where a joint is more than half of its tolerance
-behind, the reference pauses until the arm has caught up. So the arm follows a speed slider, and a
-blocked arm winds nothing up. Beyond the tolerance, or where the reference has paused for STALL,
-the arm does not follow; the caller then holds the measured position.
+The reference never runs away from the arm. If a joint is more than half of its tolerance behind,
+the reference pauses until the arm has caught up. So the arm follows a speed slider, and nothing
+winds up while the arm is blocked. Beyond the tolerance, or if the reference has paused for STALL,
+the arm does not follow, and the caller holds the measured position.
 """
 
 from __future__ import annotations
@@ -24,15 +23,18 @@ from embodied_kv.control.motion import Motion, bounded, stay
 
 STANDS = 0.05  # rad/s or m/s: a joint that is not faster stands
 SETTLED = 0.5  # s after a motion in which the measured velocity may still be that of the motion
-HISTORY = 0.6  # s of the past that the reference keeps
-FOLLOWS = 0.1  # s at the velocity limit: the tolerance of a joint without a tolerance of its own
+HISTORY = 0.6  # s of the past reference that is kept
+FOLLOWS = 0.1  # s at the velocity limit: the default tolerance
 LEAST = {False: 0.1, True: 0.01}  # rad and m: no derived tolerance is smaller
-CONFIRMED = 0.05  # s between two measurements of which the second confirms the first, at least
+REACH = 1.0  # s at the velocity limit: default distance of the first action of a chunk
+NEAREST = {False: 0.5, True: 0.1}  # rad and m: smallest derived bound of the first action
+CONFIRMED = 0.05  # least time (s) between two measurements of which the second confirms the first
 STALL = 0.5  # s without progress after which an arm does not follow
 PROGRESS = 0.05  # share of the time that counts as progress
-LEAK = 1.0  # s after which a difference of integrated velocities is forgotten
-LONGEST_LAG = 0.2  # s: no arm is granted more behind its reference
+LEAK = 1.0  # time constant (s) with which a difference of integrated velocities decays
+LONGEST_LAG = 0.2  # s: largest lag that an arm is granted
 STEADY = 0.1  # share by which velocities may differ while the lag is measured
+NEAR = 0.01  # s at the velocity limit: a joint that stays within this distance stands still
 FAST = 0.1  # share of the velocity limit above which the lag is measured
 LAGS = 25, 200  # measured lags from which their median counts, and that are kept
 _GRID = 0.005  # s between two delays that are tried
@@ -56,38 +58,71 @@ def tolerances(limits: Limits, given: ArrayLike, linear: ArrayLike = False) -> N
             f'max_tracking_error must be one number above 0, or one for each of the {len(limits)} '
             f'joints (got {given})'
         )
-    least = np.where(np.broadcast_to(linear, len(limits)), LEAST[True], LEAST[False])
-    derived = np.maximum(least, FOLLOWS * limits.velocity)
-    return np.where(np.isnan(allowed), derived, allowed)
+    return np.where(np.isnan(allowed), _derived(limits, FOLLOWS, LEAST, linear), allowed)
 
 
-class Course:
-    """Where the arm is sent, over time: the motion that runs, and those of the last HISTORY."""
+def first_action_bounds(
+    limits: Limits, given: ArrayLike, linear: ArrayLike, allowed: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how far (rad or m) the first action of a chunk may be from the measured position.
+
+    Args:
+        limits: The limits of the robot.
+        given: One number, or [joints]: the distance; NaN to derive it as the distance of REACH
+            seconds at the velocity limit, but at least NEAREST.
+        linear: bool [joints], whether a joint is measured in m.
+        allowed: Tolerances [joints] of `tolerances`. A joint without one has no derived bound.
+
+    Raises:
+        ValueError: A distance is not above 0.
+    """
+    nearest = np.broadcast_to(np.asarray(given, np.float64), len(limits))
+    if (nearest <= 0).any():
+        raise ValueError(f'max_relative_target must be > 0 (got {given})')
+    derived = np.where(np.isinf(allowed), math.inf, _derived(limits, REACH, NEAREST, linear))
+    return np.where(np.isnan(nearest), derived, nearest)
+
+
+def _derived(
+    limits: Limits, seconds: float, least: dict[bool, float], linear: ArrayLike
+) -> NDArray[np.float64]:
+    """Return the distances [joints] at the velocity limits, but at least `least`."""
+    smallest = np.where(np.broadcast_to(linear, len(limits)), least[True], least[False])
+    return np.maximum(smallest, seconds * limits.velocity)
+
+
+class ReferenceTrajectory:
+    """The reference trajectory: the running motion, and the motions of the last HISTORY."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self.clear()
 
     def clear(self) -> None:
-        """Forget all motions: the arm was never sent anywhere."""
+        """Forget all motions, as if the arm had never been commanded."""
         self._motions: list[tuple[float, Motion]] = []  # since when, in order; the last one runs
         self._part: tuple[float, Motion | None] = 0.0, None  # of the last one, as it was sent
 
     def set(self, motion: Motion, now: float) -> None:
-        """Send the arm along this motion from now on."""
+        """Replace the running motion from now on."""
         runs = self._motions if now < self.ends else []
         while len(runs) > 1 and runs[1][0] <= now - HISTORY:
             runs = runs[1:]
         self._motions = [*runs, (now, motion)]
 
     def delay(self, seconds: float, sent: float = 0.0) -> None:
-        """Shift all motions to later moments. sent: s by which controllers are later, too."""
+        """Delay all motions.
+
+        Args:
+            seconds: The delay (s).
+            sent: Part of it (s) by which the controllers are also delayed.
+        """
         self._motions = [(since + seconds, motion) for since, motion in self._motions]
         since, part = self._part
         self._part = since + sent, part
 
     def halt(self, moment: float) -> None:
-        """Let the arm stand where it was sent at this moment."""
+        """Make the reference stand at its position at this moment."""
         self._motions = [(moment, stay(self.at(moment)[0]))]
 
     def __bool__(self) -> bool:
@@ -95,7 +130,7 @@ class Course:
 
     @property
     def ends(self) -> float:
-        """The moment from which on the arm stands; -inf if it was never sent anywhere."""
+        """Return the moment at which the reference comes to rest; -inf before any motion."""
         if not self._motions:
             return -math.inf
         since, motion = self._motions[-1]
@@ -103,7 +138,7 @@ class Course:
 
     @property
     def begins(self) -> float:
-        """The first moment that is known; inf if the arm was never sent anywhere."""
+        """Return the first known moment; inf before any motion."""
         return self._motions[0][0] if self._motions else math.inf
 
     def at(self, moment: float) -> tuple[np.ndarray, np.ndarray]:
@@ -131,7 +166,7 @@ class Course:
     def after(
         self, now: float, lead: float, lasts: float = math.inf
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-        """Return what is to come: times, positions, velocities, and the moment of an early end.
+        """Return the points of the motion to come, and the moment at which they leave it.
 
         Args:
             now: The moment from which the times count.
@@ -139,8 +174,8 @@ class Course:
             lasts: Longest time (s) until the points end at rest; braking may need longer.
 
         Returns:
-            Times [n], positions and velocities [n, joints]; nothing before any motion. At last the
-            moment at which these points leave the motion, to brake; inf where they are all of it.
+            Times [n], positions and velocities [n, joints], which are empty before any motion, and
+            the moment at which these points leave the motion to brake; inf if they do not.
         """
         if not self._motions:
             return np.empty(0), self.rest(), self.rest(), math.inf
@@ -151,27 +186,27 @@ class Course:
         return *part.after(now - since, lead), since + until
 
     def lapse(self) -> None:
-        """Take for the reference what `after` returned last: nothing more was sent in time."""
+        """Replace the reference by the motion that `after` returned last, as no more was sent."""
         since, part = self._part
         assert part is not None
         self._motions[-1] = since, part
 
     def rest(self) -> np.ndarray:
-        """Return where the arm comes to rest, [1, joints]; [0, joints] before any motion."""
+        """Return the position at which the arm comes to rest, [1, joints]; [0, joints] if none."""
         if not self._motions:
             return np.empty((0, len(self._limits)))
         return self._motions[-1][1].positions[-1:]
 
 
-class Follower:
-    """Compares the measured arm with its reference, as that was `lag` seconds ago.
+class TrackingMonitor:
+    """Monitor that compares the measured arm with its reference of `lag` seconds ago.
 
-    The lag (s) of the arm is measured while joints move steadily, as fast as their reference. It
-    stays below LONGEST_LAG, and is 0 until enough is known: an arm that is blocked, or slowed
-    down, teaches nothing.
+    The lag (s) of the arm is measured while joints move steadily and as fast as their reference,
+    so that a blocked or slowed arm does not change it. It is at most LONGEST_LAG, and 0 until
+    enough lags were measured.
 
     Args:
-        course: The reference.
+        reference: The reference trajectory.
         limits: The limits of the robot.
         allowed: Tolerances [joints] of `tolerances`.
         max_state_age: Longest time (s) for which a measured position is used.
@@ -181,41 +216,45 @@ class Follower:
     """
 
     def __init__(
-        self, course: Course, limits: Limits, allowed: NDArray[np.float64], max_state_age: float
+        self,
+        reference: ReferenceTrajectory,
+        limits: Limits,
+        allowed: NDArray[np.float64],
+        max_state_age: float,
     ) -> None:
         if not 0 < max_state_age < math.inf:
             raise ValueError(
                 f'max_state_age must be a finite number of s above 0 (got {max_state_age})'
             )
-        self._course, self._limits = course, limits
+        self._reference, self._limits = reference, limits
         self._max_state_age = max_state_age
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
         self.lag, self._lags = 0.0, deque[float](maxlen=LAGS[1])
-        self._elsewhere: Measured | None = None  # the first one of an arm that was moved by others
+        self._elsewhere: Measured | None = None  # first measurement of an arm that others moved
         self.restart()
 
     def restart(self) -> None:
-        """Forget what was seen of the motion before."""
-        self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s looked at, s paused
-        self._looked = -math.inf
+        """Forget the measurements of the motion before."""
+        self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s observed, s paused
+        self._updated = -math.inf
         self._seen: Measured | None = None
         self._drift = np.zeros(len(self._limits))  # of integrated velocities
 
-    # ------------------------------------------------------------------ from where to go on
+    # ------------------------------------------------------------------ start of a motion
 
     def base(self, now: float, measured: Measured) -> tuple[np.ndarray, np.ndarray]:
-        """Return position and velocity [joints] from which a new motion sets out.
+        """Return position and velocity [joints] at which a new motion starts.
 
-        They are those of the running motion. Of an arm that was seen since that ended, or is
-        beyond its tolerance, they are the measured position at rest. A position that no driver
-        measures counts from 0, or on.
+        They are those of the running motion. If the arm was measured after its end, or is beyond
+        its tolerance, they are the measured position and zero. A position that no driver measures
+        starts at 0, or at that of the reference.
         """
-        course = self._course
+        reference = self._reference
         seen = np.where(np.isfinite(measured.position), measured.position, 0.0)
-        if min(now, measured.moment) >= course.ends or self.strayed(measured):
+        if min(now, measured.moment) >= reference.ends or self.strayed(measured):
             return seen, np.zeros(len(seen))
-        position, velocity = course.at(now)
+        position, velocity = reference.at(now)
         integrated = self._limits.by_velocity & np.isfinite(measured.position)
         return np.where(integrated, seen, position), velocity
 
@@ -231,10 +270,10 @@ class Follower:
         unknown = ~np.isfinite(measured.position) & ~self._limits.unbounded
         if unknown.any():
             return f'joint {self._limits.joints[int(unknown.argmax())]} is not measured'
-        ends = self._course.ends
+        ends = self._reference.ends
         if now < ends:
             return ''
-        if now < ends + SETTLED:  # the measured velocity may be that of our own motion
+        if now < ends + SETTLED:  # the measured velocity may be that of this motion
             return self.strayed(measured) if measured.moment >= ends else ''
         return self.moves(measured)
 
@@ -253,10 +292,11 @@ class Follower:
         return f'joint {name} still moves, at {speed:.2f} per second: let it come to rest'
 
     def unconfirmed(self, measured: Measured) -> str:
-        """Return which joint is not where it was sent or left; '' once that is sure.
+        """Return which joint is far from its reference until a second measurement confirms it.
 
-        Another program may have moved the arm, or the measurement is wrong. So a second one, at
-        least CONFIRMED later, must agree with the first one.
+        Another program may have moved the arm, or the measurement may be wrong. Therefore a second
+        measurement, at least CONFIRMED later, must agree with the first. Then, and if no joint is
+        far, the result is ''.
         """
         first = self._elsewhere
         if not (far := self.strayed(measured)):
@@ -274,8 +314,8 @@ class Follower:
         return f'{far}; a second measurement must confirm it'
 
     def strayed(self, measured: Measured) -> str:
-        """Return which joint is beyond its tolerance from where it was sent; '' if none is."""
-        if not self._course:
+        """Return which joint is beyond its tolerance from its reference; '' if none is."""
+        if not self._reference:
             return ''
         error = np.abs(measured.position - self._sent(measured))
         far = error > self._positions
@@ -289,23 +329,23 @@ class Follower:
         )
 
     def _sent(self, measured: Measured) -> np.ndarray:
-        """Return where an arm with this lag is to be when it was measured, [joints]."""
-        return self._course.at(measured.moment - self.lag)[0]
+        """Return the reference [joints] for a measurement, with the lag of the arm."""
+        return self._reference.at(measured.moment - self.lag)[0]
 
     # ------------------------------------------------------------------ while a motion runs
 
-    def look(self, now: float, measured: Measured) -> tuple[float, str]:
+    def update(self, now: float, measured: Measured) -> tuple[float, str]:
         """Compare the arm with the running motion.
 
         Returns:
-            The s by which the reference is to be delayed now, and why the arm does not follow;
+            The time (s) by which to delay the reference now, and why the arm does not follow;
             '' if it does.
         """
         self._measure_lag(measured)
         if reason := self.strayed(measured) or self._drifted(measured):
             return 0.0, reason
-        passed = min(max(now - self._looked, 0.0), HISTORY) if self._looked > -math.inf else 0.0
-        self._looked = now
+        passed = min(max(now - self._updated, 0.0), HISTORY) if self._updated > -math.inf else 0.0
+        self._updated = now
         behind = self._behind(measured)
         pause = min(behind, passed)
         self._pauses.append((now, passed, pause))
@@ -314,17 +354,17 @@ class Follower:
         return pause, self._stalled(measured) if behind else ''
 
     def is_behind(self, measured: Measured, share: float = 0.5) -> bool:
-        """Whether some joint is more than a share of its tolerance from where it was sent."""
+        """Return whether a joint is more than a share of its tolerance from its reference."""
         error = np.abs(measured.position - self._sent(measured))
         return bool((error > self._positions * share).any())
 
     def _measure_lag(self, measured: Measured) -> None:
-        """Note how late the joints are that move steadily and as fast as their reference."""
-        sent, speed = self._course.at(measured.moment)
-        _, before = self._course.at(measured.moment - LONGEST_LAG)
+        """Measure the lag of the joints that move steadily and as fast as their reference."""
+        sent, speed = self._reference.at(measured.moment)
+        _, before = self._reference.at(measured.moment - LONGEST_LAG)
         steady = STEADY * np.abs(speed)
         clear = np.isfinite(self._positions) & (np.abs(speed) > FAST * self._limits.velocity)
-        clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.surely - speed) <= steady)
+        clear &= (np.abs(before - speed) <= steady) & (np.abs(measured.agreed - speed) <= steady)
         if not clear.any():
             return
         late = (sent - measured.position)[clear] / speed[clear]
@@ -333,21 +373,21 @@ class Follower:
             self.lag = float(np.median(self._lags))
 
     def _behind(self, measured: Measured) -> float:
-        """Return by how many s the reference is to be later, for the arm to be within half."""
+        """Return the delay (s) with which the arm is within half of its tolerance; 0 if none."""
         if not self.is_behind(measured):
             return 0.0
-        longest = min(measured.moment - self._course.begins + _GRID, HISTORY)
+        longest = min(measured.moment - self._reference.begins + _GRID, HISTORY)
         delays = np.arange(_GRID, longest, _GRID)
-        sent = self._course.places(measured.moment - self.lag - delays)
+        sent = self._reference.places(measured.moment - self.lag - delays)
         within = ~(np.abs(measured.position - sent) > self._positions / 2).any(axis=1)
-        # If no delay makes it better, the arm is beside its way, within its tolerance.
+        # If no delay helps, the arm is next to its path, within its tolerance.
         return float(delays[within.argmax()]) if within.any() else 0.0
 
     def _stalled(self, measured: Measured) -> str:
-        """Return which joint does not follow, where the reference has hardly moved for STALL."""
-        looked = sum(passed for _, passed, _ in self._pauses)
+        """Return which joint does not follow, if the reference has hardly moved for STALL."""
+        observed = sum(passed for _, passed, _ in self._pauses)
         paused = sum(pause for *_, pause in self._pauses)
-        if looked < 0.9 * STALL or paused < (1 - PROGRESS) * looked:
+        if observed < 0.9 * STALL or paused < (1 - PROGRESS) * observed:
             return ''
         sent = self._sent(measured)
         share = np.abs(measured.position - sent) / self._positions
@@ -358,15 +398,15 @@ class Follower:
         )
 
     def _drifted(self, measured: Measured) -> str:
-        """Return which joint does not move as fast as it is told to; '' if none is."""
+        """Return which velocity joint does not move as commanded; '' if all do."""
         before, self._seen = self._seen, measured
         if before is None or not self._limits.by_velocity.any():
             return ''
         passed = measured.moment - before.moment
         if passed <= 0:
             return ''
-        told = self._course.at(before.moment)[1] + self._course.at(measured.moment)[1]
-        missed = told / 2 * passed - (measured.position - before.position)
+        commanded = self._reference.at(before.moment)[1] + self._reference.at(measured.moment)[1]
+        missed = commanded / 2 * passed - (measured.position - before.position)
         self._drift = self._drift * math.exp(-passed / LEAK) + np.nan_to_num(missed)
         far = self._limits.by_velocity & (np.abs(self._drift) > self.allowed)
         if not far.any():
@@ -374,6 +414,38 @@ class Follower:
         joint = int(far.argmax())
         return (
             f'joint {self._limits.joints[joint]} is at {measured.position[joint]:.3f} and does '
-            f'not move as it is told to: it is off by {self._drift[joint]:.3f} within {LEAK:g} s; '
+            f'not move as commanded: it is off by {self._drift[joint]:.3f} within {LEAK:g} s; '
             f'tracking_error is {self.allowed[joint]:.3g}'
         )
+
+
+class StandstillTimer:
+    """Measures for how long an arm has stood still, by its measured positions.
+
+    Args:
+        velocity: Velocity limits [joints] (rad/s or m/s).
+    """
+
+    def __init__(self, velocity: NDArray[np.float64]) -> None:
+        self._near = NEAR * velocity
+        self._place: NDArray[np.float64] | None = None  # where the arm moved last
+        self._since = 0.0
+
+    def seconds(self, positions: NDArray[np.float64] | None, now: float) -> float:
+        """Return for how long (s) every known joint has stayed near its position.
+
+        Args:
+            positions: Measured positions [joints] (rad or m), NaN where unknown. None if no
+                position is known, which counts as a motion.
+            now: The moment of the call (s), on a clock that does not go back.
+        """
+        if positions is None or np.isnan(positions).all():
+            self._place, self._since = None, now
+        elif self._has_moved(positions):
+            self._place, self._since = positions.copy(), now
+        return now - self._since
+
+    def _has_moved(self, positions: NDArray[np.float64]) -> bool:
+        if self._place is None or (np.isnan(positions) != np.isnan(self._place)).any():
+            return True
+        return bool((np.abs(positions - self._place) > self._near).any())  # NaN is no motion

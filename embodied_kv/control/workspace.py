@@ -1,7 +1,7 @@
-"""A box that the tip of an arm may not leave, whatever its joints may.
+"""A box that the tip of an arm must not leave.
 
-Knows a box and the kinematics of the tip. Does not know self-collision, nor any part of the arm
-but the tip: this is a fence and no safety-rated device.
+**Warning**: the workspace is not a safety-rated function. It checks one frame, so that every other
+part of the arm may leave the box, and it does not check collisions.
 """
 
 from __future__ import annotations
@@ -15,16 +15,22 @@ from embodied_kv.control.kinematics import Kinematics
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion
 
-FINE = 0.005  # s between two looks at the tip
+FINE = 0.005  # s between two checks of the tip position
 _SAME = 1e-9  # m
 
 
 class Workspace:
-    """Ends motions before the tip leaves the box.
+    """A box for the tip of an arm; motions end before the tip leaves it.
 
-    robot_description: a URDF. tip: a link of it. lower, upper: [3], m, in the frame of its root
-    link. limits: whose joints are moved; others stay at 0, or where `fixed` says. Raises
-    ValueError as `Kinematics`, and for an empty box.
+    Args:
+        robot_description: The URDF.
+        tip: A link of the URDF.
+        lower, upper: [3] Corners (m) of the box in the frame of the root link.
+        limits: The limits of the joints that move.
+        fixed: Positions (rad or m) of other joints by name; the rest stay at 0.
+
+    Raises:
+        ValueError: The box is empty, or as `Kinematics`.
     """
 
     def __init__(
@@ -38,7 +44,10 @@ class Workspace:
     ) -> None:
         self._lower, self._upper = np.asarray(lower, float), np.asarray(upper, float)
         if self._lower.shape != (3,) or not (self._lower < self._upper).all():
-            raise ValueError(f'the workspace {lower} to {upper} is no box: write x, y and z in m')
+            raise ValueError(
+                'workspace must be a box with lower < upper in x, y and z (got '
+                f'{lower} to {upper}); write them in m'
+            )
         self._limits = limits
         self._kinematics = Kinematics(robot_description, tip, limits.joints, fixed)
 
@@ -47,10 +56,10 @@ class Workspace:
         return self._kinematics.places(positions)
 
     def confine(self, motion: Motion) -> Motion | None:
-        """The same, or as far as it may go before it must brake.
+        """Return the motion, cut so that the tip stays in the box.
 
-        None where braking at once would leave the box too. A tip that is outside already may come
-        nearer to the box, or stay.
+        The result is None if the tip would leave the box even if the arm brakes at once. A tip
+        that is outside already may stay or come nearer to the box.
         """
         leaves = self._leaves(motion)
         if leaves is None:
@@ -62,13 +71,13 @@ class Workspace:
         return None
 
     def _leaves(self, motion: Motion) -> float | None:
-        """The first moment at which the tip is outside, and no nearer than before; None: none."""
+        """Return the first moment at which the tip is outside and moves outwards, else None."""
         count = 1 + int(np.ceil(motion.duration / FINE))
         times = np.unique(np.append(motion.times, np.linspace(0, motion.duration, count)))
         tips = self.tips(motion.sample(times)[0])
         outside = np.maximum(np.maximum(tips - self._upper, self._lower - tips), 0.0)
         outside = np.linalg.norm(outside, axis=1)
-        if not np.isfinite(outside).all():  # where the tip is, is unknown
+        if not np.isfinite(outside).all():  # the position of the tip is unknown
             return 0.0
         worse = np.flatnonzero(outside[1:] > np.maximum(outside[:-1], 0.0) + _SAME)
         return None if not len(worse) else float(times[worse[0] + 1])

@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import Header, String
 from std_srvs.srv import SetBool, Trigger
 
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.demo.director import SceneQuestion
 from embodied_kv.demo.nodes.truth import TrueMoment, TrueMoments
 from embodied_kv.demo.recording import Decision

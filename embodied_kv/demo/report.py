@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from rclpy.utilities import get_rmw_implementation_identifier
 
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.demo.director import Director, SceneQuestion, Told
 from embodied_kv.demo.monitor import Monitor, StreamText
 from embodied_kv.demo.score import Score

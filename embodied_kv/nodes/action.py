@@ -1,4 +1,4 @@
-"""The action node: from a handle's row to commands, on deadlines that do not wait."""
+"""The action node: it denoises chunks from KV rows and moves the arm by its control loop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from std_msgs.msg import String
 
-from embodied_kv.control import execution_horizon, realtime
-from embodied_kv.control.command import PREVIOUS, Command
+from embodied_kv.control import execution_horizon
+from embodied_kv.control.command import FRESH, PREVIOUS, STOP, Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STOPPED, Guard, NotNow
-from embodied_kv.control.of_contract import (
-    confine_of,
-    limits_of,
+from embodied_kv.control.limits_from_contract import (
+    confine_from_contract,
+    limits_from_contract,
     linear_joints,
     relative_targets,
     tracking_errors,
 )
 from embodied_kv.control.rtc import RealTimeChunking
-from embodied_kv.control.stillness import Stillness
-from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
+from embodied_kv.control.safety_state_machine import STOPPED, RefusedError, SafetyStateMachine
+from embodied_kv.control.tracking import StandstillTimer
+from embodied_kv.control.trajectory_executor import CLAMPED, TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, Stale
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -31,29 +31,33 @@ from embodied_kv.nodes.common.publishers import SinglePublishers
 from embodied_kv.nodes.common.statistics import MeanMeter, PeriodMeter
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.chunk_path import ChunkPath
+from embodied_kv.nodes.control.control_services import ControlServices
+from embodied_kv.nodes.control.controller_states import SpeedScaling
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
-from embodied_kv.nodes.control.panel import ControlPanel
 from embodied_kv.nodes.control.params import ActionParams
 from embodied_kv.nodes.control.robot_description import RobotDescription
 from embodied_kv.nodes.control.session_parts import ActionPart
-from embodied_kv.nodes.control.speed_scaling import SpeedScaling
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.session.participant import Participant
 from embodied_kv.types import ActionChunk, Guide
 
-LOOK_EVERY = 0.5  # s between two looks for other publishers of commands
+CHECK_PERIOD = 0.5  # s between two checks for other publishers of commands
 RESPAWNED = (
-    'parameter armed is without effect, because the process before this one ended without being '
-    'asked to, or while the arm was stopped: call control/arm'
+    'parameter armed is ignored, because the previous process ended unexpectedly or while the arm '
+    'was stopped; call control/arm'
 )
 
 
 @dataclass(eq=False)
 class _Frame:
-    """One that is denoised: its row, when it was observed, and who executes its chunk.
+    """A frame that is being denoised.
 
-    guide: what the chunk goes on from.
+    Args:
+        lease: The lease of its row.
+        observed: Moment (s) of its observation.
+        control: The control loop that executes its chunk.
+        guide: The action prefix that the chunk continues.
     """
 
     lease: Lease
@@ -63,16 +67,17 @@ class _Frame:
 
 
 class Action(SuiteNode, Participant):
-    """Denoises from leased rows; its control loop moves the arm, and publishes `action_chunk`.
+    """Lifecycle node that denoises leased rows, moves the arm and publishes `action_chunk`.
 
-    own: the dataclasses of further parameters, of a subclass.
+    Args:
+        own: Dataclasses of further parameters of a subclass.
     """
 
     def __init__(self, *own: type, **arguments: object) -> None:
         super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._guard = Guard()  # for the lifetime of the process: a stop outlives every transition
+        self._safety = SafetyStateMachine()  # one per process: a stop outlives transitions
         self._too_late = 0  # frames for which not even the fewest Euler steps fitted
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
@@ -83,17 +88,20 @@ class Action(SuiteNode, Participant):
         self._join_session()
 
     def _join_session(self) -> None:
-        """Take part until cleanup: the guard must know the instruction before it moves the arm."""
+        """Join the session until cleanup.
+
+        The safety state machine must know the instruction before the arm moves.
+        """
         participants = self.host.session(self.robot).participants
         participants.join(self)
         self._release.callback(participants.leave, self)
 
     def _setup_commands(self, params: ActionParams) -> None:
-        """What the control loop needs. Raises ValueError that says what does not fit."""
+        """Set up everything that the control loop needs. Raises ValueError."""
         self._params, contract = params, self.embodiment.contract
         self._world = WorldClock(self.get_clock())
         self._urdf = RobotDescription(
-            self, params.robot_description, self._guard, wanted=bool(params.tool_frame)
+            self, params.robot_description, self._safety, wanted=bool(params.tool_frame)
         )
         self.description = self._urdf.text
         limits = self._executor().limits  # a limit that does not fit fails here
@@ -110,7 +118,7 @@ class Action(SuiteNode, Participant):
         )
         self._single = SinglePublishers(self, 'stop all nodes but one, or move them')
         watched = ['action_chunk', *self._outputs.topics]
-        self.every(LOOK_EVERY, lambda: self._single.look(watched))
+        self.every(CHECK_PERIOD, lambda: self._single.look(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String,
@@ -119,22 +127,22 @@ class Action(SuiteNode, Participant):
             qos.INSTRUCTION,
             always=True,
         )
-        self._stillness = Stillness(limits.velocity)
-        self._panel = ControlPanel(
+        self._stillness = StandstillTimer(limits.velocity)
+        self._control_services = ControlServices(
             self,
-            self._guard,
+            self._safety,
             params.shadow,
             contract,
             self._world.now,
             self._stands,
             params.standing_limit,
         )
-        self._release.callback(self._panel.close)
+        self._release.callback(self._control_services.close)
         tool = params.tool_frame
         self._path = ChunkPath(self, tool, self.description) if tool else None
 
     def _stands(self) -> float:
-        """Return for how long (s) the arm has stood still. On the panel's thread."""
+        """Return for how long (s) the arm has stood still. Thread of the control services."""
         measured = self._joints.now()
         positions = None if measured is None else measured.position
         return self._stillness.seconds(positions, time.monotonic())
@@ -142,7 +150,7 @@ class Action(SuiteNode, Participant):
     def _executor(self) -> TrajectoryExecutor:
         """Return a new executor within the limits. Raises LimitError."""
         p, robot = self._params, self.embodiment
-        errors, limits = tracking_errors(robot), limits_of(robot, self.description)
+        errors, limits = tracking_errors(robot), limits_from_contract(robot, self.description)
         return TrajectoryExecutor(
             limits,
             robot.contract.dt,
@@ -152,12 +160,12 @@ class Action(SuiteNode, Participant):
             max_state_age=p.max_measured_age,
             max_open_loop=p.max_open_loop,
             stop_after=p.stop_after,
-            confine=confine_of(robot, self.description, limits),
+            confine=confine_from_contract(robot, self.description, limits),
         )
 
     @property
     def is_latched(self) -> bool:
-        return self._guard.state == STOPPED
+        return self._safety.state == STOPPED
 
     def start(self) -> None:
         self._start_moving()
@@ -176,12 +184,12 @@ class Action(SuiteNode, Participant):
 
     def _enter_session(self) -> None:
         self._register()
-        self._guard.watch(self._note_arm)
+        self._safety.watch(self._note_arm)
         self._note_arm()
         self.host.frames(self.robot).listen(self._on_handle, first=True)
 
     def _register(self) -> None:
-        """The rest of the chunk goes into capsules, and comes out of them."""
+        """Register the leftover actions as a part of capsules."""
         self._part = ActionPart(
             self._control,
             lambda: self.get_clock().now().nanoseconds,
@@ -191,7 +199,7 @@ class Action(SuiteNode, Participant):
         self.host.session(self.robot).register(self._part)
 
     def _note_arm(self) -> None:
-        self.host.arms(self.robot, self._guard.is_armed)
+        self.host.arms(self.robot, self._safety.is_armed)
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)
@@ -204,13 +212,15 @@ class Action(SuiteNode, Participant):
     def _start_control(self, armed: bool) -> None:
         p = self._params
         now = self._world.now()
-        armed = armed and not (self._panel.estops.problem(now) or self._urdf.problem(now))
-        self._guard.begin(now, armed=armed or p.shadow)
+        armed = armed and not (
+            self._control_services.estops.problem(now) or self._urdf.problem(now)
+        )
+        self._safety.begin(now, armed=armed or p.shadow)
         self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
         self._control = ControlLoop(
             self._executor(),
-            self._guard,
+            self._safety,
             self.suite.period,
             measured=self._joints.now,
             unknown=self._joints.problem,
@@ -231,20 +241,20 @@ class Action(SuiteNode, Participant):
             prepare=self._prepare,
             clock=self._world.now,
         )
-        self._guard.require(self._panel.estops.problem)
-        self._guard.require(self._urdf.problem)
-        self._guard.watch(self._panel.tell)
-        self._panel.watch(self._control)
+        self._safety.require(self._control_services.estops.problem)
+        self._safety.require(self._urdf.problem)
+        self._safety.watch(self._control_services.publish_state)
+        self._control_services.attach(self._control)
         self._control.start()
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
-        """How chunks go on from one another; None where they take over by time alone."""
+        """Return the configuration of real-time chunking; None if it is off."""
         engine = self.host.engine
         return RealTimeChunking.of(engine.config, self.host.model, engine.budget.allowed)
 
     @property
     def _by_execution(self) -> bool:
-        """Whether the next chunk is made at the end of an execution, not once a period."""
+        """Whether the next chunk is due at the end of an execution, not once per period."""
         return False
 
     def brake(self) -> None:
@@ -261,23 +271,23 @@ class Action(SuiteNode, Participant):
                 work.cancel()
 
     def _stop_control(self) -> None:
-        """Brake the arm first, at once, whatever is still computed."""
+        """Brake the arm at once, before any computation ends."""
         self._control.stop()
         self._outputs.zero()
-        self._guard.end()
-        self._panel.watch(None)
+        self._safety.end()
+        self._control_services.attach(None)
         if self._path is not None:
             self._path.show()
 
     def _rewind(self) -> None:
         if self.active and self._world.now() < self._latest:
             self._latest = self._world.now()
-            self._begin_anew()
+            self._restart_control()
 
-    def _begin_anew(self) -> None:
-        """Start control again: the clock was set back, as by a simulation that began again."""
-        self.log_info('clock', 'the clock was set back: what ran is dropped')
-        armed = self._guard.is_armed
+    def _restart_control(self) -> None:
+        """Start control again, because the clock was set back, as by a restarted simulation."""
+        self.log_info('clock', 'clock was set back; motions and chunks are dropped')
+        armed = self._safety.is_armed
         self._control.abandon()
         self._joints.restart()
         self._leave_session()
@@ -285,14 +295,14 @@ class Action(SuiteNode, Participant):
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
-        """A chunk was not executed; of an arm that is to stand, `control/state` says why."""
-        if self._guard.is_meant_to_move or not isinstance(error, NotNow):
+        """Log a refused chunk; for an arm that must stand, `control/state` has the reason."""
+        if self._safety.is_meant_to_move or not isinstance(error, RefusedError):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
-    # ------------------------------------------------------------------ for the session
+    # ------------------------------------------------------------------ session
 
     def on_instruction(self, instruction: str) -> None:
-        self._guard.tell(instruction)
+        self._safety.set_instruction(instruction)
 
     def on_hold(self) -> None:
         if self._part is not None:
@@ -312,7 +322,9 @@ class Action(SuiteNode, Participant):
         if self._work is not None:
             self._work.cancel()  # only the newest counts
         now, control = self._world.now(), self._control
-        if now < self._latest:  # no frame is used until control, the node thread's, starts again
+        if (
+            now < self._latest
+        ):  # clock was set back: skip frames until the node thread restarts control
             lease.release()
             self.submit(self._surviving(self._rewind))
             return
@@ -327,7 +339,7 @@ class Action(SuiteNode, Participant):
         self._work.add_done_callback(lambda work: self._on_chunk(work, frame))
 
     def _guide(self, frame: _Frame) -> Guide | None:
-        """What the chunk goes on from that is begun now, in the policy's units."""
+        """Return the action prefix of a chunk that is started now, in the policy's units."""
         frame.guide = guide = frame.control.guide(frame.observed)
         return guide and replace(guide, actions=self.embodiment.actions.policy(guide.actions))
 
@@ -337,19 +349,19 @@ class Action(SuiteNode, Participant):
             chunk = work.result()
         except CancelledError:
             return
-        except Exception as error:  # of the engine, whatever it is: the next frame is another try
+        except Exception as error:  # any error of the engine: the next frame tries again
             self.warn_throttled('denoise', f'denoising failed: {error!r}')
             return
         if chunk is None:
             self._too_late += 1
         else:
-            control = frame.control  # one that was replaced since then executes nothing any more
+            control = frame.control  # a control loop that was replaced executes nothing
             deadline = frame.observed + control.allowed
             if not self._is_refused(chunk, control):
                 control.offer(self._judged(chunk, deadline), guide=frame.guide)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
-        """Whether most values of a chunk are far outside the clamps of the contract."""
+        """Refuse a chunk with most values far outside the clamps of the contract."""
         share = self.embodiment.actions.outside(chunk.values)
         if share > CLAMPED:
             control.refuse(
@@ -359,48 +371,43 @@ class Action(SuiteNode, Participant):
         return share > CLAMPED
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """In SI, on the world's clock, and how much of it is to be executed."""
+        """Return the chunk in SI, with its deadline on the world's clock and its horizon."""
         chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
-        return execution_horizon.judged(chunk, self._policy())
+        return execution_horizon.with_execution_horizon(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
-        """How many actions of a chunk are executed: by the parameter, else by the contract."""
+        """Return the policy of the execution horizon: of the parameter, else of the contract."""
         horizon = self.embodiment.contract.execution_horizon
         own = f'static:{horizon}' if horizon else 'whole'
         return execution_horizon.parse(self.params.read(ActionParams).execution_horizon or own)
 
-    # ------------------------------------------------------------------ on the loop's thread
+    # ------------------------------------------------------------------ thread of the loop
 
     def _is_stamped(self) -> bool:
-        """Return whether a trajectory says when it starts.
+        """Return whether a trajectory carries its start time.
 
-        A slowed controller skips at full speed what a late message has missed, which the
-        reference does not.
+        With a start time, a slowed controller skips the delay of a message at full speed, which
+        the reference does not.
         """
         return self._joints.clocks_agree() and self._speed.share() > 0.5
 
     def _prepare(self) -> None:
-        p = self._params
-        self._outcome = realtime.apply(
-            lock_memory=p.lock_memory,
-            cpu_affinity=p.cpu_affinity,
-            thread_priority=p.thread_priority,
-        )
+        self._outcome = self._params.apply_real_time()
         if any(outcome.startswith('refused') for outcome in self._outcome.values()):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 
     def _publish(self, command: Command) -> None:
         if command.source == STOP != self._source and self.active:
-            self._say_stop()
+            self._log_stop()
         if not self._params.shadow:
             self._outputs.command(command)
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if self._path is not None:
             self._path.see(command)
-        self._panel.goals.see(command)
+        self._control_services.goals.note_command(command)
         if len(command.points) and command.source in (FRESH, PREVIOUS):
-            self._panel.acts()
+            self._control_services.note_motion()
         if command.source == FRESH:
             self._period.tick()
             self._steps = command.steps
@@ -408,13 +415,13 @@ class Action(SuiteNode, Participant):
             self._confidence.add(float(command.confidence.mean()))
         self._source, self._in_time = command.source, command.deadline_met
 
-    def _say_stop(self) -> None:
-        """Why the arm stops; nothing where it is meant to stand."""
-        guard = self._guard
-        if guard.state == STOPPED or guard.is_meant_to_move:
+    def _log_stop(self) -> None:
+        """Log why the arm stops, unless it is meant to stand."""
+        safety = self._safety
+        if safety.state == STOPPED or safety.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.stop_after} control periods'
-            missing = guard.check(self._world.now())
-            why = guard.reason or '; '.join(filter(None, (starved, missing)))
+            missing = safety.missing(self._world.now())
+            why = safety.reason or '; '.join(filter(None, (starved, missing)))
             self.log_error('stop', f'{why}: stop')
 
     # ------------------------------------------------------------------ diagnostics
@@ -424,7 +431,7 @@ class Action(SuiteNode, Participant):
         counters = executor.counters
         values = {
             **self._period.values(),
-            'state': self._guard.state,
+            'state': self._safety.state,
             'deadline misses': counters.missed,
             'frames too late to denoise': self._too_late,
             'chunks': counters.takeovers,
@@ -442,19 +449,19 @@ class Action(SuiteNode, Participant):
             'confidence mean': f'{self._confidence.mean():.2f}',
             **self._outcome,
         }
-        if self._guard.state == STOPPED:
-            return ERROR, f'stopped: {self._guard.reason}', values
-        if missing := self._guard.check(self._world.now()):
+        if self._safety.state == STOPPED:
+            return ERROR, f'stopped: {self._safety.reason}', values
+        if missing := self._safety.missing(self._world.now()):
             return WARN, missing, values
         if problem := self._single.problem:
             return WARN, problem, values
         if self._source == FRESH or (self._source == PREVIOUS and self._in_time):
             return OK, 'shadow' if self._params.shadow else 'acting', values
-        return ERROR if self._source == STOP else WARN, self._source or self._guard.state, values
+        return ERROR if self._source == STOP else WARN, self._source or self._safety.state, values
 
 
 def main() -> None:
-    """Run the executable `action`: frames and actions, in a process of their own."""
+    """Run the executable `action`: the nodes perception and action in one process."""
     executable.run(Perception, Action)
 
 

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
-from embodied_kv.control.execution_horizon import judged
+from embodied_kv.control.execution_horizon import with_execution_horizon
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import Dispatch
 from embodied_kv.fleet.forecast import Forecast
@@ -268,7 +268,7 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
         fault = f'no chunk could be made: {result}'
     elif request is not None:
         try:
-            chunk = judged(result, request.execution_horizon)
+            chunk = with_execution_horizon(result, request.execution_horizon)
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
     served = ServedChunk(chunk, fault, queued, isinstance(result, Late))

@@ -8,24 +8,24 @@ from embodied_kv.control.limits import Limits
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
-NEAR = 1e-5  # what a number may be beyond a limit: nodes lie at whole microseconds
+NEAR = 1e-5  # tolerance of a limit, because nodes are at whole microseconds
 
 
 def limits(joints=2, lower=-10.0, upper=10.0, velocity=50.0, acceleration=1e4, kinds='position'):
-    """The same of every joint, or of each its own; by default hardly any."""
+    """Return limits, equal for all joints or one for each; by default very wide."""
     each = [np.broadcast_to(v, joints) for v in (lower, upper, velocity, acceleration)]
     return Limits([f'joint_{i}' for i in range(joints)], *each, np.broadcast_to(kinds, joints))
 
 
 def chunk(values, dt=0.1, sequence=7, deadline=0.0, stamp=0, **others):
-    """Of [n, joints] values."""
+    """Return a chunk of values [n, joints]."""
     values = np.asarray(values, np.float32)
     return ActionChunk(values, dt, stamp, deadline, sequence, 10, 1.0, 2.0, **others)
 
 
 @st.composite
 def any_limits(draw, joints=2, kinds=('position', 'velocity')):
-    """Of slow and of fast joints, wide and narrow; some velocities without positions."""
+    """Generate limits of slow and fast, wide and narrow joints, with some unbounded velocities."""
 
     def number(low, high):
         return draw(st.floats(low, high))
@@ -42,13 +42,16 @@ def any_limits(draw, joints=2, kinds=('position', 'velocity')):
 
 
 def inside(limits, share):
-    """A position [joints] within limits, at shares [joints] of them."""
+    """Return a position [joints] within the limits, at shares [joints] of the range."""
     lower, upper = (np.clip(side, -5, 5) for side in (limits.lower, limits.upper))
     return lower + np.asarray(share) * (upper - lower)
 
 
 def assert_feasible(motion, limits, outside=False):
-    """At every moment, not at nodes alone; ends at rest. outside: the start may be."""
+    """Assert that a motion keeps the limits at every moment and ends at rest.
+
+    outside: Whether the start may be outside the position limits.
+    """
     steps = np.diff(motion.times)
     assert motion.times[0] == 0 and (steps >= 0.9e-6).all()
     assert (motion.velocities[-1] == 0).all()
@@ -60,23 +63,23 @@ def assert_feasible(motion, limits, outside=False):
     assert (np.abs(velocities) <= limits.velocity * (1 + 1e-9)).all()
     beyond = np.maximum(positions - limits.upper, limits.lower - positions)
     beyond = np.maximum(beyond, 0.0)
-    if outside:  # it never goes further out than it was
+    if outside:  # it never moves further out
         assert (np.diff(beyond, axis=0) <= NEAR).all()
     else:
         assert beyond.max() <= NEAR
-    # The law between nodes, which makes a cubic spline of them the same motion.
+    # The equation between nodes that makes their cubic spline the same motion.
     ways = (motion.velocities[1:] + motion.velocities[:-1]) / 2 * steps[:, None]
     np.testing.assert_allclose(np.diff(motion.positions, axis=0), ways, atol=1e-12)
 
 
 def seen(moment, *position):
-    """A measurement of an arm that stands; of two joints at 0 where nothing is said."""
+    """Return a measurement of an arm at rest; by default of two joints at 0."""
     position = np.array(position or (0.0, 0.0))
     return Measured(position, moment, np.zeros(len(position)))
 
 
 def make_executor(limits=None, **options):
-    """Of two joints that hardly have limits and may be anywhere."""
+    """Return an executor for two joints with very wide limits and tolerances."""
     options = dict(dt=0.1, max_tracking_error=np.inf, max_state_age=0.5) | options
     return TrajectoryExecutor(make_limits() if limits is None else limits, **options)
 

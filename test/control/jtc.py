@@ -1,8 +1,8 @@
-"""A joint_trajectory_controller by its published rules, for what we send to be tried on.
+"""A model of joint_trajectory_controller by its published rules, to test commands on.
 
 Each rule names its source: files of ros-controls/ros2_controllers at 94e74de, in
 joint_trajectory_controller/. Positions are commanded; there is no PID and no tolerance. Moments
-are whole nanoseconds, as in rclcpp. A message is left as it came. `scale` is the speed scaling; an
+are whole nanoseconds, as in rclcpp. Messages are not modified. `scale` is the speed scaling; an
 inactive controller (`active` False) drops messages and keeps its output.
 """
 
@@ -35,7 +35,7 @@ class Trajectory:
 
 
 class JointTrajectoryController:
-    """joints: its own, in its order. position: where the arm is at the start.
+    """joints: names in the order of the controller. position: initial position of the arm.
 
     replacement: parameter allow_trajectory_replacement (true by default since 2026; before there
     was no such blending). from_desired: interpolate_from_desired_state. partial:

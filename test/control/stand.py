@@ -8,14 +8,14 @@ from jtc import SECOND, JointTrajectoryController, Point, Trajectory
 
 from embodied_kv.control.command import Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 
 PERIOD = DT = 0.1
 TICK = 0.002  # s, of the simulation and of the controllers
 
 
 def message(command, names):
-    """As a node sends a command: as soon as it is received, in whole nanoseconds."""
+    """Return a command as a node sends it: with stamp 0 and whole nanoseconds."""
     nodes = zip(command.times, command.points, command.velocities, strict=True)
     points = [Point(round(t * SECOND), list(p), list(v)) for t, p, v in nodes]
     return Trajectory(list(names), points)
@@ -51,16 +51,16 @@ class Stand:
             self.limits.joints, start, cycle=round(TICK * SECOND), **(controller or {})
         )
         self.commands, self.setpoints, self.failures, self.rejected = [], [], [], []
-        self.path = [self.arm.copy()]  # what the controller made of it, each tick
+        self.path = [self.arm.copy()]  # output of the controller at each tick
         self._states, self._under_way = deque(), deque()
         self._servo = deque(maxlen=1 + round(lag / TICK))
         self._seen = deque(maxlen=100)  # of the last 0.2 s
         self._measured, self.measured = None, []
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
-        self.guard = Guard(armed=armed)
+        self.safety = SafetyStateMachine(armed=armed)
         self.loop = ControlLoop(
             executor,
-            self.guard,
+            self.safety,
             PERIOD,
             measured=lambda: self._measured,
             publish=self._publish,
@@ -84,11 +84,11 @@ class Stand:
         return [command.source for moment, command in self.commands if moment >= since]
 
     def sent(self, since=0.0):
-        """Commands with something for controllers."""
+        """Return the commands that contain a motion."""
         return [c for moment, c in self.commands if moment >= since and len(c.points)]
 
     def offer(self, values, age=0.05, **others):
-        """A frame of `age` s ago, and its chunk of [n, joints] values, now."""
+        """Offer a chunk of values [n, joints] now, for a frame of `age` s ago."""
         observed = self.now - age
         self._sequence += 1
         self.loop.expect(observed + PERIOD)
@@ -99,18 +99,18 @@ class Stand:
         self._due = 0.0
 
     def turn(self):
-        """The loop, now: as when something stirred it."""
+        """Run one turn of the loop now."""
         pause = self.loop.turn()
         self._due = np.inf if pause is None else self.now + pause
 
     def run(self, seconds):
-        """Time passes for everybody."""
+        """Advance the time of loop, controllers and arm."""
         for _ in range(round(seconds / TICK)):
             self.now += TICK
             if self.speaks:
                 self._states.append((self.now, self.arm.copy()))
             else:
-                self._seen.clear()  # velocities are measured over what was heard
+                self._seen.clear()  # velocities are measured over the received states
             while self._states and self._states[0][0] <= self.now - self.state_delay:
                 moment, position = self._states.popleft()
                 self._seen.append(position)
@@ -119,7 +119,7 @@ class Stand:
                 recent = (position - last[0]) / (TICK * (len(last) - 1 or np.nan))
                 self._measured = Measured(position, moment, velocity, recent)
                 self.measured.append((moment, position))
-            if self.loop._stirred or self.now >= self._due:
+            if self.loop._changed or self.now >= self._due:
                 self.turn()
             self._control()
 
@@ -136,7 +136,7 @@ class Stand:
             self.arm, self.speed = self._servo[0]
 
     def by_hand(self, *position):
-        """Somebody moves the arm; its controller is told, as when it is switched off and on."""
+        """Move the arm by hand and restart its controller there."""
         self.arm, self.speed = np.array(position, float), np.zeros(len(position))
         options = {k: getattr(self.controller, f'_{k}') for k in ('replacement', 'from_desired')}
         self.controller = JointTrajectoryController(
@@ -146,13 +146,13 @@ class Stand:
         self._seen.clear()
 
     def move_by_another_program(self, position, seconds):
-        """Another program sends the controller a straight way to a position of all joints."""
+        """Send the controller a linear trajectory as another program would."""
         count = len(self.limits.joints)
         points = [Point(round(seconds * SECOND), [position] * count)]
         sent = Trajectory(list(self.limits.joints), points)
         assert not self.controller.receive(sent, round((self.now + self.skew) * SECOND))
 
     def rates(self):
-        """What the controller made of it: speeds [n, joints] and accelerations [n - 1, joints]."""
+        """Return the speeds [n, joints] and accelerations [n - 1, joints] of the output."""
         speeds = np.diff(np.array(self.path), axis=0) / TICK
         return speeds, np.diff(speeds, axis=0) / TICK

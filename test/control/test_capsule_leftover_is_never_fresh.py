@@ -1,10 +1,10 @@
-"""The rest of a chunk, resumed by the control loop: previous, from where the arm is measured."""
+"""The control loop resumes leftover actions as previous, from the measured position."""
 
 import numpy as np
 import pytest
 from stand import DT, Stand
 
-from embodied_kv.control.command import FRESH, PREVIOUS, Leftover
+from embodied_kv.control.command import FRESH, PREVIOUS, LeftoverActions
 
 RAMP = np.arange(8) / 10 + 0.1
 
@@ -16,11 +16,11 @@ def stand():
     return stand
 
 
-def test_without_a_chunk_nothing_is_left(stand):
+def test_no_leftover_without_a_chunk(stand):
     assert stand.loop.leftover() is None
 
 
-def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stand):
+def test_leftover_shrinks_and_ends_at_the_execution_horizon(stand):
     stand.offer(RAMP, stamp=5, execution_horizon=5)
     stand.run(0.02)
     first = stand.loop.leftover()
@@ -33,27 +33,27 @@ def test_what_is_left_shrinks_with_time_and_ends_with_the_execution_horizon(stan
     assert stand.loop.leftover() is None
 
 
-def test_after_a_stop_nothing_is_left(stand):
+def test_no_leftover_after_a_stop(stand):
     stand.offer(RAMP)
     stand.run(0.1)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.turn()
     assert stand.loop.leftover() is None
 
 
-def test_of_an_arm_that_is_told_to_stand_as_before_a_step_of_a_mission_nothing_is_left(stand):
+def test_no_leftover_after_the_instruction_is_cleared(stand):
     stand.offer(RAMP)
     stand.run(0.1)
     assert stand.loop.leftover() is not None
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.turn()
     assert stand.loop.leftover() is None
 
 
-def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(stand):
+def test_resumed_leftover_is_previous_and_starts_at_the_measured_position(stand):
     stand.by_hand(0.4, 0.4)
     stand.run(0.02)
-    left = Leftover(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
+    left = LeftoverActions(np.full((3, 2), 0.5), stamp=5, age=1.5, sequence=7, steps=10)
     stand.loop.resume(left, stamp=123)
     stand.turn()
     (_, command) = stand.commands[-1]
@@ -65,7 +65,7 @@ def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(sta
     )
     assert command.age == pytest.approx(1.5) and not command.deadline_met
     np.testing.assert_array_equal(stand.executor.due(stand.now).values, [0.4, 0.4])
-    again = stand.loop.leftover()  # a capsule of it knows whose observation it answers
+    again = stand.loop.leftover()  # a capsule of it keeps the observation that it answers
     assert again.stamp == 5 and again.age >= 1.5 and len(again.values) == 3
     stand.run(1.0)
     np.testing.assert_allclose(stand.arm, 0.5, atol=1e-3)
@@ -74,8 +74,8 @@ def test_a_resumed_one_is_previous_keeps_its_age_and_starts_where_the_arm_is(sta
     assert np.abs(speeds).max() <= 2.0
 
 
-def test_a_frame_that_was_under_way_takes_over_from_a_resumed_one(stand):
-    stand.loop.resume(Leftover(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
+def test_chunk_in_progress_takes_over_from_a_resumed_leftover(stand):
+    stand.loop.resume(LeftoverActions(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
     stand.run(0.05)
     stand.offer(np.full(8, 0.1), age=0.1)  # observed before
     stand.run(1.0)

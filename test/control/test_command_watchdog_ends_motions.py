@@ -41,7 +41,7 @@ class Bed:
 
     @property
     def value(self):
-        """What the controllers hold."""
+        """Return the value that the controllers hold."""
         return self.sent[-1] if self.sent else REST
 
     def start(self):
@@ -94,7 +94,7 @@ def test_values_are_split_by_output():
     assert FRANKA.layout != LIBERO.layout
 
 
-def test_silence_while_the_arm_moves_becomes_zeros(bed):
+def test_missing_set_points_during_a_motion_become_zeros(bed):
     bed.move(10)
     last = bed.now - TICK
     bed.wait(LIMIT - TICK)
@@ -106,7 +106,7 @@ def test_silence_while_the_arm_moves_becomes_zeros(bed):
     assert bed.sent.count(REST) == ZEROS
 
 
-def test_silence_at_rest_is_legal(bed):
+def test_missing_set_points_at_rest_are_accepted(bed):
     bed.move(3)
     bed.send(REST)
     count = len(bed.sent)
@@ -135,7 +135,7 @@ BAD = {
 
 
 @pytest.mark.parametrize('change', BAD.values(), ids=BAD)
-def test_a_bad_set_point_ends_the_motion(bed, change):
+def test_invalid_set_point_ends_the_motion(bed, change):
     bed.move(5)
     assert bed.send(**change)
     assert bed.value == REST and bed.watchdog.refused == 1
@@ -144,7 +144,7 @@ def test_a_bad_set_point_ends_the_motion(bed, change):
 
 
 @pytest.mark.parametrize('change', BAD.values(), ids=BAD)
-def test_a_bad_set_point_at_rest_moves_nothing(bed, change):
+def test_invalid_set_point_at_rest_is_not_forwarded(bed, change):
     bed.start()
     refused = bed.send(**change)
     assert bool(refused) == (not bed.sent)
@@ -194,7 +194,7 @@ def test_two_publishers_stop_each_other_and_one_may_start_again(bed):
     assert bed.value == MOVE
 
 
-def test_an_ending_watchdog_lets_a_motion_be_completed(bed):
+def test_ending_watchdog_allows_a_motion_to_complete(bed):
     bed.move(5)
     bed.watchdog.end(bed.now)
     assert not bed.watchdog.is_finished
@@ -202,10 +202,10 @@ def test_an_ending_watchdog_lets_a_motion_be_completed(bed):
     bed.send(REST)
     assert bed.watchdog.is_finished and bed.watchdog.stops == 0
     bed.start()
-    assert bed.send() == 'the watchdog was told to end' and bed.value == REST
+    assert bed.send() == 'the watchdog shuts down' and bed.value == REST
 
 
-def test_an_ending_watchdog_ends_a_motion_that_goes_on(bed):
+def test_ending_watchdog_ends_a_long_motion(bed):
     bed.move(5)
     bed.watchdog.end(bed.now, 0.5)
     for _ in range(100):
@@ -216,7 +216,7 @@ def test_an_ending_watchdog_ends_a_motion_that_goes_on(bed):
     assert bed.watchdog.is_finished and bed.sent.count(REST) >= ZEROS
 
 
-def test_an_ending_watchdog_finishes_at_once_where_the_arm_rests(bed):
+def test_ending_watchdog_finishes_at_once_at_rest(bed):
     bed.watchdog.end(bed.now)
     assert bed.watchdog.is_finished and bed.sent == []
 

@@ -1,4 +1,4 @@
-"""Laws of the plausibility check: what it accepts, what it refuses, and how it recovers."""
+"""The plausibility check accepts, refuses and recovers by its rules."""
 
 import math
 

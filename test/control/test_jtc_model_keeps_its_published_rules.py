@@ -32,11 +32,11 @@ def controller(**options):
         (Trajectory(NAMES, [point(1, 0, 0, effort=[1.0, 1.0])]), 'effort'),
     ],
 )
-def test_what_it_rejects(message, said):
+def test_rejected_trajectories(message, said):
     assert said in controller().receive(message, 10 * SECOND)
 
 
-def test_what_it_takes():
+def test_accepted_trajectories():
     assert controller().receive(Trajectory(NAMES, [point(1, 0, 0)]), 10 * SECOND) == ''
     late = Trajectory(NAMES, [point(1, 0, 0)], stamp=9 * SECOND + 1)
     assert controller().receive(late, 10 * SECOND) == ''
@@ -56,13 +56,13 @@ def test_stamp_zero_starts_when_it_is_received_and_names_are_sorted():
     np.testing.assert_allclose(run(made, 1.5, since=0.5), [1.0, 2.0])
 
 
-def test_positions_and_velocities_make_a_cubic():
+def test_positions_and_velocities_give_a_cubic():
     made = controller()
     made.receive(Trajectory(NAMES, [point(1, 1.0, 1.0, velocities=[0.0, 0.0])]), 0)
     np.testing.assert_allclose(run(made, 0.25), 3 * 0.25**2 - 2 * 0.25**3)
 
 
-def test_accelerations_too_make_a_quintic():
+def test_accelerations_give_a_quintic():
     made = controller(replacement=False)
     still = dict(velocities=[0.0, 0.0], accelerations=[0.0, 0.0])
     made.receive(Trajectory(NAMES, [point(0, 0, 0, **still), point(1, 1, 1, **still)]), 0)
@@ -70,14 +70,14 @@ def test_accelerations_too_make_a_quintic():
     np.testing.assert_allclose(run(made, t), 10 * t**3 - 15 * t**4 + 6 * t**5)
 
 
-def test_a_missing_joint_stays_where_partial_ones_are_allowed():
+def test_missing_joint_stays_if_partial_goals_are_allowed():
     made = controller(partial=True)
     made.receive(Trajectory(['b'], [point(1, 1.0)]), 0)
     assert run(made, 1.5).tolist() == [0.0, 1.0]
 
 
 @pytest.mark.parametrize('options', [dict(), dict(replacement=False, from_desired=True)])
-def test_a_replacement_goes_on_from_the_trajectory_before(options):
+def test_replacement_continues_the_previous_trajectory(options):
     made = controller(**options)
     way = [point(t, t, t, velocities=[1.0, 1.0]) for t in (0.1, 1.0)]
     way.append(point(1.5, 1.25, 1.25, velocities=[0.0, 0.0]))

@@ -1,4 +1,4 @@
-"""A link is where trigonometry says, and its chain names the joints that move it."""
+"""Poses of a link equal trigonometry, and its chain names the joints that move it."""
 
 from xml.etree import ElementTree
 
@@ -131,7 +131,7 @@ def test_a_joint_that_mimics_a_mimicking_joint_follows_the_first_one():
     )
 
 
-def test_a_joint_with_a_position_of_its_own_follows_nobody():
+def test_mimic_joint_with_a_given_position_does_not_follow():
     at = np.array([[0.3, 1.0]])
     commanded = Kinematics(mimicking(elbow=FOLLOWS), 'tip', ['shoulder', 'elbow'])
     np.testing.assert_array_equal(commanded.places(at), TWO.places(at))
@@ -172,7 +172,7 @@ def test_joints_that_are_no_tree_are_refused():
 
 @st.composite
 def arms(draw):
-    """A chain of up to five joints with any origins and axes, and positions for it."""
+    """Generate a chain of up to five joints with random origins and axes, and positions."""
     numbers = st.tuples(*[st.floats(-1, 1)] * 3)
     count = draw(st.integers(1, 5))
     text = '<robot name="any"><link name="link0"/>'

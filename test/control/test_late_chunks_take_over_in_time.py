@@ -1,4 +1,4 @@
-"""Inference that takes longer than a control period: the arm moves on the chunk that runs."""
+"""With inference longer than a control period, the arm moves on the running chunk."""
 
 import numpy as np
 import pytest
@@ -6,14 +6,14 @@ from control_cases import chunk
 from stand import DT, PERIOD, Stand
 
 from embodied_kv.control import control_loop
-from embodied_kv.control.rtc import Delays, RealTimeChunking
+from embodied_kv.control.rtc import DelayEstimator, RealTimeChunking
 
 CHUNK, HORIZON = 10, 5
 ALLOWED = HORIZON * DT
 
 
 def rising(start):
-    """A chunk along 1 rad/s, whose first action is at `start`."""
+    """Return a chunk that moves at 1 rad/s from `start`."""
     return start + DT * np.arange(CHUNK)
 
 
@@ -21,17 +21,17 @@ class LateStand(Stand):
     """A camera of 10 Hz and an engine that takes `latency` s; it works on the newest frame."""
 
     def __init__(self, latency, *, rtc=True, **options):
-        chunking = RealTimeChunking(Delays(DT, CHUNK, ALLOWED), HORIZON)
+        chunking = RealTimeChunking(DelayEstimator(DT, CHUNK, ALLOWED), HORIZON)
         super().__init__(loop=dict(rtc=chunking if rtc else None), **options)
         self.latency, self.guides, self.began = latency, [], self.now
 
     def _observe(self):
-        """A frame of now, whose chunk is begun."""
+        """Take a frame now and start its chunk."""
         self.loop.expect(self.now + ALLOWED)
         return self.now, self.loop.guide(self.now), self.now + self.latency
 
     def drive(self, seconds, make=lambda observed, guide: rising(observed)):
-        """Chunks one after another, `make(s since the start, guide)` of each observation."""
+        """Run for some time with chunks `make(s since the start, guide)`."""
         end, work = self.now + seconds, None
         while self.now < end - 1e-9:
             if work is None:
@@ -57,7 +57,7 @@ def test_every_late_chunk_takes_over_and_no_period_is_missed():
     assert counters.takeovers == 16 and counters.refused == 0
     assert (counters.missed, counters.held, counters.stopped) == (0, 0, 0)
     assert set(stand.sources()) == {'fresh', 'previous'} and not stand.failures
-    assert all(command.deadline_met is True for _, command in stand.commands)  # as a message wants
+    assert all(command.deadline_met is True for _, command in stand.commands)  # no numpy bool
 
 
 def test_the_arm_never_stands_between_late_chunks():
@@ -68,7 +68,7 @@ def test_the_arm_never_stands_between_late_chunks():
     assert moving.min() > 0.9 and moving.max() < 1.1
 
 
-def test_there_is_word_of_it_in_every_control_period():
+def test_a_command_is_published_in_every_control_period():
     stand = LateStand(latency=0.3)
     stand.drive(3.0)
     moments = np.array([moment for moment, _ in stand.commands])
@@ -84,7 +84,7 @@ def test_without_real_time_chunking_each_late_period_is_missed():
     assert stand.guides == [None] * len(stand.guides)
 
 
-def test_a_chunk_is_made_for_the_delay_that_is_measured():
+def test_chunk_is_computed_for_the_measured_delay():
     stand = LateStand(latency=0.3)
     stand.drive(3.0)
     first, *others = stand.guides
@@ -94,7 +94,7 @@ def test_a_chunk_is_made_for_the_delay_that_is_measured():
     assert stand.executor.counters.late == 0
 
 
-def test_every_command_says_how_late_its_chunk_took_over():
+def test_every_command_reports_the_latency_of_its_chunk():
     stand = LateStand(latency=0.3)
     stand.drive(3.0)
     commands = [command for _, command in stand.commands]
@@ -108,7 +108,7 @@ def test_every_command_says_how_late_its_chunk_took_over():
             assert command.age >= command.latency
 
 
-def test_what_a_capsule_restores_has_no_latency():
+def test_restored_leftover_has_no_latency():
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     left = stand.loop.leftover()
@@ -121,7 +121,7 @@ def test_what_a_capsule_restores_has_no_latency():
     assert np.isnan(resumed.latency)
 
 
-def test_what_is_left_over_is_what_the_arm_goes_on_to_do():
+def test_leftover_equals_the_executed_motion():
     stand = LateStand(latency=0.3)
     seen = []
     stand.drive(3.0, lambda observed, guide: seen.append((observed, guide)) or rising(observed))
@@ -135,7 +135,7 @@ def test_what_is_left_over_is_what_the_arm_goes_on_to_do():
         assert not guide.weights[HORIZON:].any()
 
 
-def test_a_delay_that_was_too_short_is_counted_and_no_action_is_executed_late():
+def test_too_short_delay_is_counted_and_no_action_is_executed_late():
     stand = LateStand(latency=0.15)
     stand.drive(2.0)
     assert stand.executor.counters.late == 0
@@ -145,10 +145,10 @@ def test_a_delay_that_was_too_short_is_counted_and_no_action_is_executed_late():
     fresh = [command for _, command in stand.commands if command.source == 'fresh'][-1]
     assert fresh.first == 5 and fresh.deadline_met
     stand.drive(3.0)
-    assert stand.executor.counters.late == 1  # now it is expected
+    assert stand.executor.counters.late == 1  # now the estimator expects it
 
 
-def test_a_chunk_that_runs_out_is_missed():
+def test_ended_chunk_counts_as_missed():
     stand = LateStand(latency=0.3)
     stand.drive(1.0)
     missed = stand.executor.counters.missed
@@ -158,7 +158,7 @@ def test_a_chunk_that_runs_out_is_missed():
     assert stand.executor.counters.missed > 5 and stand.sources()[-1] == 'stop'
 
 
-def test_an_arm_that_stood_has_consumed_nothing():
+def test_arm_at_rest_skips_no_action():
     stand = LateStand(latency=0.3, start=(0.0, 0.0))
     stand.drive(0.32)
     fresh = stand.commands[0][1]
@@ -167,20 +167,20 @@ def test_an_arm_that_stood_has_consumed_nothing():
 
 
 @pytest.mark.parametrize('verb', ['stop', 'take_over', 'disarm', 'hold'])
-def test_an_arm_that_is_not_to_move_leaves_nothing_over(verb):
+def test_no_leftover_while_the_arm_must_not_move(verb):
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     assert stand.loop.guide(stand.now) is not None
     if verb == 'hold':
         stand.loop.hold()
     else:
-        getattr(stand.guard, verb)(*(['a test'] if verb == 'stop' else []))
+        getattr(stand.safety, verb)(*(['a test'] if verb == 'stop' else []))
         assert stand.loop.guide(stand.now) is None
     stand.run(0.01)
     assert stand.loop.guide(stand.now) is None
 
 
-def test_what_a_capsule_restores_guides_the_next_chunk():
+def test_restored_leftover_guides_the_next_chunk():
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     left = stand.loop.leftover()
@@ -194,7 +194,7 @@ def test_what_a_capsule_restores_guides_the_next_chunk():
     assert np.isnan(guide.actions[known + 1 :]).all()
 
 
-def test_no_more_than_what_is_left_over_is_committed():
+def test_delay_does_not_exceed_the_leftover():
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     stand.run(0.45)
@@ -205,7 +205,7 @@ def test_no_more_than_what_is_left_over_is_committed():
 
 
 @pytest.mark.parametrize('observed', [-3600.0, 0.0, 3600.0, np.nan])
-def test_a_clock_that_jumps_leaves_the_delay_within_the_chunk(observed):
+def test_clock_jump_keeps_the_delay_within_the_chunk(observed):
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     guide = stand.loop.guide(observed)
@@ -213,8 +213,8 @@ def test_a_clock_that_jumps_leaves_the_delay_within_the_chunk(observed):
     assert np.isfinite(stand.loop._rtc.delays.expected(stand.now - 3600.0))
 
 
-def test_a_chunk_that_was_just_offered_is_what_the_next_one_goes_on_from(monkeypatch):
-    monkeypatch.setattr(control_loop, 'SETTLE', 60.0)  # a busy machine starts the thread late
+def test_next_chunk_continues_a_chunk_that_was_just_offered(monkeypatch):
+    monkeypatch.setattr(control_loop, 'SETTLE_TIME', 60.0)  # a busy machine starts the thread late
     stand = LateStand(latency=0.3)
     stand.drive(2.0)
     stand.speaks = False

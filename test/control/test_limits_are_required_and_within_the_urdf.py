@@ -1,4 +1,4 @@
-"""Limits have no defaults; impossible ones, and ones wider than the robot's, are refused."""
+"""Limits have no defaults. Impossible limits and limits wider than the URDF are refused."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_urdf_gives_what_the_contract_leaves_open():
     assert lim.velocity.tolist() == [3, 6] and lim.continuous.tolist() == [False, True]
 
 
-def test_bounded_joint_that_the_urdf_turns_without_end_is_both():
+def test_bounded_continuous_joint_of_the_urdf_stays_continuous():
     lim = Limits.from_urdf(URDF, ['wheel'], ['position'], [5], lower=[-9], upper=[9])
     assert (lim.lower, lim.upper, lim.continuous) == ([-9], [9], [True])
 

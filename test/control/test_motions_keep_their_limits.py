@@ -1,4 +1,4 @@
-"""Whatever is asked for: within position, velocity and acceleration at every moment, then rest."""
+"""Every motion keeps position, velocity and acceleration limits and ends at rest."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ DTS = st.sampled_from([0.1, 0.05, 1 / 15, 1 / 30, 0.02])
 
 
 def actions(limits, seed, rows):
-    """Noise, a walk, or jumps from end to end."""
+    """Generate actions: noise, a random walk, or jumps between the limits."""
     random = np.random.default_rng(seed)
     kind = random.integers(3)
     values = random.normal(0, 3, (rows, len(limits)))
@@ -40,7 +40,7 @@ def test_a_motion_through_any_actions_is_feasible(limits, share, seed, rows, dt,
     DTS,
     st.lists(st.tuples(st.integers(0, 2**16), st.floats(0, 1.1)), min_size=1, max_size=4),
 )
-def test_it_may_be_replaced_or_braked_at_any_moment(limits, share, dt, takeovers):
+def test_motion_may_be_replaced_or_braked_at_any_moment(limits, share, dt, takeovers):
     position, velocity = inside(limits, share), np.zeros(2)
     for seed, moment in takeovers:
         motion = follow(position, velocity, actions(limits, seed, 5), -0.3 * dt, dt, limits)
@@ -52,7 +52,7 @@ def test_it_may_be_replaced_or_braked_at_any_moment(limits, share, dt, takeovers
 
 @settings(deadline=None)
 @given(any_limits(), st.floats(0.01, 3), st.booleans(), st.integers(0, 2**16), DTS)
-def test_a_start_outside_is_not_clipped_and_goes_inwards_or_stays(limits, far, above, seed, dt):
+def test_start_outside_the_limits_stays_or_moves_inwards(limits, far, above, seed, dt):
     start = np.where(above, limits.upper + far, limits.lower - far)
     start = np.where(np.isfinite(start), start, 0.0)
     motion = follow(start, np.zeros(2), actions(limits, seed, 6), 0.0, dt, limits)
@@ -60,7 +60,7 @@ def test_a_start_outside_is_not_clipped_and_goes_inwards_or_stays(limits, far, a
     assert_feasible(motion, limits, outside=True)
 
 
-def test_an_arm_outside_that_is_told_to_stay_does_not_move():
+def test_arm_outside_the_limits_can_be_commanded_to_stay():
     motion = brake(np.array([3.0]), np.zeros(1), limits(1, -1, 1))
     assert motion.positions.tolist() == [[3.0]] and motion.duration == 0
 
@@ -72,7 +72,7 @@ def test_a_jump_is_approached_without_overshoot_and_reached(goal):
     way = motion.sample(np.linspace(0, motion.duration, 999))[0][:, 0] * np.sign(goal)
     assert way.max() <= abs(goal) + 1e-9
     assert way[-1] == pytest.approx(abs(goal), abs=1e-6)
-    # As fast as may be: half of the way speeding up, half braking, and two steps for the grid.
+    # Time-optimal: half of the distance accelerating, half braking, and two steps for the grid.
     whole = 2 * np.sqrt(abs(goal) / 5.0)
     assert motion.at(whole + 0.04)[0][0] == pytest.approx(goal, abs=1e-3)
 
@@ -102,7 +102,7 @@ def test_a_feasible_chunk_is_followed_exactly(name, dt):
     np.testing.assert_allclose(met, place(moments[3:]), atol=near)
 
 
-def test_a_velocity_is_kept_until_the_next_ones_moment_then_the_arm_brakes():
+def test_velocity_lasts_until_the_next_action_and_then_brakes():
     lim = limits(1, -np.inf, np.inf, velocity=2.0, acceleration=10.0, kinds='velocity')
     motion = follow(np.zeros(1), np.array([1.0]), np.array([[1.0], [2.0]]), 0.0, 0.1, lim)
     speeds = motion.sample(np.array([0.0, 0.05, 0.1, 0.15, 0.2]))[1][:, 0]
@@ -117,7 +117,7 @@ def test_a_velocity_ends_before_the_position_limit():
     assert motion.positions[-1, 0] == pytest.approx(0.1, abs=1e-6)
 
 
-def test_braking_goes_on_along_the_way_and_is_as_short_as_may_be():
+def test_braking_follows_the_direction_and_is_as_short_as_possible():
     lim = limits(2, velocity=4.0, acceleration=[4.0, 10.0])
     stop = brake(np.zeros(2), np.array([2.0, -1.0]), lim)
     np.testing.assert_allclose(stop.positions[-1], [0.5, -0.05], atol=1e-5)
@@ -125,7 +125,7 @@ def test_braking_goes_on_along_the_way_and_is_as_short_as_may_be():
     assert (np.diff(stop.positions[:, 0]) > 0).all() and (np.diff(stop.positions[:, 1]) <= 0).all()
 
 
-def test_what_goes_to_a_controller_leaves_it_time_to_join_and_ends_at_rest():
+def test_points_for_a_controller_keep_the_lead_and_end_at_rest():
     lim = limits(1, velocity=4.0, acceleration=4.0)
     motion = follow(np.zeros(1), np.zeros(1), np.ones((5, 1)), 0.0, 0.1, lim)
     times, positions, velocities = motion.after(0.11, 0.04)
@@ -144,11 +144,11 @@ def test_a_slow_joint_that_brakes_hard_turns_within_its_velocity():
     assert_feasible(motion, lim)
 
 
-def test_an_error_is_braked_on_with_what_the_reference_leaves():
+def test_errors_are_corrected_with_the_spare_acceleration():
     lim = limits(1, -50, 50, velocity=20, acceleration=10.0)
     moments = np.arange(20) * 0.1
     place = 5.0 * moments - 3.5 * moments**2  # takes 7 of the 10
     motion = follow(np.array([-0.6]), np.array([5.0]), place[:, None], 0.0, 0.1, lim)
     ahead = motion.sample(moments)[0][:, 0] - place
     assert ahead[0] == pytest.approx(-0.6) and abs(ahead[-1]) < 1e-3
-    assert ahead.max() < 1e-3  # it does not shoot past what brakes
+    assert ahead.max() < 1e-3  # it does not overshoot

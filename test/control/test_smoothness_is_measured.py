@@ -1,4 +1,4 @@
-"""Jerk, path length and seams, on motions whose own are known."""
+"""Jerk, path length and seams of motions with known values."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def test_a_step_of_the_targets_is_a_jerk_and_smaller_steps_are_less():
     assert jerks[0] == pytest.approx(2 * 0.1 * RATE**3) and jerks[1] == pytest.approx(2 * jerks[0])
 
 
-def test_the_path_is_as_long_as_the_way():
+def test_path_length_equals_the_distance():
     there_and_back = np.append(TIMES, TIMES[::-1])
     of = smoothness(moved(3 * there_and_back, 4 * there_and_back), RATE)
     assert of.path_length == pytest.approx(2 * 5 * TIMES[-1])
@@ -57,6 +57,6 @@ def test_few_targets_have_no_jerk(count):
     'positions, rate',
     [(np.zeros(5), RATE), (np.full((5, 2), np.nan), RATE), (np.zeros((5, 1)), 0)],
 )
-def test_what_is_no_motion_is_refused(positions, rate):
+def test_invalid_motion_is_refused(positions, rate):
     with pytest.raises(ValueError):
         smoothness(positions, rate)

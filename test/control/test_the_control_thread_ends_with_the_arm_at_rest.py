@@ -1,4 +1,4 @@
-"""In real time: the thread sleeps until something is due, stops at once, and ends at rest."""
+"""In real time, the thread sleeps until something is due, stops at once and ends at rest."""
 
 import queue
 import threading
@@ -10,22 +10,22 @@ from control_cases import chunk, limits, make_executor
 
 from embodied_kv.control.command import FRESH, HOLD, STOP, Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 
 PERIOD = DT = 0.1
 
 
 class Bench:
-    """A control loop and what it says; the arm is where its set-points say."""
+    """A control loop with its commands; the arm follows its set-points at once."""
 
     def __init__(self, **loop):
         self.commands, self.setpoints, self.failures = queue.Queue(), [], queue.Queue()
         self.place = np.zeros(2)
         executor = make_executor(limits(velocity=2.0, acceleration=10.0), stop_after=100)
-        self.guard = Guard(armed=True)
+        self.safety = SafetyStateMachine(armed=True)
         self.loop = ControlLoop(
             executor,
-            self.guard,
+            self.safety,
             PERIOD,
             measured=lambda: Measured(self.place, time.monotonic(), np.zeros(2)),
             publish=self.commands.put,
@@ -71,27 +71,27 @@ def test_stop_brakes_at_once_and_returns_when_the_arm_stands(bench):
     assert bench.setpoints[-1].values[0] < 3.0
 
 
-def test_who_never_said_anything_need_not_stop(bench):
+def test_idle_loop_stops_without_a_command(bench):
     bench.loop.stop()
     assert bench.commands.empty()
 
 
-def test_a_stop_from_any_thread_is_seen_at_once_though_nothing_was_due(bench):
+def test_stop_from_another_thread_wakes_an_idle_loop(bench):
     bench.frame()
     bench.until(FRESH)
-    threading.Thread(target=bench.guard.stop, args=('a person',)).start()
+    threading.Thread(target=bench.safety.stop, args=('a person',)).start()
     assert bench.until(STOP).source == STOP
     bench.loop.hold()
     assert bench.until(HOLD).source == HOLD
 
 
-def test_asking_wakes_a_loop_that_has_nothing_to_do(bench):
+def test_request_wakes_an_idle_loop(bench):
     time.sleep(0.05)
     bench.loop.hold()
     assert bench.until(HOLD).source == HOLD
 
 
-def test_what_is_to_be_prepared_comes_first():
+def test_prepare_is_called_first():
     prepared = []
     bench = Bench(prepare=lambda: prepared.append(threading.current_thread()))
     bench.loop.stop()

@@ -1,4 +1,4 @@
-"""The arm is where it is measured: a slow, blocked or paused arm holds its reference back."""
+"""A slow, blocked or paused arm holds its reference back."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def stand_of(**options):
 
 
 def act(stand, seconds, target=1.5):
-    """A policy that sees the arm and always wants the same place."""
+    """Run a policy that always commands the same position."""
     for _ in range(round(seconds / PERIOD)):
         stand.offer(np.full(15, target))
         stand.run(PERIOD)
 
 
-def test_tolerances_come_from_the_velocity_limit_and_never_fall_below_the_least():
+def test_default_tolerances_follow_the_velocity_limit():
     slow = limits(3, velocity=[0.2, 2.0, 0.05])
     given_ = [np.nan, np.nan, np.nan]
     np.testing.assert_allclose(tolerances(slow, given_, [False, False, True]), [0.1, 0.2, 0.01])
@@ -43,7 +43,7 @@ def test_tolerances_come_from_the_velocity_limit_and_never_fall_below_the_least(
     ),
     st.booleans(),
 )
-def test_a_speed_slider_makes_no_velocity_above_the_limit_and_no_step(scales, is_published):
+def test_speed_slider_causes_no_step_and_no_excess_velocity(scales, is_published):
     share = [1.0]
     loop = dict(speed=lambda: share[0]) if is_published else {}
     stand = stand_of(loop=loop, controller=dict(replacement=False))
@@ -66,7 +66,7 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
     stand = stand_of(loop=dict(speed=lambda: stand.controller.scale))
     stand.controller.scale = 0.3
     act(stand, 1.0)
-    assert 0.02 < stand.arm[0] < 0.5 and stand.guard.state == 'armed'
+    assert 0.02 < stand.arm[0] < 0.5 and stand.safety.state == 'armed'
     speeds, _ = stand.rates()
     assert np.abs(speeds).max() <= 0.5 * VELOCITY
     stand.controller.scale = 1.0
@@ -78,7 +78,7 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
 @pytest.mark.parametrize('scale', [0.05, 0.5])
 @pytest.mark.parametrize('share, least', [(0.25, 0.9), (1.0, 0.2)])
 def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, share, least):
-    """share: of the velocity limit, as the policy asks. least: of that, scaled, on average."""
+    """share: speed of the policy, of the velocity limit. least: mean speed, of the scaled one."""
     stand = stand_of(
         loop=dict(speed=lambda: stand.controller.scale), controller=dict(replacement=replacement)
     )
@@ -95,7 +95,7 @@ def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, sha
     act_on(2.0)
     assert stand.arm[0] - before >= least * scale * speed * 2.0
     assert max(sent.times[-1] for sent in stand.sent()) <= stand.executor.max_open_loop + 1e-6
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     stand.controller.scale = 1.0
     act_on(0.5)
     speeds, _ = stand.rates()
@@ -116,7 +116,9 @@ def test_a_pause_that_no_driver_publishes_disarms_and_nothing_moves_after_it():
     assert np.abs(stand.speed).max() > 0.5
     stand.controller.scale = 0.0
     act(stand, 2.0)
-    assert stand.guard.state == 'disarmed' and 'does not follow' in stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed' and 'does not follow' in stand.safety.idle_reason(
+        stand.now
+    )
     place = stand.arm.copy()
     stand.controller.scale = 1.0
     act(stand, 1.0)
@@ -124,7 +126,7 @@ def test_a_pause_that_no_driver_publishes_disarms_and_nothing_moves_after_it():
 
 
 @pytest.mark.parametrize('fault', ['blocked', 'inactive'])
-def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
+def test_arm_that_does_not_follow_is_held_and_disarmed(fault):
     stand = stand_of()
     act(stand, 0.4)
     if fault == 'blocked':
@@ -132,8 +134,8 @@ def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
     else:
         stand.controller.active = False
     act(stand, 1.0)
-    assert stand.guard.state == 'disarmed'
-    why = stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed'
+    why = stand.safety.idle_reason(stand.now)
     assert 'joint joint_' in why and f'{stand.arm[0]:.3f}' in why
     np.testing.assert_allclose(stand.sent()[-1].points[-1], stand.arm, atol=0.01)
     began, stand.follows, stand.controller.active = len(stand.path), True, True
@@ -141,14 +143,14 @@ def test_an_arm_that_does_not_follow_is_held_where_it_is_and_disarmed(fault):
     assert np.abs(np.diff(np.array(stand.path)[began:], axis=0)).max() <= 1.1 * VELOCITY * 0.002
 
 
-def test_an_arm_that_is_pushed_off_its_way_is_held_where_it_is():
+def test_arm_pushed_off_its_path_is_held():
     stand = stand_of()
     act(stand, 0.4)
     stand.follows = False
     stand.arm = stand.arm + np.array([0.0, -0.5])
     stand.run(0.2)
-    assert stand.guard.state == 'disarmed'
-    assert 'joint joint_1 is at' in stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed'
+    assert 'joint joint_1 is at' in stand.safety.idle_reason(stand.now)
     np.testing.assert_allclose(stand.sent()[-1].points[-1], stand.arm)
 
 
@@ -164,25 +166,25 @@ def test_a_joint_without_a_tolerance_may_be_held_by_an_object():
 
     stand._control = control
     act(stand, 3.0)
-    assert stand.guard.state == 'armed' and stand.arm[1] == 0.0
+    assert stand.safety.state == 'armed' and stand.arm[1] == 0.0
     np.testing.assert_allclose(stand.arm[0], 1.5, atol=0.01)
 
 
-def test_a_velocity_joint_that_does_not_move_as_told_is_reported():
+def test_velocity_joint_that_does_not_move_as_commanded_is_reported():
     lim = limits(lower=-50, upper=50, velocity=2.0, acceleration=10.0, kinds='velocity')
     executor = make_executor(lim, max_tracking_error=np.nan)
     arm, reason, now = np.zeros(2), '', 0.0
     while not reason and now < 3.0:
         if round(now / 0.02) % 5 == 0:
             executor.take_over(chunk(np.full((10, 2), 0.5), DT), now, now, seen(now, *arm))
-        reason = executor.look(now, seen(now, *arm))
+        reason = executor.monitor(now, seen(now, *arm))
         now += 0.02
         arm = arm + np.array([0.5, 0.0]) * 0.02  # the second joint is blocked
-    assert 'joint joint_1 is at 0.000 and does not move as it is told to' in reason
+    assert 'joint joint_1 is at 0.000 and does not move as commanded' in reason
     assert now < 1.0
 
 
-def test_nothing_that_was_sent_lasts_longer_than_the_open_loop_and_all_of_it_is_executed():
+def test_sent_trajectories_last_at_most_max_open_loop():
     stand = Stand(LIMITS, stop_after=100, max_open_loop=0.8)
     stand.run(0.3)
     ramp = 0.05 * np.arange(1, 41)
@@ -197,7 +199,7 @@ def test_nothing_that_was_sent_lasts_longer_than_the_open_loop_and_all_of_it_is_
     assert np.abs(speeds).max() <= VELOCITY
 
 
-def test_after_the_loop_dies_the_arm_is_at_rest_within_the_open_loop():
+def test_arm_is_at_rest_within_max_open_loop_after_the_loop_dies():
     stand = Stand(LIMITS, stop_after=100, max_open_loop=0.8)
     stand.run(0.3)
     stand.offer(0.1 * np.arange(1, 41))
@@ -208,7 +210,7 @@ def test_after_the_loop_dies_the_arm_is_at_rest_within_the_open_loop():
 
 
 @pytest.mark.parametrize('speed', [0.5, 1.0, 1.9])
-def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
+def test_controller_does_not_wind_up_while_the_arm_is_blocked(speed):
     stand = stand_of()
     stand.offer(speed * DT * np.arange(1, 31))  # one chunk of 3 s
     stand.run(0.5)
@@ -217,23 +219,23 @@ def test_a_controller_winds_nothing_up_while_the_arm_is_blocked(speed):
         stand.run(0.02)
         assert np.abs(stand.controller.positions - stand.arm).max() <= HARD
     stand.run(1.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     np.testing.assert_allclose(stand.controller.positions, stand.arm, atol=0.02)
 
 
-def test_an_instruction_that_is_cleared_ends_the_motion_of_a_waiting_reference_too():
+def test_cleared_instruction_ends_the_motion_while_the_reference_waits():
     stand = stand_of()
-    stand.guard.tell('go')
+    stand.safety.set_instruction('go')
     act(stand, 0.4)
     stand.follows = False
     stand.run(0.2)
     assert stand.executor.waits
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.run(0.1)
     assert not stand.executor.plan
 
 
-def test_one_false_measurement_of_an_arm_at_rest_starts_no_motion():
+def test_single_false_measurement_at_rest_starts_no_motion():
     stand = stand_of()
     act(stand, 1.0, 0.2)
     stand.run(1.0)
@@ -243,7 +245,7 @@ def test_one_false_measurement_of_an_arm_at_rest_starts_no_motion():
     )
     assert 'a second measurement must confirm it' in taken.reason
     act(stand, 0.5, 0.3)
-    assert stand.guard.state == 'armed' and stand.arm[0] > 0.21
+    assert stand.safety.state == 'armed' and stand.arm[0] > 0.21
 
 
 def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement():
@@ -253,10 +255,10 @@ def test_an_arm_that_another_program_moved_is_confirmed_by_a_second_measurement(
     stand.by_hand(1.0, 1.0)
     stand.run(0.5)
     act(stand, 2.0, 1.2)
-    assert stand.guard.state == 'armed' and stand.arm[0] > 1.1
+    assert stand.safety.state == 'armed' and stand.arm[0] > 1.1
 
 
-def test_slow_chunks_confirm_a_position_too():
+def test_position_is_confirmed_by_slow_chunks():
     stand = stand_of()
     act(stand, 1.0, 0.2)
     stand.run(2.0)
@@ -267,7 +269,7 @@ def test_slow_chunks_confirm_a_position_too():
         assert bool(reason) == refused, reason
 
 
-def test_an_explanation_that_fails_does_not_keep_the_arm_armed():
+def test_failing_explanation_does_not_prevent_disarming():
     def explain():
         raise RuntimeError('a fault of a test')
 
@@ -275,5 +277,5 @@ def test_an_explanation_that_fails_does_not_keep_the_arm_armed():
     act(stand, 0.4)
     stand.follows = False
     act(stand, 1.5)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert any('a fault of a test' in str(failure) for failure in stand.failures)

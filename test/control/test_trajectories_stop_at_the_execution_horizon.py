@@ -1,4 +1,4 @@
-"""Of a chunk that says how many of its actions are safe, no later one is ever commanded."""
+"""No action beyond the execution horizon of a chunk is commanded."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,11 @@ from control_cases import chunk as make_chunk
 from control_cases import limits, make_executor, seen
 
 DT, CHUNK = 0.1, 6
-BRAKES = 0.01 + 1e-3  # rad that the arm needs to stand: it goes 1 rad/s and brakes with 50
+BRAKES = 0.01 + 1e-3  # braking distance (rad) at 1 rad/s and 50 rad/s²
 
 
 def chunk(execute, start=0.0, step=0.1):
-    """One joint; action i is start + i * step."""
+    """Return a chunk of one joint with actions start + i * step."""
     return make_chunk(start + step * np.arange(CHUNK)[:, None], execution_horizon=execute)
 
 
@@ -34,7 +34,7 @@ def test_the_motion_ends_with_the_last_action_that_is_safe(execute):
         assert len(arm.remaining(now)[0]) <= max(0, execute - number // 2)
 
 
-def test_a_chunk_that_says_nothing_is_executed_whole():
+def test_chunk_without_a_horizon_is_executed_whole():
     ends = []
     for execute in (None, CHUNK):
         arm = executor()
@@ -43,7 +43,7 @@ def test_a_chunk_that_says_nothing_is_executed_whole():
     assert ends[0] == ends[1] == pytest.approx(0.5, abs=BRAKES)
 
 
-def test_a_chunk_whose_safe_actions_have_passed_is_refused_and_what_runs_goes_on():
+def test_chunk_with_a_passed_horizon_is_refused_and_the_motion_continues():
     arm = executor()
     arm.take_over(chunk(CHUNK), 0.0, 0.0, seen(0.0, 0.0))
     took = arm.take_over(chunk(2, start=100.0), 0.1, 0.35, seen(0.35, 0.35))
@@ -52,7 +52,7 @@ def test_a_chunk_whose_safe_actions_have_passed_is_refused_and_what_runs_goes_on
     assert arm.due(0.4).values[0] == pytest.approx(0.4, abs=1e-2)
 
 
-def test_the_actions_beyond_are_known_within_limits_but_not_counted():
+def test_actions_beyond_the_horizon_are_clamped_but_not_counted():
     arm = make_executor(limits(1, upper=0.4))
     took = arm.take_over(chunk(2, step=0.3), 0.0, 0.0, seen(0.0, 0.0))  # 0, 0.3 | 0.6, 0.9, ...
     np.testing.assert_allclose(took.values[:, 0], [0, 0.3, 0.4, 0.4, 0.4, 0.4], atol=1e-6)

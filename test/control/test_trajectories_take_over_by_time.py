@@ -1,4 +1,4 @@
-"""Chunks take over by time, from where the arm is: nothing that has passed, no jump."""
+"""Chunks take over by time: no passed action is executed, and the arm does not jump."""
 
 import numpy as np
 import pytest
@@ -12,12 +12,12 @@ DT, CHUNK, JOINTS = 0.1, 6, 2
 
 
 def ramp(start=0.0, step=0.1, **others):
-    """Action i of every joint is start + i * step."""
+    """Return a chunk with actions start + i * step of every joint."""
     return chunk(np.repeat(start + step * np.arange(CHUNK)[:, None], JOINTS, 1), **others)
 
 
 @given(late=st.floats(0, (CHUNK - 1) * DT))
-def test_the_first_action_is_the_first_whose_time_has_not_passed(late):
+def test_first_action_is_the_first_that_has_not_passed(late):
     executor = make_executor()
     took = executor.take_over(ramp(), 5.0, 5.0 + late, seen(5.0 + late))
     assert (took.first - 1) * DT < late <= took.first * DT + 1e-6
@@ -26,7 +26,7 @@ def test_the_first_action_is_the_first_whose_time_has_not_passed(late):
     np.testing.assert_allclose(times, np.arange(took.first, CHUNK) * DT - late, atol=1e-6)
 
 
-def test_an_action_is_reached_at_its_moment_and_the_way_there_is_straight():
+def test_action_is_reached_at_its_moment_on_a_straight_path():
     executor = make_executor()
     executor.take_over(ramp(), 0.0, 0.05, seen(0.05, 0.05, 0.05))
     places = [executor.due(now).values[0] for now in (0.1, 0.15, 0.2, 0.45)]
@@ -37,32 +37,32 @@ def test_a_chunk_takes_over_from_the_motion_that_runs_without_a_step():
     executor = make_executor(limits(velocity=3, acceleration=20))
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     before = executor.due(0.32)
-    executor.take_over(ramp(0.5), 0.25, 0.32, seen(0.32, 9.0, 9.0))  # measured, but told to trust
+    executor.take_over(ramp(0.5), 0.25, 0.32, seen(0.32, 9.0, 9.0))  # within the tolerance
     after = executor.due(0.32)
     np.testing.assert_allclose(after.positions, before.positions)
     np.testing.assert_allclose(after.velocities, before.velocities)
 
 
-def test_after_the_motion_has_ended_the_measured_position_is_the_base():
+def test_motion_starts_at_the_measured_position_after_the_previous_ended():
     executor = make_executor(limits(velocity=3, acceleration=20))
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     assert not executor.is_moving(2.0)
     executor.take_over(chunk(np.full((CHUNK, JOINTS), 2.0)), 3.0, 3.0, seen(3.0, 2.0, 2.0))
     np.testing.assert_allclose(executor.due(3.0).values, [2.0, 2.0])
-    assert not executor.points(3.0)[2].any()  # it was told to stay where somebody put it
+    assert not executor.points(3.0)[2].any()  # commanded to stay where it was moved by hand
 
 
-def test_a_position_from_before_the_motion_ended_is_not_where_it_came_to_rest():
+def test_measurement_from_before_the_end_of_a_motion_is_not_its_start():
     executor = make_executor(limits(velocity=3, acceleration=20), max_tracking_error=0.2)
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     rest = executor.rest()[0]
     assert not executor.is_moving(0.8) and rest[0] > 0.45
-    executor.take_over(ramp(0.3), 0.7, 0.8, seen(0.4, 0.4, 0.4))  # it was on its way then
+    executor.take_over(ramp(0.3), 0.7, 0.8, seen(0.4, 0.4, 0.4))  # measured during the motion
     np.testing.assert_allclose(executor.due(0.8).values, rest)
     assert not executor.due(0.8).velocities.any()
 
 
-def test_an_arm_that_left_its_motion_is_the_base_once_a_second_measurement_confirms_it():
+def test_motion_starts_at_a_strayed_position_after_a_second_measurement():
     executor = make_executor(limits(velocity=3, acceleration=20), max_tracking_error=0.2)
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     taken = executor.take_over(ramp(), 0.1, 0.2, seen(0.2, 1.0, 0.3))
@@ -88,7 +88,7 @@ def test_without_a_measured_position_nothing_is_taken_over(measured, why):
     assert executor.due(1.0).values is None and not executor.is_moving(1.0)
 
 
-def test_an_axis_that_nobody_measures_moves_by_its_velocity():
+def test_unmeasured_axis_moves_by_its_velocity():
     free = limits(2, -np.inf, np.inf, velocity=1.0, acceleration=5.0, kinds='velocity')
     executor = make_executor(free)
     executor.take_over(chunk(np.full((CHUNK, 2), 0.5)), 0.0, 0.0, seen(0.0, np.nan, np.nan))
@@ -96,7 +96,7 @@ def test_an_axis_that_nobody_measures_moves_by_its_velocity():
     assert executor.due(5.0).values.tolist() == [0.0, 0.0]
 
 
-def test_a_joint_moved_by_its_velocity_keeps_its_limits_from_where_it_is_measured():
+def test_velocity_joint_keeps_its_position_limits():
     bounded = limits(2, -1, 1, velocity=1.0, acceleration=5.0, kinds='velocity')
     executor = make_executor(bounded)
     executor.take_over(chunk(np.full((CHUNK, 2), 1.0)), 0.0, 0.0, seen(0.0))
@@ -104,7 +104,7 @@ def test_a_joint_moved_by_its_velocity_keeps_its_limits_from_where_it_is_measure
     assert executor.rest()[0, 0] == pytest.approx(1.0, abs=1e-5)
 
 
-def test_time_that_seems_to_run_back_hands_out_nothing_older():
+def test_time_never_runs_back_in_the_executor():
     executor = make_executor()
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     place = executor.due(0.3).values
@@ -135,7 +135,7 @@ def test_values_outside_the_limits_are_clamped_and_counted():
 
 
 @pytest.mark.parametrize('jump, blended', [(0.0, False), (1.0, True)])
-def test_who_cannot_follow_says_so(jump, blended):
+def test_blended_chunk_is_reported(jump, blended):
     executor = make_executor(limits(velocity=1, acceleration=5))
     values = np.full((CHUNK, JOINTS), jump)
     took = executor.take_over(chunk(values), 0.0, 0.0, seen(0.0))
@@ -151,7 +151,7 @@ def test_who_cannot_follow_says_so(jump, blended):
         chunk(np.zeros((CHUNK, JOINTS)), dt=0.2),
     ],
 )
-def test_a_bad_chunk_is_refused_and_the_running_one_goes_on(bad):
+def test_invalid_chunk_is_refused_and_the_motion_continues(bad):
     executor = make_executor()
     executor.take_over(ramp(), 0.0, 0.0, seen(0.0))
     with pytest.raises(ValueError):
@@ -171,7 +171,7 @@ def test_a_bad_chunk_is_refused_and_the_running_one_goes_on(bad):
         dict(max_state_age=np.inf),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(bad):
+def test_invalid_parameters_are_refused(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         make_executor(**bad)
 
@@ -190,7 +190,7 @@ events = st.lists(
 
 @settings(deadline=None)
 @given(events)
-def test_every_motion_is_feasible_whatever_happens(events):
+def test_every_motion_is_feasible_after_random_operations(events):
     lim = limits(lower=[-1, -2], upper=[1, 0.5], velocity=[2, 4], acceleration=[8, 20])
     executor = make_executor(lim, max_tracking_error=0.3, stop_after=3)
     now, arm = 0.0, np.array([0.9, -0.3])
@@ -219,6 +219,6 @@ def test_every_motion_is_feasible_whatever_happens(events):
 
 
 def to_come(executor, now):
-    """The motion from now on, as it is."""
-    times, positions, velocities, _ = executor._course.after(now, 0.0)
+    """Return the motion from now on."""
+    times, positions, velocities, _ = executor._reference.after(now, 0.0)
     return Motion(times, positions, velocities)

@@ -51,12 +51,12 @@ def test_narrowest_of_hard_soft_and_controller_limits_holds(a, b, c, d, e, f):
     assert lim.lower[0] == -min(a, c, e) and lim.upper[0] == min(b, d, f)
 
 
-def test_safety_controller_without_soft_limits_narrows_nothing():
+def test_safety_controller_without_soft_limits_changes_nothing():
     lim = read(urdf(inside='<safety_controller k_velocity="10"/>'))
     assert (lim.lower[0], lim.upper[0]) == (-2, 2)
 
 
-def test_soft_limits_bound_a_continuous_joint_that_stays_continuous():
+def test_soft_limits_bound_a_joint_that_stays_continuous():
     lim = read(urdf(kind='continuous', inside=soft(-5, 5)))
     assert (lim.lower[0], lim.upper[0]) == (-5, 5) and lim.continuous[0]
 

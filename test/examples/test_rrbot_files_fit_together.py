@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from embodied_kv.config import preset
-from embodied_kv.control.of_contract import limits_of
+from embodied_kv.control.limits_from_contract import limits_from_contract
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.robots.embodiment import Embodiment
 
@@ -42,7 +42,7 @@ def test_untrained_weights_of_the_preset_fit_the_contract(parameters, robot):
 
 
 def test_limits_are_those_of_the_urdf(robot, urdf):
-    own, both = limits_of(robot, ''), limits_of(robot, urdf)
+    own, both = limits_from_contract(robot, ''), limits_from_contract(robot, urdf)
     joints = {j.get('name'): j for j in ElementTree.fromstring(urdf).findall('joint')}
     for name in ('lower', 'upper', 'velocity'):
         np.testing.assert_array_equal(getattr(own, name), getattr(both, name))

@@ -1,4 +1,4 @@
-"""An action server in the test process, whose behaviour a test decides."""
+"""An action server in the test process with configurable behaviour."""
 
 import time
 
@@ -48,7 +48,7 @@ class Pair:
         return [outcome.state for outcome in self.outcomes]
 
     def end(self, how, **fields):
-        """End the goal that runs. how: 'succeed' or 'abort'. fields: of its result."""
+        """End the running goal. how: 'succeed' or 'abort'. fields: of its result."""
         goal, self.active = self.active, None
         self._end(goal, how, self.action.Result(**fields))
 

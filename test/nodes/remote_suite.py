@@ -8,7 +8,7 @@ sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 from door_cases import PATIENCE, busy, door, packed, unpacked  # noqa: F401
 from plain_server import LEAVE, STALL, PlainServer, actions  # noqa: F401
 
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.nodes.remote.action import RemoteAction
 
 AXES = 7  # of the tabletop's action

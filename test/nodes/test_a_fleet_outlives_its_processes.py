@@ -10,7 +10,7 @@ import yaml
 from kill_suite import PATIENCE, arm
 
 from benchmarks.watchdog.stand_ins import Process
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.control.command import FRESH, SOURCES
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'fleet.yaml'
 OTHER = {  # than the shipped file: a machine of tests is slow

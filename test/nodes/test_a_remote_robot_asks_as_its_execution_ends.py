@@ -5,7 +5,7 @@ import pytest
 from rclpy.parameter import Parameter
 from remote_suite import AXES, PlainServer, acting, actions, door, fresh, sources
 
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES, STOP
+from embodied_kv.control.command import FRESH, SOURCES, STOP
 from embodied_kv.serving.websocket.extensions import Extensions
 
 OURS = {'preset': 'tiny', 'server__request_ahead': 1}  # chunks of 6 actions

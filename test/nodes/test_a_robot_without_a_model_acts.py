@@ -18,7 +18,7 @@ from remote_suite import (
 )
 from std_msgs.msg import String
 
-from embodied_kv.control.trajectory_executor import STOP
+from embodied_kv.control.command import STOP
 from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.remote import server_link
@@ -119,7 +119,7 @@ def test_a_chunk_far_outside_the_limits_is_refused_with_the_reason(robot):
     with PlainServer(lambda request: actions(AXES, value=50.0, count=50)) as server:
         node = acting(robot, server.address)
         robot.until(lambda: node._control.executor.counters.refused >= 2)
-        assert not robot.trajectories and 'far outside the limits' in node._guard.why_not(0.0)
+        assert not robot.trajectories and 'far outside the limits' in node._safety.idle_reason(0.0)
 
 
 def test_a_chunk_a_little_out_of_limits_is_clamped_as_any_other(robot):

@@ -1,4 +1,4 @@
-"""A trajectory says when it starts, unless its controller runs at half speed or slower."""
+"""A trajectory carries its start time, unless its controller runs at half speed or slower."""
 
 import pytest
 from std_msgs.msg import Float64
@@ -6,7 +6,7 @@ from std_msgs.msg import Float64
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.conversions import nanoseconds
-from embodied_kv.nodes.control.speed_scaling import TOPIC
+from embodied_kv.nodes.control.controller_states import SPEED_SCALING
 from embodied_kv.nodes.perception import Perception
 
 
@@ -14,7 +14,7 @@ from embodied_kv.nodes.perception import Perception
 def test_stamp_depends_on_the_speed_scaling(robot, monkeypatch, percent, is_stamped):
     _, action = robot.up(Perception, Action)
     monkeypatch.setattr(action._joints, 'clocks_agree', lambda: True)
-    publisher = robot.node.create_publisher(Float64, TOPIC, qos.SENSOR)
+    publisher = robot.node.create_publisher(Float64, SPEED_SCALING, qos.SENSOR)
 
     def repeat(happened):
         """Publish the speed scaling until it happened."""

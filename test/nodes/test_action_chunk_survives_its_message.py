@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from rclpy.serialization import deserialize_message, serialize_message
 
-from embodied_kv.control.command import Command
-from embodied_kv.control.trajectory_executor import FRESH, HOLD
+from embodied_kv.control.command import FRESH, HOLD, Command
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions
 

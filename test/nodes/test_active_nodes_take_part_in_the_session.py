@@ -27,11 +27,11 @@ def test_an_inactive_action_node_knows_the_instruction_and_holds_nothing(robot):
     perception = robot.up(Perception, instruction='')
     participants = perception.host.session(robot.namespace).participants
     participants.on_hold()
-    assert action._guard.check(robot.now() / 1e9).endswith('no instruction')
+    assert action._safety.missing(robot.now() / 1e9).endswith('no instruction')
     assert perception.trigger_deactivate().name == 'SUCCESS'
     perception._frames.instruction = 'wave'
     assert perception.trigger_activate().name == 'SUCCESS'
-    assert not action._guard.check(robot.now() / 1e9).endswith('no instruction')
+    assert not action._safety.missing(robot.now() / 1e9).endswith('no instruction')
     assert action.trigger_cleanup().name == 'SUCCESS'
     assert participants._all == (perception,)
 

@@ -1,4 +1,4 @@
-"""Arming, stop, reset and take-over, by the services of a running suite."""
+"""The services of a running suite arm, stop, reset and take over the arm."""
 
 import threading
 
@@ -15,7 +15,7 @@ from embodied_kv.nodes.perception import Perception
 
 @pytest.fixture
 def states(robot):
-    """What is told on control/state, the newest last."""
+    """Return the messages on control/state, the newest last."""
     heard = []
     robot.node.create_subscription(ControlState, 'control/state', heard.append, qos.STATUS)
     return heard
@@ -33,7 +33,7 @@ def moves(robot):
 
 
 def rests(robot):
-    """Nothing is sent for some periods, though images come."""
+    """Assert that nothing is sent for some periods, although images arrive."""
     for _ in range(16):
         robot.show()
         robot.spin(0.05)
@@ -43,19 +43,19 @@ def rests(robot):
 
 
 def tell(robot):
-    """The instruction is given again, until it is in force: a stop cleared it."""
+    """Publish the instruction until it is in force, because a stop cleared it."""
     robot.instruction.publish(String(data='reach'))
     robot.more(robot.handles, 2)
 
 
-def test_launching_alone_moves_nothing(robot, states):
+def test_launch_alone_moves_nothing(robot, states):
     robot.up(Perception, Action, armed=False)
     robot.more(robot.handles, 4)
     assert not robot.trajectories and not robot.chunks
     assert states[-1].state == ControlState.DISARMED and 'arm it' in states[-1].reason
 
 
-def test_armed_it_moves_and_disarmed_it_rests(robot, states):
+def test_arm_moves_armed_and_rests_disarmed(robot, states):
     robot.up(Perception, Action, armed=False)
     robot.more(robot.handles, 2)
     assert call(robot, 'arm', True).success
@@ -138,13 +138,13 @@ def test_an_operator_takes_over_and_gives_back(robot, states):
     assert 0 < states[-1].human_share < 1
 
 
-def test_without_joint_states_it_cannot_be_armed(robot):
+def test_arm_without_joint_states_cannot_be_armed(robot):
     robot.up(Perception, Action, armed=False)
     refused = call(robot, 'arm', True)
     assert not refused.success and 'not armed' in refused.message
 
 
-def test_while_somebody_moves_it_it_cannot_be_armed(robot):
+def test_moving_arm_cannot_be_armed(robot):
     robot.up(Perception, Action, armed=False)
     for position in np.arange(0.0, 0.5, 0.05):
         robot.show(positions=position)
@@ -156,7 +156,7 @@ def test_while_somebody_moves_it_it_cannot_be_armed(robot):
     moves(robot)
 
 
-def test_an_empty_instruction_lets_it_rest_and_another_moves_it(robot):
+def test_empty_instruction_stops_and_another_moves_the_arm(robot):
     robot.up(Perception, Action)
     moves(robot)
     robot.instruction.publish(String(data=''))
@@ -171,7 +171,7 @@ def test_an_empty_instruction_lets_it_rest_and_another_moves_it(robot):
     moves(robot)
 
 
-def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
+def test_shadow_mode_publishes_chunks_and_commands_nothing(robot, states):
     robot.up(Perception, Action, armed=False, shadow=True)
     robot.more(robot.chunks, 4)
     assert not robot.trajectories and states[-1].shadow
@@ -184,7 +184,7 @@ def test_in_shadow_all_is_shown_and_nothing_commanded(robot, states):
     assert not robot.trajectories and states[-1].shadow
 
 
-def test_what_is_missing_is_told_anew_when_it_has_come(robot, states):
+def test_state_is_published_again_when_the_reason_changes(robot, states):
     robot.up(Perception, Action)
     missing = 'no joint state received on joint_states'
     robot.until(lambda: states and missing in states[-1].reason, show=False)
@@ -202,7 +202,7 @@ def test_an_arm_that_is_meant_to_stand_logs_no_error(robot, capfd):
     assert 'no fresh chunk' not in said and 'chunk refused' not in said
 
 
-def test_a_stop_says_its_reason_in_the_log(robot, capfd):
+def test_reason_of_a_stop_is_logged(robot, capfd):
     robot.up(Perception, Action)
     moves(robot)
     assert call(robot, 'stop').success
@@ -216,12 +216,12 @@ def test_a_stop_waits_for_no_other_callback(robot, states):
     client = robot.node.create_client(Trigger, 'control/stop')
     assert client.wait_for_service(60.0)
     stopped = threading.Event()
-    robot.suite[1]._guard.watch(stopped.set)
+    robot.suite[1]._safety.watch(stopped.set)
     client.call_async(Trigger.Request())
     assert stopped.wait(5.0), 'nobody spins the suite, and yet it stops'
 
 
-def test_activated_again_it_knows_the_instruction_in_force(robot, states):
+def test_instruction_outlives_deactivation_and_activation(robot, states):
     _, action = robot.up(Perception, Action, armed=False, instruction='')
     action.trigger_deactivate()
     action.trigger_activate()
@@ -233,7 +233,7 @@ def test_activated_again_it_knows_the_instruction_in_force(robot, states):
     robot.until(lambda: states[-1].reason == 'disarmed: arm it')
 
 
-def test_deactivated_it_says_so(robot, states):
+def test_inactive_node_reports_that_it_is_inactive(robot, states):
     _, action = robot.up(Perception, Action)
     moves(robot)
     action.trigger_deactivate()

@@ -1,4 +1,4 @@
-"""Nothing is compiled while an arm is armed: neither by the engine nor in the background."""
+"""Neither the engine nor the background process compiles while an arm is armed."""
 
 import pytest
 from std_srvs.srv import SetBool, Trigger
@@ -34,7 +34,7 @@ def compiling(monkeypatch):
     return made
 
 
-def test_what_it_compiles_it_asked_for_before_it_was_armed(robot, monkeypatch):
+def test_compilation_is_requested_before_arming(robot, monkeypatch):
     asked = []
     monkeypatch.setattr(Compiler, 'compile', lambda self, name, *_: asked.append(name))
     robot.up(Perception, Action, Language, armed=False, engine__compile='auto')
@@ -71,7 +71,7 @@ def test_one_armed_robot_of_several_is_enough(robot, compiling):
     assert compiling.runs
 
 
-def test_it_ends_with_the_process(robot, compiling):
+def test_compilation_ends_with_the_process(robot, compiling):
     robot.up(Perception, Action, armed=False)
     EngineHost.close()
     assert compiling.ended

@@ -113,4 +113,4 @@ def test_the_actor_of_a_damaged_capsule_is_refused(robot, suite):
         registry(robot).get('home').tensors['action/values'][0, 0] = float('nan')
     response = robot.call(CapsuleRestore, 'capsule/restore', name='home')
     assert not response.success
-    assert response.message == 'the rest of a chunk is empty or not finite'
+    assert response.message == 'leftover actions must be finite, and at least one'

@@ -1,4 +1,4 @@
-"""The action node's part of a capsule: what is left of a chunk goes in, and begins again."""
+"""A capsule stores the leftover actions of the action node, and a restore resumes them."""
 
 import threading
 import time
@@ -9,8 +9,8 @@ import pytest
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.command import PREVIOUS, Measured
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import Guard
 from embodied_kv.control.limits import Limits
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.nodes.control.session_parts import ActionPart
 from embodied_kv.types import ActionChunk
@@ -19,14 +19,14 @@ DT = 0.1
 
 
 class Bench:
-    """A control loop that is turned by hand, and its part of a capsule."""
+    """A control loop without a thread, and its part of a capsule."""
 
     def __init__(self):
         self.commands = []
         limits = Limits('ab', [-9, -9], [9, 9], [5, 5], [50, 50], ['position'] * 2)
         self.loop = ControlLoop(
             TrajectoryExecutor(limits, DT, max_tracking_error=9.0),
-            Guard(armed=True),
+            SafetyStateMachine(armed=True),
             DT,
             measured=lambda: Measured(np.zeros(2), time.monotonic(), np.zeros(2)),
             publish=self.commands.append,
@@ -35,7 +35,7 @@ class Bench:
         self.part = ActionPart(self.loop, lambda: 10**9, DT, ('hip', 'knee'))
 
     def frame(self):
-        """A chunk of eight actions, of which four may be executed."""
+        """Offer a chunk of eight actions, of which four may be executed."""
         values = np.repeat(np.arange(8, dtype=np.float32)[:, None] / 10, 2, 1)
         deadline = time.monotonic() + DT
         times = deadline, 7, 10, 1.0, 2.0
@@ -43,7 +43,7 @@ class Bench:
         self.loop.turn()
 
 
-def test_it_keeps_the_execution_horizon_and_begins_again_as_previous():
+def test_leftover_up_to_the_horizon_resumes_as_previous():
     bench = Bench()
     assert not bench.part.freeze().tensors
     bench.frame()
@@ -61,7 +61,7 @@ def test_it_keeps_the_execution_horizon_and_begins_again_as_previous():
     assert command.execution_horizon == len(command.values) == len(frozen.tensors['values'])
 
 
-def test_what_this_robot_could_not_execute_is_refused():
+def test_leftover_of_another_robot_is_refused():
     bench = Bench()
     bench.frame()
     frozen = bench.part.freeze()

@@ -90,7 +90,7 @@ def bed(robot):
 
 
 @pytest.mark.parametrize('contract', KINDS)
-def test_set_points_pass_and_silence_becomes_zeros(robot, contract):
+def test_set_points_are_forwarded_and_silence_becomes_zeros(robot, contract):
     bed = Bed(robot, contract)
     with watchdog(robot.namespace, contract):
         bed.until(lambda: not bed.node.outputs.problem())
@@ -112,7 +112,7 @@ def test_without_a_watchdog_the_controllers_receive_nothing_but_zeros(bed):
 
 
 @pytest.mark.filterwarnings('ignore::pytest.PytestUnhandledThreadExceptionWarning')
-def test_a_watchdog_that_dies_is_noticed_and_its_successor_continues_no_motion(bed):
+def test_dead_watchdog_is_reported_and_its_successor_continues_no_motion(bed):
     name = bed.robot.namespace
     with watchdog(name, 'franka') as node:
         bed.until(lambda: not bed.node.outputs.problem())
@@ -168,7 +168,7 @@ def test_a_heartbeat_counts_while_the_executor_is_busy(bed):
         assert bed.node.outputs.problem() == ''
 
 
-def test_position_outputs_receive_positions_alone_and_no_zeros(robot, tmp_path):
+def test_position_outputs_receive_positions_and_no_zeros(robot, tmp_path):
     text = (SHIPPED / 'franka.yaml').read_text()
     contract = tmp_path / 'contract.yaml'
     contract.write_text(

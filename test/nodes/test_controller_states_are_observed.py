@@ -1,4 +1,4 @@
-"""The states that trajectory controllers publish: where they are read, and what they report."""
+"""The states of trajectory controllers are read, and faults are reported."""
 
 import sys
 import threading
@@ -58,7 +58,7 @@ def node(robot):
 
 
 class Controller:
-    """Publishes a reference of the arm's joints, in an order of its own, next to other joints."""
+    """Publisher of a reference of the arm's joints in another order, among other joints."""
 
     def __init__(self, robot, node):
         self._robot, self._node = robot, node
@@ -85,7 +85,7 @@ class Controller:
             self._robot.spin(PERIOD)
 
     def during(self, seconds, *arguments, **options):
-        """Publish for so long; return what the node says at the end."""
+        """Publish for a time; return the problem of the node at the end."""
         end = time.monotonic() + seconds
         return self.until(lambda _: time.monotonic() > end, *arguments, **options)
 
@@ -126,7 +126,7 @@ def test_a_controller_that_falls_silent_is_a_problem_until_it_publishes(robot, n
 
 @contextmanager
 def published(world):
-    """The simulated controller publishes its reference while it is active."""
+    """Make the simulated controller publish its reference while it is active."""
     node = rclpy.create_node('controller', namespace=world.namespace)
     publisher = node.create_publisher(state_type(), STATE, 10)
     controller, over = world.arm.controller, threading.Event()

@@ -1,4 +1,4 @@
-"""Each shipped contract, by a robot of its topics: from its messages to its controllers, in SI."""
+"""Each shipped contract moves a robot with its topics, from messages to controllers in SI."""
 
 import math
 import time
@@ -22,7 +22,7 @@ from embodied_kv.robots.reading import SHIPPED, shipped
 
 PERIOD = 0.1  # s between two observations
 CHUNK = 100  # actions
-# What the policy says in its own units, and what the controllers are told in SI.
+# Actions of the policy in its units, and the commands of the controllers in SI.
 SAYS = {
     'tabletop': ([0.1] * 6 + [0.02], [0.1] * 6 + [0.02]),
     'so101': ([10.0] * 5 + [50.0], [math.radians(10)] * 5 + [0.785398]),
@@ -35,7 +35,7 @@ SAYS = {
     ),
     'libero': ([0.1] * 6 + [0.8], [0.1] * 3 + [1.0] * 3 + [0.0]),
 }
-STARTS = {  # SI, where 0 lies outside of the limits, or the end would be no way to go
+STARTS = {  # SI, where 0 is outside the limits or the target is at the start
     'panda_joint4': -1.5,
     'panda_joint6': 1.0,
     'panda_finger_joint1': 0.04,
@@ -45,7 +45,7 @@ STARTS = {  # SI, where 0 lies outside of the limits, or the end would be no way
 
 
 class FakeRobot:
-    """Publishes what a contract says that the robot tells, and hears its controllers."""
+    """Publisher of the observations of a contract, and subscriber of its commands."""
 
     def __init__(self, robot, contract):
         self.robot, self.embodiment = robot, Embodiment.load(contract)
@@ -67,7 +67,7 @@ class FakeRobot:
         self._next = 0.0
 
     def live(self):
-        """A moment of it, if one is due."""
+        """Publish one observation if it is due."""
         if time.monotonic() < self._next:
             return
         self._next, stamp = time.monotonic() + PERIOD, self.robot.now()
@@ -88,7 +88,7 @@ class FakeRobot:
 
 @pytest.fixture(params=sorted(SAYS))
 def fake(robot, request, tmp_path):
-    """A suite that moves it by a policy that always says the same, in long chunks."""
+    """Return a suite with a policy that always returns the same long chunk."""
     values = yaml.safe_load((SHIPPED / f'{request.param}.yaml').read_text())
     contract = tmp_path / 'contract.yaml'
     contract.write_text(yaml.safe_dump(values | {'chunk_size': CHUNK, 'execution_horizon': CHUNK}))
@@ -103,7 +103,7 @@ def fake(robot, request, tmp_path):
 
 
 class Saying:
-    """A policy with an answer of its own."""
+    """A policy with a fixed chunk."""
 
     def __init__(self, policy, actions):
         self._policy, self._actions = policy, actions
@@ -115,7 +115,7 @@ class Saying:
         return getattr(self._policy, name)
 
 
-def test_all_contracts_are_here():
+def test_all_contracts_are_tested():
     """Contracts with actions need control_msgs; test_grippers_and_trajectories has them."""
     goals = {
         name
@@ -125,7 +125,7 @@ def test_all_contracts_are_here():
     assert set(SAYS) == set(shipped()) - goals
 
 
-def test_every_controller_is_told_the_right_numbers_in_si(fake):
+def test_every_controller_receives_the_right_numbers_in_si(fake):
     def right(output):
         wanted = [fake.wanted[place] for place in output.index]
         return any(
@@ -136,7 +136,7 @@ def test_every_controller_is_told_the_right_numbers_in_si(fake):
 
 
 def said(output, message):
-    """The numbers of a message for a controller, in the contract's order."""
+    """Return the numbers of a command, in the order of the contract."""
     if output.type == TRAJECTORY:
         assert tuple(message.joint_names) == output.axes
         return message.points[-1].positions

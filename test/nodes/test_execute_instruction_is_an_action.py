@@ -1,4 +1,4 @@
-"""`execute_instruction`: an instruction in force, until time, a client or a stop ends it."""
+"""A goal of `execute_instruction` ends by its time limit, its client or a stop."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ class Client:
         assert self._client.wait_for_server(60.0)
 
     def send(self, **goal):
-        """A goal's handle."""
+        """Send a goal and return its handle."""
         request = ExecuteInstruction.Goal(**{'instruction': 'go', **goal})
         future = self._client.send_goal_async(
             request, lambda message: self.feedback.append(message.feedback)
@@ -36,7 +36,7 @@ class Client:
         return future.result()
 
     def result(self, handle):
-        """Status and result of a goal, once it is over."""
+        """Return status and result of a goal after its end."""
         future = handle.get_result_async()
         self.robot.until(future.done)
         return future.result().status, future.result().result
@@ -62,7 +62,7 @@ def test_without_a_goal_the_arm_stands(client, robot):
     assert stands(robot)
 
 
-def test_an_arm_is_armed_first_and_told_by_a_goal_then(client, robot, capfd):
+def test_goal_moves_an_arm_that_was_armed_before(client, robot, capfd):
     assert robot.call(SetBool, 'control/arm', data=False).success
     assert not client.send().accepted and 'disarmed: arm it' in capfd.readouterr().err
     assert robot.call(SetBool, 'control/arm', data=True).success
@@ -70,7 +70,7 @@ def test_an_arm_is_armed_first_and_told_by_a_goal_then(client, robot, capfd):
     robot.until(lambda: robot.trajectories)
 
 
-def test_a_goal_moves_the_arm_and_tells_how_it_stands(client, robot):
+def test_goal_moves_the_arm_and_sends_feedback(client, robot):
     goal = client.send(time_limit=60.0)
     assert goal.accepted
     robot.until(lambda: robot.trajectories and client.feedback and client.feedback[-1].age > 0)
@@ -88,13 +88,13 @@ def test_a_cancelled_goal_stops_the_arm(client, robot):
     assert result.chunks > 0 and stands(robot)
 
 
-def test_the_time_limit_ends_it(client, robot):
+def test_time_limit_ends_the_goal(client, robot):
     status, result = client.result(client.send(time_limit=1.0))
     assert status == GoalStatus.STATUS_ABORTED and 'time limit' in result.message
     assert 1.0 <= result.seconds < 5.0 and stands(robot)
 
 
-def test_a_stop_ends_it_with_its_reason(client, robot):
+def test_stop_ends_the_goal_with_its_reason(client, robot):
     goal = client.send()
     robot.until(lambda: robot.trajectories)
     assert robot.call(Trigger, 'control/stop').success
@@ -103,7 +103,7 @@ def test_a_stop_ends_it_with_its_reason(client, robot):
     assert not client.send().accepted  # until it is reset and armed
 
 
-def test_a_newer_goal_or_instruction_takes_its_place(client, robot):
+def test_newer_goal_or_instruction_replaces_the_goal(client, robot):
     first = client.send()
     second = client.send(instruction='go on')
     status, result = client.result(first)
@@ -116,7 +116,7 @@ def test_a_newer_goal_or_instruction_takes_its_place(client, robot):
     robot.until(lambda: robot.trajectories)  # the newer one is in force
 
 
-def test_an_instruction_by_parameter_takes_its_place_too(client, robot):
+def test_instruction_by_parameter_replaces_the_goal(client, robot):
     goal = client.send()
     robot.until(lambda: robot.trajectories)
     robot.suite[0].set_parameters([Parameter('instruction', value='and this')])
@@ -129,12 +129,12 @@ def test_an_instruction_by_parameter_takes_its_place_too(client, robot):
 @pytest.mark.parametrize(
     'goal', [dict(instruction=' \n'), dict(time_limit=-1.0), dict(time_limit=float('nan'))]
 )
-def test_a_goal_that_is_none_is_refused(client, goal):
+def test_invalid_goal_is_refused(client, goal):
     assert not client.send(**goal).accepted
 
 
 def test_yes_to_the_success_question_is_success(client, robot):
-    goals = robot.suite[1]._panel.goals
+    goals = robot.suite[1]._control_services.goals
     goal = client.send(success_question='Is it done?')
     robot.until(lambda: goals._asked is not None)
     said = robot.node.create_publisher(TextDelta, 'language/text', 10)  # as a trained policy would
@@ -151,16 +151,16 @@ def test_yes_to_the_success_question_is_success(client, robot):
 
 @pytest.fixture
 def asked(robot):
-    """A client and what answers the success question, of an arm that may stand for a second."""
+    """Return a client, and answers to the success question, for a standing_limit of 1 s."""
     robot.up(*SUITE, instruction='', prompt_interval=1, standing_limit=1.0)
     robot.until(lambda: robot.suite[1]._joints.now() is not None)
-    goals = robot.suite[1]._panel.goals
+    goals = robot.suite[1]._control_services.goals
     publisher = robot.node.create_publisher(TextDelta, 'language/text', 10)
 
     answered = set()
 
     def answer(text):
-        """Each question once, as a policy does."""
+        """Answer each question once, as a policy does."""
         if (stream := goals._asked) is not None and stream not in answered:
             answered.add(stream)
             message = TextDelta(stream=stream, text=text, finished=True)
@@ -169,7 +169,7 @@ def asked(robot):
     return Client(robot), goals, answer
 
 
-def test_an_arm_that_stands_without_being_done_ends_it(asked, robot, monkeypatch):
+def test_standing_arm_that_is_not_done_ends_the_goal(asked, robot, monkeypatch):
     client, goals, answer = asked
     monkeypatch.setattr(robot.suite[1]._stillness, '_near', np.inf)  # random weights move it
     goal = client.send(success_question='Is it done?')
@@ -180,7 +180,7 @@ def test_an_arm_that_stands_without_being_done_ends_it(asked, robot, monkeypatch
     assert result.seconds >= 1.0 and stands(robot)
 
 
-def test_an_arm_that_moves_goes_on_though_it_is_not_done(asked, robot):
+def test_moving_arm_that_is_not_done_continues_the_goal(asked, robot):
     client, goals, answer = asked
     client.send(success_question='Is it done?')
     robot.until(lambda: answer(' no') or goals._goal.denial)
@@ -188,7 +188,7 @@ def test_an_arm_that_moves_goes_on_though_it_is_not_done(asked, robot):
     assert goals._goal is not None
 
 
-def test_an_arm_that_nobody_asks_about_may_stand(asked, robot):
+def test_arm_may_stand_without_a_success_question(asked, robot):
     client, goals, _ = asked
     client.send()
     robot.until(lambda: goals._goal.seconds > 2.0)

@@ -1,4 +1,4 @@
-"""The parameter `execution_horizon` is live, and never an invalid one."""
+"""The parameter `execution_horizon` is live and refuses invalid values."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from embodied_kv.nodes.perception import Perception
 
 
 def fresh(robot, **wanted):
-    """The first fresh chunk from now on whose fields have these values."""
+    """Return the next fresh chunk whose fields have these values."""
 
     def found():
         return [
@@ -28,7 +28,7 @@ def fresh(robot, **wanted):
 
 
 def begin(robot, **parameters):
-    """Denoises however late it is, so that chunks come on a busy machine too."""
+    """Start a node that denoises however late it is, for a busy machine."""
     return robot.up(Perception, Action, **{'engine.time_budget': False} | parameters)[1]
 
 
@@ -44,7 +44,7 @@ def test_by_default_the_whole_chunk_may_be_executed(robot):
     assert sure.shape == (TINY.chunk_size,) and ((sure >= 0) & (sure <= 1)).all() and sure.any()
 
 
-def test_it_changes_while_the_robot_acts(robot):
+def test_parameter_changes_while_the_robot_acts(robot):
     heard = []
     robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
     action = begin(robot, execution_horizon='static:3')
@@ -52,11 +52,11 @@ def test_it_changes_while_the_robot_acts(robot):
     assert chunk.chunk_size == TINY.chunk_size and chunk.first < 3
     robot.trajectories.clear()
     robot.more(robot.trajectories, 3)
-    for trajectory in robot.trajectories:  # three actions, and the way to rest
+    for trajectory in robot.trajectories:  # three actions and the braking
         last = trajectory.points[-1].time_from_start
         assert last.sec + last.nanosec / 1e9 <= 3 * TINY.action_dt + 0.2
     assert action.set_parameters(horizon('confidence:-1:2'))[0].successful
-    # Denoising that moves an action at all is not sure enough for -1.
+    # With the threshold -1, every change of an action ends the horizon.
     fresh(robot, execution_horizon=2)
     name = f'{robot.namespace}/action'.lstrip('/')
 
@@ -77,12 +77,12 @@ def test_it_changes_while_the_robot_acts(robot):
 @pytest.mark.parametrize(
     'text, reason',
     [
-        ('static:0', 'a static horizon must be a whole number of actions from 1'),
-        ('confidence:0.2', "horizon policy 'confidence:0.2': write whole, static:H"),
-        ('os.system', "horizon policy 'os.system': write whole, static:H, confidence:T:H_MIN"),
+        ('static:0', 'H must be an integer >= 1'),
+        ('confidence:0.2', 'horizon policy must be whole, static:H'),
+        ('os.system', "confidence:T:H_MIN (got 'os.system')"),
     ],
 )
-def test_what_is_no_policy_is_refused_and_the_old_one_stays(robot, text, reason):
+def test_invalid_policy_is_refused_and_the_old_one_stays(robot, text, reason):
     action = begin(robot, execution_horizon='static:3')
     answer = action.set_parameters(horizon(text))[0]
     assert not answer.successful
@@ -90,7 +90,7 @@ def test_what_is_no_policy_is_refused_and_the_old_one_stays(robot, text, reason)
     fresh(robot, execution_horizon=3)
 
 
-def test_what_is_no_policy_fails_configure(robot, capfd):
+def test_invalid_policy_fails_configure(robot, capfd):
     action = robot.bring(Action, execution_horizon='static:many')
     assert action.trigger_configure().name == 'FAILURE'
     assert (

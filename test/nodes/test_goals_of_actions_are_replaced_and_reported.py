@@ -225,14 +225,14 @@ def test_closed_client_sends_and_reports_nothing(goals):
     goals.end('abort')
     goals.spin(0.1)
     assert not goals.outcomes
-    goals.client.close = lambda: None  # the fixture closes too
+    goals.client.close = lambda: None  # the fixture closes it again
 
 
 @settings(
     max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(st.lists(st.sampled_from(['send', 'cancel', 'abort', 'succeed', 'refuse', 'spin'])))
-def test_every_goal_ends_once_whatever_happens(goals, events):
+def test_every_goal_ends_once_after_random_events(goals, events):
     """Each goal has one outcome; only the events 'abort' and 'refuse' are faults."""
     goals.outcomes.clear()
     sent, faults, refused = 0, 0, 0

@@ -1,4 +1,4 @@
-"""An engine slower than a control period: chunks overlap, and each is told what runs meanwhile."""
+"""With an engine slower than a control period, each chunk continues the running one."""
 
 import time
 
@@ -20,7 +20,7 @@ DT, CHUNK = TINY.action_dt, TINY.chunk_size
 
 @pytest.fixture
 def guides(monkeypatch):
-    """An engine that is slow, and what it was told."""
+    """Return a slow engine, and the action prefixes that it received."""
     told, denoise = [], Engine.denoise
 
     def slow(engine, leases, deadlines, noises=None, guides=()):
@@ -35,7 +35,7 @@ def guides(monkeypatch):
 
 
 def up(robot, **options):
-    """Shadow: a robot that does not follow has not strayed."""
+    """Start in shadow mode, in which an arm need not follow."""
     options = dict(shadow=True, rate=RATE, engine__rtc='guided', engine__rtc_horizon=5) | options
     return robot.up(Perception, Action, **options)
 
@@ -45,7 +45,7 @@ def fresh(chunks):
 
 
 @pytest.mark.parametrize('rtc', ['guided', 'trained'])
-def test_chunks_that_come_after_a_period_take_over_and_are_no_misses(robot, guides, rtc):
+def test_chunks_after_a_period_take_over_and_are_not_missed(robot, guides, rtc):
     _, action = up(robot, engine__rtc=rtc)
     robot.until(lambda: len(fresh(robot.chunks)) >= 6)
     running = robot.chunks[robot.chunks.index(fresh(robot.chunks)[1]) :]
@@ -60,7 +60,7 @@ def test_chunks_that_come_after_a_period_take_over_and_are_no_misses(robot, guid
     assert values['delay of the next chunk (actions)'] >= 2
 
 
-def test_each_chunk_is_told_what_the_arm_does_meanwhile(robot, guides):
+def test_each_chunk_receives_the_action_prefix(robot, guides):
     up(robot)
     robot.until(lambda: len(fresh(robot.chunks)) >= 6)
     first, *others = guides
@@ -72,7 +72,7 @@ def test_each_chunk_is_told_what_the_arm_does_meanwhile(robot, guides):
         assert guide.weights[: guide.delay].all() and not guide.weights[~known].any()
 
 
-def test_off_no_chunk_is_told_anything_and_a_late_one_is_missed(robot, guides):
+def test_without_rtc_no_chunk_has_a_prefix_and_late_ones_are_missed(robot, guides):
     _, action = up(robot, engine__rtc='off', engine__time_budget=False)
     robot.until(lambda: len(fresh(robot.chunks)) >= 6)
     assert guides and not any(guides)
@@ -80,7 +80,7 @@ def test_off_no_chunk_is_told_anything_and_a_late_one_is_missed(robot, guides):
     assert 'latency (ms)' not in action.report()[2]
 
 
-def test_a_new_instruction_leaves_the_guide_as_the_arm_is_moving(robot, guides):
+def test_new_instruction_keeps_the_prefix_while_the_arm_moves(robot, guides):
     up(robot)
     robot.until(lambda: len(fresh(robot.chunks)) >= 3)
     before = len(guides)

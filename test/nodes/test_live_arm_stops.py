@@ -1,8 +1,8 @@
-"""A real robot process moves simulated arms, and every way of ending the motion ends it.
+"""A real robot process moves simulated arms, and every kind of stop ends the motion.
 
-The process, its policy server, controllers and cameras are those of `bench.safety`. Distances have
-room for a machine that is three times slower and busy: the arm moves at 1 rad/s, so that a rad is
-a second.
+The process, its policy server, controllers and cameras are those of `benchmarks.safety`. Distances
+have room for a busy machine that is three times slower: the arm moves at 1 rad/s, so that 1 rad
+is 1 s.
 """
 
 import signal
@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.safety.world import JTC, POSITIONS, SPEED, VELOCITIES, World
 
-ROOM = 0.3  # rad: what the arm moves before the stop arrives
-OPEN_LOOP = 1.0  # s for which a trajectory lasts that was sent
+ROOM = 0.3  # rad that the arm moves before the stop arrives
+OPEN_LOOP = 1.0  # duration (s) of a trajectory that was sent
 WATCHDOG = 0.5  # s after which the watchdog has ended a motion
 STANDS = 0.05  # rad
 PATIENCE = 60.0  # s

@@ -1,4 +1,4 @@
-"""A node's measured joints: plausible positions, and the reason where there are none."""
+"""A node returns plausible positions of joints, or the reason why there are none."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from observation_suite import joints as publisher_of
 
-from embodied_kv.control.of_contract import limits_of
+from embodied_kv.control.limits_from_contract import limits_from_contract
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
 from embodied_kv.robots.embodiment import Embodiment
@@ -46,12 +46,12 @@ class Arm(SuiteNode):
         return None
 
     def setup(self):
-        self.joints = MeasuredJoints(self, 0.5, limits_of(self.embodiment, ''))
+        self.joints = MeasuredJoints(self, 0.5, limits_from_contract(self.embodiment, ''))
 
 
 @pytest.fixture
 def arm(robot):
-    """A node after half a second of joint states at PLACE."""
+    """Return a node after half a second of joint states at PLACE."""
     node = robot.up(Arm)
     robot.send = publisher_of(robot)
     robot.until(lambda: node.count_publishers('joint_states') >= 2, show=False)

@@ -20,7 +20,7 @@ LINKS = ['base', *(f'link_of_{name}' for name in LIMITS)]
 
 
 def urdf():
-    """A serial arm of the joints of `tabletop`; `tip` is fixed before the gripper."""
+    """Return a serial arm with the joints of `tabletop`; `tip` is fixed before the gripper."""
     joints = ''.join(
         f'<joint name="{name}" type="{"prismatic" if of.role == "gripper" else "revolute"}">'
         f'<parent link="{parent}"/><child link="{child}"/><origin xyz="0 0 0.2"/>'
@@ -52,7 +52,7 @@ def test_path_of_a_chunk_ends_where_the_chunk_ends(robot, shadow):
     heard, kinematics = heard_paths(robot), Kinematics(urdf(), 'tip', ARM)
     robot.up(Perception, Action, tool_frame='tip', robot_description=urdf(), shadow=shadow)
     robot.until(lambda: sum(bool(path.poses) for path in heard) >= 3)
-    robot.spin(0.2)  # their chunks have arrived, too
+    robot.spin(0.2)  # their chunks have arrived
     paths = [path for path in heard if path.poses]
     for path in paths:
         chunks = [c for c in robot.chunks if c.header.stamp == path.header.stamp]

@@ -1,16 +1,16 @@
-"""Requests to the operating system: each says its outcome, and none is needed."""
+"""Real-time requests to the operating system report their outcome."""
 
 import os
 import threading
 
 import pytest
 
-from embodied_kv.control import realtime
+from embodied_kv.nodes.control.params import ActionParams
 
 
 @pytest.fixture
 def in_thread():
-    """Runs work in a thread of its own, so that nothing sticks to the test's."""
+    """Return a function that runs work in a separate thread, which keeps its effects there."""
 
     def run(work):
         results = []
@@ -25,7 +25,7 @@ def in_thread():
 def test_without_requests_nothing_is_changed(in_thread):
     def work():
         before = os.sched_getaffinity(0), os.sched_getscheduler(0)
-        outcome = realtime.apply(lock_memory=False, cpu_affinity=-1, thread_priority=0)
+        outcome = ActionParams().apply_real_time()
         return before == (os.sched_getaffinity(0), os.sched_getscheduler(0)), outcome
 
     same, outcome = in_thread(work)
@@ -33,27 +33,25 @@ def test_without_requests_nothing_is_changed(in_thread):
     assert outcome == {'lock_memory': 'off', 'cpu_affinity': 'any', 'thread_priority': 'usual'}
 
 
-def test_a_core_is_kept(in_thread):
+def test_core_is_set(in_thread):
     core = min(os.sched_getaffinity(0))
 
     def work():
-        outcome = realtime.apply(lock_memory=False, cpu_affinity=core, thread_priority=0)
+        outcome = ActionParams(cpu_affinity=core).apply_real_time()
         return outcome, os.sched_getaffinity(0)
 
     outcome, affinity = in_thread(work)
     assert outcome['cpu_affinity'] == f'core {core}' and affinity == {core}
 
 
-def test_a_core_that_is_not_there_is_refused(in_thread):
-    outcome = in_thread(
-        lambda: realtime.apply(lock_memory=False, cpu_affinity=1023, thread_priority=0)
-    )
+def test_missing_core_is_refused(in_thread):
+    outcome = in_thread(lambda: ActionParams(cpu_affinity=1023).apply_real_time())
     assert outcome['cpu_affinity'].startswith('refused: ')
 
 
 def test_a_priority_is_granted_or_refused_with_the_reason(in_thread):
     def work():
-        outcome = realtime.apply(lock_memory=False, cpu_affinity=-1, thread_priority=5)
+        outcome = ActionParams(thread_priority=5).apply_real_time()
         return outcome['thread_priority'], os.sched_getscheduler(0)
 
     outcome, scheduler = in_thread(work)

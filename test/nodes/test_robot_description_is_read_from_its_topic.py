@@ -21,7 +21,7 @@ BOX = {'frame': 'gripper', 'x': [-1.0, 1.0], 'y': [-1.0, 1.0], 'z': [-1.0, 1.0]}
 
 
 def urdf(height=0.0, **lower):
-    """A robot of the tabletop's joints. height: of each joint, m; lower: limits by joint."""
+    """Return a URDF of the tabletop's joints. height: of joints (m); lower: limits by joint."""
     joints = ''.join(
         f'<joint name="{name}" type="revolute"><parent link="base"/><child link="{name}"/>'
         f'<origin xyz="0 0 {height}"/><limit lower="{lower.get(name, of.position[0])}" '
@@ -40,7 +40,7 @@ def publish(robot, text, topic='robot_description'):
 
 
 def published(robot, text, **options):
-    """An action node that knows of the publisher of this description; and the publisher."""
+    """Return an action node that knows the publisher of a description, and the publisher."""
     action, publisher = robot.bring(Action, **options), publish(robot, text)
     robot.until(lambda: action.count_publishers(publisher.topic_name), show=False)
     return action, publisher
@@ -69,7 +69,7 @@ def changed(tmp_path):
 
 @pytest.fixture
 def states(robot):
-    """What is published on control/state, the newest last."""
+    """Return the messages on control/state, the newest last."""
     heard = []
     robot.node.create_subscription(ControlState, 'control/state', heard.append, qos.STATUS)
     return heard
@@ -90,9 +90,7 @@ def test_published_urdf_gives_the_limits_that_the_contract_leaves_open(robot, ch
 
 
 @pytest.mark.parametrize('workspace, tool_frame', [(BOX, ''), (None, 'gripper')])
-def test_what_needs_a_urdf_waits_for_its_publisher(
-    robot, changed, monkeypatch, workspace, tool_frame
-):
+def test_configure_waits_for_a_required_urdf(robot, changed, monkeypatch, workspace, tool_frame):
     contract, publishers = changed(workspace) if workspace else 'tabletop', []
 
     def sleep(seconds):
@@ -131,7 +129,7 @@ def test_publisher_without_a_message_delays_configure_only(robot, capfd, monkeyp
     assert f'no message on {publisher.topic_name} within 0.2 s' in capfd.readouterr().err
 
 
-def test_parameter_wins_over_the_topic(robot):
+def test_parameter_has_priority_over_the_topic(robot):
     action, _ = published(robot, urdf(elbow=-1.0), robot_description=urdf())
     assert configures(action)
 
@@ -171,7 +169,7 @@ def test_later_urdf_that_disagrees_disarms_and_forbids_to_arm(robot, states, tex
     publisher = publish(robot, text)
     robot.until(lambda: states and states[-1].state == ControlState.DISARMED)
     assert 'robot_description changed' in states[-1].reason
-    publisher.publish(String(data=urdf()))  # too late: the node knows the narrower one
+    publisher.publish(String(data=urdf()))  # too late: the node uses the narrower one
     robot.show()
     refused = robot.call(SetBool, 'control/arm', data=True)
     assert not refused.success and difference in refused.message

@@ -4,7 +4,7 @@ import numpy as np
 from remote_suite import acting, busy, door, fresh
 from std_msgs.msg import String
 
-from embodied_kv.control.trajectory_executor import FRESH, SOURCES
+from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.nodes.remote.language import RemoteLanguage
 from embodied_kv.serving.scheduling import SchedulingConfig
 

@@ -47,7 +47,7 @@ def test_one_publisher_is_no_problem(graph, watch):
     assert not watch.problem and not watch.values() and not graph.warnings
 
 
-def test_what_two_looks_in_turn_find_is_reported_once(graph, watch):
+def test_publishers_found_by_two_checks_are_reported_once(graph, watch):
     graph.names = 'driver', 'other'
     watch.look([TOPIC])
     assert not watch.problem

@@ -4,7 +4,7 @@ import numpy as np
 import yaml
 
 from embodied_kv.config import TINY
-from embodied_kv.control.of_contract import limits_of
+from embodied_kv.control.limits_from_contract import limits_from_contract
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.conversions import nanoseconds
@@ -37,7 +37,7 @@ def test_one_frame_is_read_by_actions_and_words(robot):
 def test_a_chunk_is_whole_finite_named_and_within_limits(robot):
     robot.up(*SUITE)
     robot.until(lambda: fresh(robot.chunks))
-    chunk, limits = fresh(robot.chunks)[0], limits_of(robot.suite[0].embodiment, '')
+    chunk, limits = fresh(robot.chunks)[0], limits_from_contract(robot.suite[0].embodiment, '')
     assert list(chunk.joint_names) == list(robot.suite[0].embodiment.axes)
     assert (chunk.chunk_size, chunk.dt) == (TINY.chunk_size, TINY.action_dt)
     assert 4 <= chunk.steps <= 10 and chunk.prefill_ms > 0 and chunk.denoise_ms > 0

@@ -85,7 +85,7 @@ def test_the_arm_rests_after_the_watchdog_failed(bed, name):
 
 @pytest.mark.slow
 @pytest.mark.parametrize('name', ['SIGINT', 'SIGTERM'])
-def test_the_arm_rests_after_the_watchdog_was_told_to_end(bed, name):
+def test_the_arm_rests_after_a_signal_to_the_watchdog(bed, name):
     told = bed.watchdog.signal(getattr(signal, name))
     assert bed.rests(told)
     assert bed.watchdog.wait(PATIENCE) == 0, bed.watchdog.text
@@ -100,7 +100,7 @@ def test_the_log_states_where_native_code_crashed(bed):
 
 
 @pytest.mark.slow
-def test_the_arm_rests_after_both_were_told_to_end(bed):
+def test_the_arm_rests_after_signals_to_both_processes(bed):
     told = bed.action.signal(signal.SIGTERM)
     bed.watchdog.signal(signal.SIGTERM)
     assert bed.rests(told)
@@ -108,7 +108,7 @@ def test_the_arm_rests_after_both_were_told_to_end(bed):
 
 
 @pytest.mark.slow
-def test_a_second_watchdog_is_refused_and_the_first_one_goes_on(bed):
+def test_second_watchdog_is_refused_and_the_first_continues(bed):
     second = watchdog_process(bed.namespace, CONTRACT)
     assert second.wait(PATIENCE) == 1 and 'one command watchdog' in second.text
     assert bed.controller.speed == SPEED

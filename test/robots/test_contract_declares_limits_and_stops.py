@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_kv.control.limits import LimitError
-from embodied_kv.control.of_contract import (
-    limits_of,
+from embodied_kv.control.limits_from_contract import (
+    limits_from_contract,
     linear_joints,
     relative_targets,
     tracking_errors,
@@ -45,14 +45,14 @@ ENDLESS = ('wrist_roll', dict(continuous=True, position=''))
 
 
 def test_continuous_joint_has_no_position_limits():
-    limits = limits_of(robot(ENDLESS), '')
+    limits = limits_from_contract(robot(ENDLESS), '')
     assert limits.continuous.tolist() == [False] * 4 + [True, False]
     assert (limits.lower[4], limits.upper[4]) == (-math.inf, math.inf)
 
 
 def test_position_joint_without_any_limit_is_refused():
     with pytest.raises(LimitError, match='limits.wrist_roll.position is missing'):
-        limits_of(robot(('wrist_roll', dict(position=''))), '')
+        limits_from_contract(robot(('wrist_roll', dict(position=''))), '')
 
 
 REFUSED = {

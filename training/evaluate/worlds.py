@@ -13,7 +13,7 @@ from itertools import count
 
 import numpy as np
 
-from embodied_kv.control.rtc import Delays, passed
+from embodied_kv.control.rtc import DelayEstimator, passed
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tabletop import Tabletop
@@ -70,7 +70,7 @@ class World:
         self._rollout.restart()
         self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, its start, its moment
         self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
-        self._delays = Delays(setting.dt, LONGEST, setting.latency + TICK)
+        self._delays = DelayEstimator(setting.dt, LONGEST, setting.latency + TICK)
         self._judge = Judge(task, self._truth)
         self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
         self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))

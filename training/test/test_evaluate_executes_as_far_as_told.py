@@ -84,4 +84,4 @@ def test_what_is_no_policy_is_refused_in_a_line(capsys, monkeypatch):
     with pytest.raises(SystemExit):
         main(['--execution-horizon', 'static:0'])
     said = capsys.readouterr().err
-    assert said.startswith("evaluate: horizon policy 'static:0': a static horizon must be")
+    assert said.startswith("evaluate: horizon policy 'static:0': H must be")

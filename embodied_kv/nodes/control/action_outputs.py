@@ -1,8 +1,7 @@
-"""Controllers that take goals of actions.
+"""Action clients for controllers that take goals.
 
-An action client here looks like a publisher: `publish` sends a message as the newest goal, which
-replaces the goal before it, and never waits. What becomes of goals is reported by a callback. This
-module knows goals and their ends; it does not decide when anything is sent.
+A client has the interface of a publisher: `publish` sends a message as the newest goal, which
+replaces the previous goal, and never waits. A callback reports the outcome of each goal.
 """
 
 from __future__ import annotations
@@ -44,11 +43,14 @@ VIOLATIONS = (-4, -5)
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a goal.
+    """The outcome of a goal.
 
-    action: the resolved name of the action. state: SUCCEEDED, REPLACED by a newer goal, CANCELLED
-    by `cancel`, STALLED (a gripper holds an object), or one of FAULTS: REFUSED or ABORTED by the
-    server, or UNREACHABLE without a server. reason: of the server, '' for none.
+    Args:
+        action: Resolved name of the action.
+        state: SUCCEEDED, REPLACED by a newer goal, CANCELLED by `cancel`, STALLED (a gripper holds
+            an object), or one of FAULTS: REFUSED or ABORTED by the server, or UNREACHABLE without
+            a server.
+        reason: The reason of the server; '' for none.
     """
 
     action: str
@@ -79,7 +81,7 @@ def action_type(name: str) -> Any:
 
 
 class GoalClient:
-    """Sends goals of one action, of which the newest counts, until `close`.
+    """Client of one action, whose newest goal counts, until `close`.
 
     `send`, `cancel` and `problem` may be called from any thread and do not wait.
 
@@ -210,10 +212,10 @@ class GoalClient:
 
 
 class FollowTrajectoryClient(GoalClient):
-    """A controller of control_msgs/action/FollowJointTrajectory.
+    """Client of a control_msgs/action/FollowJointTrajectory controller.
 
-    Its tolerances are those of the controller. Braking is a trajectory too: publish it, and cancel
-    at rest only, because a controller that is cancelled stops at once.
+    The controller applies its own tolerances. To brake, publish a braking trajectory and cancel at
+    rest only, because a cancelled controller stops at once.
 
     Args:
         node: The node.
@@ -233,10 +235,10 @@ class FollowTrajectoryClient(GoalClient):
 
 
 class GripperClient(GoalClient):
-    """A gripper of control_msgs/action/GripperCommand or ParallelGripperCommand.
+    """Client of a control_msgs/action/GripperCommand or ParallelGripperCommand controller.
 
     A position is sent if it differs from the one before, at most once per PERIOD; the newest one
-    is always sent. A gripper that stalls holds an object, which is no fault.
+    is always sent. A stalled gripper holds an object, which is not a fault.
 
     Args:
         node: The node.

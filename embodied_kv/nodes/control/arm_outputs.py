@@ -1,4 +1,4 @@
-"""The controllers of a robot, each on its topic or action: sends them commands and set-points.
+"""Send commands and set-points to the controllers of a robot, by topics and actions.
 
 Positions, trajectories and goals are sent directly. Velocities and twists go through the command
 watchdog; the node itself publishes nothing but zeros on those topics.
@@ -50,7 +50,7 @@ class ArmOutputs:
         profile: Quality of service of the command topics.
         setpoint_rate: Set-points per second while the arm moves.
         stamped: Returns whether the clock of the controllers agrees with that of the node, so
-            that a trajectory may say when it starts.
+            that a trajectory may carry its start time.
         limits: The limits of the robot; None: those of the contract, as far as it has them.
 
     Raises:
@@ -136,11 +136,11 @@ class ArmOutputs:
         return next(filter(None, problems), self._link.problem() if self._link else '')
 
     def watch(self, position: NDArray[np.float64]) -> None:
-        """Note where a moving arm is sent now, [axes], to compare it with controllers' states."""
+        """Note the reference position [axes] of a moving arm for the states of controllers."""
         self._states.send(position)
 
     def explanation(self) -> str:
-        """Return why an arm that does not follow may not do so; '' if no controller says."""
+        """Return a cause in the controllers for an arm that does not follow; '' if unknown."""
         return self._states.explanation()
 
     def command(self, command: Command) -> None:

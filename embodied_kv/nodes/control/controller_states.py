@@ -1,4 +1,4 @@
-"""The states that joint trajectory controllers publish, where they do.
+"""Read the states that joint trajectory controllers publish, and their speed scaling.
 
 A controller of ros2_controllers publishes `control_msgs/msg/JointTrajectoryControllerState` as
 `controller_state`, next to its command topic or action. The states wait with the middleware until
@@ -9,7 +9,8 @@ Without the package control_msgs nothing is read.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -17,10 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rclpy.subscription import Subscription
+from std_msgs.msg import Float64
 
 from embodied_kv.control.controller_reference import ControllerReference
 from embodied_kv.control.limits import LimitError, Limits
-from embodied_kv.control.of_contract import limits_of, linear_joints, tracking_errors
+from embodied_kv.control.limits_from_contract import (
+    limits_from_contract,
+    linear_joints,
+    tracking_errors,
+)
 from embodied_kv.control.tracking import tolerances
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -32,6 +38,8 @@ from embodied_kv.robots.outputs import Output
 
 COMMANDS = {TRAJECTORY: 'joint_trajectory', FOLLOW_TRAJECTORY: 'follow_joint_trajectory'}
 STATE = 'controller_state'
+SPEED_SCALING = 'speed_scaling_state_broadcaster/speed_scaling'  # percent
+MAX_SPEED_AGE = 1.0  # s for which a speed scaling counts
 EVERY = 0.2  # s between two polls while the arm stands
 MISSING = (
     'controller_state of the trajectory controllers is not read, because control_msgs is not '
@@ -47,7 +55,7 @@ class _Controller:
 
 
 class ControllerStates:
-    """Reads the states of trajectory controllers for a node, until its cleanup. Thread-safe.
+    """States of the trajectory controllers of a robot until cleanup. Thread-safe.
 
     Args:
         node: The action node, configured.
@@ -84,29 +92,29 @@ class ControllerStates:
         node.every(EVERY, self._poll)
 
     def send(self, position: NDArray[np.float64]) -> None:
-        """Note where a moving arm is sent now, [axes]; called every few periods of a controller.
+        """Note the reference position [axes] of a moving arm, every few controller periods.
 
-        Without this, only the silence of a controller is reported.
+        Without these calls, only the silence of a controller is reported.
         """
         with self._lock:
             for controller in self._controllers:
                 controller.reference.send(self._now(), position[list(controller.output.index)])
 
     def problem(self) -> str:
-        """Return why a controller does not do what it was sent; '' if all do, or none says."""
+        """Return why a controller does not execute its commands; '' if all do or are unknown."""
         self._poll()
         return self._first(ControllerReference.problem)
 
     def explanation(self) -> str:
-        """Return why an arm that does not follow may not do so; '' if no controller says."""
+        """Return a cause in the controllers for an arm that does not follow; '' if unknown."""
         return self._first(ControllerReference.explanation)
 
-    def _first(self, told: Any) -> str:
+    def _first(self, ask: Any) -> str:
         with self._lock:
-            return next(filter(None, (told(c.reference) for c in self._controllers)), '')
+            return next(filter(None, (ask(c.reference) for c in self._controllers)), '')
 
     def _poll(self) -> None:
-        """Take the newest state of each controller."""
+        """Read the newest state of each controller."""
         with self._lock:
             for controller in self._controllers:
                 newest = None
@@ -134,7 +142,34 @@ def _reference(state: Any, joints: Sequence[str]) -> list[float]:
 def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
     """Return the tolerances of the tracking, [axes]; inf where they are not known."""
     try:
-        limits = limits_of(robot, '') if limits is None else limits
+        limits = limits_from_contract(robot, '') if limits is None else limits
     except LimitError:
         return np.full(len(robot.axes), np.inf)
     return tolerances(limits, tracking_errors(robot), linear_joints(robot))
+
+
+class SpeedScaling:
+    """Speed scaling of the trajectory controllers, as the driver of a UR publishes it.
+
+    A scaled trajectory controller executes a trajectory more slowly than it was sent, and the
+    reference trajectory of the control loop runs equally slowly. The subscription lasts until the
+    cleanup of the node.
+
+    Args:
+        node: The action node.
+        now: Returns the moment (s).
+    """
+
+    def __init__(self, node: SuiteNode, now: Callable[[], float]) -> None:
+        self._now = now
+        self._share, self._arrived = 1.0, -math.inf
+        node.subscribe(Float64, SPEED_SCALING, self._hear, qos.SENSOR, always=True)
+
+    def share(self) -> float:
+        """Return the speed scaling, 0 to 1; 1 where no driver publishes one."""
+        return self._share if 0.0 <= self._now() - self._arrived <= MAX_SPEED_AGE else 1.0
+
+    def _hear(self, message: Float64) -> None:
+        if math.isfinite(message.data):
+            self._share = min(max(message.data / 100.0, 0.0), 1.0)
+            self._arrived = self._now()

@@ -1,6 +1,6 @@
-"""The messages of the controllers that receive one set-point after the other, and two topics.
+"""Messages of set-point controllers, and the topics of the command watchdog.
 
-Imports no torch: the command watchdog starts within a second.
+The module must not import torch, so that the command watchdog starts within a second.
 """
 
 from __future__ import annotations

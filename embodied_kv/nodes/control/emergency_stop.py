@@ -14,7 +14,7 @@ from functools import reduce
 
 from rclpy.node import Node
 
-from embodied_kv.control.guard import STOPPED, Guard
+from embodied_kv.control.safety_state_machine import STOPPED, SafetyStateMachine
 from embodied_kv.nodes.common import qos
 from embodied_kv.robots.contract import Estop
 
@@ -38,7 +38,7 @@ class _Input:
         if not estop.is_safe(self.value):
             safe = ' or '.join(map(str, estop.safe))
             return f'{estop.topic}: {estop.field} must be {safe} (got {self.value})'
-        age = abs(now - self.arrived)  # a clock may have been set back
+        age = abs(now - self.arrived)  # the clock may go back
         if estop.timeout is not None and age > estop.timeout:
             return (
                 f'no message on the emergency-stop input {estop.topic} for {age:.1f} s, '
@@ -48,12 +48,12 @@ class _Input:
 
 
 class EmergencyStops:
-    """Subscribes to the inputs until the node is destroyed.
+    """Subscriptions of the emergency-stop inputs, until the node is destroyed.
 
     Args:
         node: The node of the control services.
         estops: The inputs of the contract.
-        guard: Returns the safety state machine; None while the arm cannot move.
+        safety: Returns the safety state machine; None while the action node is not active.
         now: Returns the moment (s).
 
     Raises:
@@ -64,10 +64,10 @@ class EmergencyStops:
         self,
         node: Node,
         estops: Sequence[Estop],
-        guard: Callable[[], Guard | None],
+        safety: Callable[[], SafetyStateMachine | None],
         now: Callable[[], float],
     ) -> None:
-        self._guard, self._now = guard, now
+        self._safety, self._now = safety, now
         self._inputs = [_Input(estop) for estop in estops]
         for one in self._inputs:
             kind = message_type(one.estop)
@@ -79,7 +79,7 @@ class EmergencyStops:
             node.create_timer(LOOK, self._look)
 
     def problem(self, now: float) -> str:
-        """Return why the arm must not move, by all inputs; '' if it may."""
+        """Return why the arm must not move, for all inputs; '' if it may."""
         return '; '.join(filter(None, (one.problem(now) for one in self._inputs)))
 
     def _hear(self, one: _Input, message: object) -> None:
@@ -89,14 +89,14 @@ class EmergencyStops:
 
     def _look(self) -> None:
         """Stop an arm that may move; `problem` forbids to arm it."""
-        guard = self._guard()
-        if guard is None or guard.state == STOPPED:
+        safety = self._safety()
+        if safety is None or safety.state == STOPPED:
             return
         now = self._now()
         for one in self._inputs:
-            waits = one.value is UNKNOWN and not guard.is_armed
+            waits = one.value is UNKNOWN and not safety.is_armed
             if not waits and (problem := one.problem(now)):
-                guard.stop(problem)
+                safety.stop(problem)
                 return
 
 

@@ -1,8 +1,8 @@
-"""The action `execute_instruction`: a goal is an instruction in force, until it is over.
+"""Serve the action `execute_instruction`: a goal is an instruction in force until it ends.
 
-Knows the guard, the instruction topic, and what language says. Runs on the control panel's
-thread, and nothing of it waits: ROS executes an accepted goal once it is over, to say how it
-ended, so that its status is `accepted` until then.
+All callbacks run on the thread of the control services and never wait. Therefore the execute
+callback of a goal only runs at its end, to return the result, and the status of the goal is
+`accepted` until then.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from std_msgs.msg import String
 from embodied_kv.action import ExecuteInstruction
 from embodied_kv.control.command import FRESH, Command
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import ARMED, Guard
+from embodied_kv.control.safety_state_machine import ARMED, SafetyStateMachine
 from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
@@ -30,15 +30,21 @@ from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
 from embodied_kv.text import shown
 
-EVERY = 0.1  # s between two looks at a goal, and two feedbacks
-ECHOES = 16  # instructions of our own that are awaited on the topic
-ASK_EVERY = 1.0  # s between two questions whether it is done
+CHECK_PERIOD = 0.1  # s between two checks of a goal, and between two feedbacks
+ECHOES = 16  # instructions of this node that are expected back on the topic
+ASK_PERIOD = 1.0  # s between two success questions
 
 
 class Goal:
-    """An instruction in force. code, why: of its end.
+    """A goal, and the progress of its instruction.
 
-    moment: when it was accepted, on the guard's clock. seconds, time_limit: real ones.
+    `moment` is the time of acceptance on the clock of the control loop. `seconds` and `time_limit`
+    are steady time. `code` and `why` state the outcome once the goal has ended.
+
+    Args:
+        handle: The goal handle.
+        question: The success question of the contract; that of the goal has priority.
+        moment: The present moment.
     """
 
     def __init__(self, handle: ServerGoalHandle, question: str, moment: float) -> None:
@@ -47,19 +53,19 @@ class Goal:
         self.question = request.success_question or question
         self.began, self.moment = time.monotonic(), moment
         self.observed, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
-        self.missed = 0  # periods that the loop had missed before
+        self.missed = 0  # periods that the loop had missed before this goal
         self.was_seen = False  # a chunk of an observation since then was executed
-        self.stamp = math.inf  # ns, of the oldest such observation
-        self.denial, self.denied = '', -math.inf  # the newest answer that was not yes, and when
+        self.stamp = math.inf  # stamp (ns) of the oldest such observation
+        self.denial, self.denied = '', -math.inf  # the newest answer other than yes, and its time
         self.code, self.why = ErrorCode.NONE, ''
 
     @property
     def seconds(self) -> float:
-        """Since it was accepted."""
+        """Return the time (s) since the goal was accepted."""
         return time.monotonic() - self.began
 
     def feedback(self, now: float) -> ExecuteInstruction.Feedback:
-        """Return its progress; the age of the newest chunk grows until the next one."""
+        """Return the feedback; the age of the newest chunk grows until the next one."""
         share = self.seconds / self.time_limit if self.time_limit else math.nan
         return ExecuteInstruction.Feedback(
             subtask=self.subtask,
@@ -71,37 +77,41 @@ class Goal:
 
 
 def key(handle: ServerGoalHandle) -> bytes:
-    """What tells goals apart."""
+    """Return the identifier of a goal."""
     return bytes(handle.goal_id.uuid)
 
 
 class InstructionServer:
-    """Serves `execute_instruction` until `close`, one goal at a time.
+    """Action server of `execute_instruction` until `close`, with one goal at a time.
 
-    node: whose executor runs it. guard: says who may move the arm; None while nobody may.
-    language: what the contract says that the policy says. now: the guard's clock, s. stands: for
-    how long the arm has stood still, s. standing_limit: how long it may while the policy answers
-    that the instruction is not done, s; 0: without limit.
+    Args:
+        node: The node of the control services.
+        safety: Returns the safety state machine; None while the action node is not active.
+        language: The section `language` of the contract.
+        now: Returns the moment (s) on the clock of the control loop.
+        stands: Returns for how long (s) the arm has stood still.
+        standing_limit: Longest time (s) for which the arm may stand still while the policy answers
+            that the instruction is not done; 0: unlimited.
     """
 
     def __init__(
         self,
         node: Node,
-        guard: Callable[[], Guard | None],
+        safety: Callable[[], SafetyStateMachine | None],
         language: Language,
         now: Callable[[], float],
         stands: Callable[[], float],
         standing_limit: float,
     ) -> None:
-        self._node, self._guard, self._language, self._now = node, guard, language, now
+        self._node, self._safety, self._language, self._now = node, safety, language, now
         self._stands, self._standing_limit = stands, standing_limit
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
-        self._ended: dict[bytes, Goal] = {}  # whose clients are to be told
-        self._told: deque[str] = deque(maxlen=ECHOES)
-        self._asked: int | None = None  # the stream of the answer that is waited for
+        self._ended: dict[bytes, Goal] = {}  # ended goals whose result is not returned yet
+        self._expected: deque[str] = deque(maxlen=ECHOES)
+        self._asked: int | None = None  # stream of the expected answer
         self._next_question, self._words = 0.0, ''
-        self._saying = 0, ''  # the newest stream of the first prompt, and its words so far
+        self._first_prompt = 0, ''  # newest stream of the first prompt, and its text so far
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
         node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
         node.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
@@ -115,10 +125,10 @@ class InstructionServer:
             handle_accepted_callback=self._begin,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
-        self._timer = node.create_timer(EVERY, self._look)
+        self._timer = node.create_timer(CHECK_PERIOD, self._check_goal)
 
-    def watch(self, loop: ControlLoop | None) -> None:
-        """Count the missed periods of this loop from now on; None while the arm cannot move."""
+    def attach(self, loop: ControlLoop | None) -> None:
+        """Count the missed periods of this loop from now on; None if the node is not active."""
         self._loop = loop
         if self._goal is not None:
             self._goal.missed = self._missed() - self._goal.misses
@@ -127,28 +137,28 @@ class InstructionServer:
         loop = self._loop
         return loop.executor.counters.missed if loop is not None else 0
 
-    def see(self, command: Command) -> None:
-        """Note a command that was sent. On the control loop's thread."""
+    def note_command(self, command: Command) -> None:
+        """Note a command that was sent. Called by the thread of the control loop."""
         goal = self._goal
         if goal is None:
             return
         if command.source == FRESH:
             now = self._now()
             goal.chunks, goal.observed = goal.chunks + 1, now - command.age
-            goal.moment = min(goal.moment, now)  # a simulation's clock may have been set back
+            goal.moment = min(goal.moment, now)  # the clock of a simulation may go back
             if now - command.age > goal.moment:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
 
     def clear(self) -> None:
-        """Clear the instruction in force: the arm was stopped. From any thread."""
-        self._tell('')
+        """Clear the instruction in force after a stop. From any thread."""
+        self._publish('')
 
     def end(self) -> None:
-        """The goal that there is ends."""
+        """End the present goal because the node is cleaned up."""
         self._end(ErrorCode.NOT_ACTIVE, 'the action node is cleaned up')
 
     def close(self) -> None:
-        """No more goals."""
+        """Destroy the action server."""
         self._server.destroy()
 
     # ------------------------------------------------------------------ goals
@@ -160,34 +170,34 @@ class InstructionServer:
         return GoalResponse.ACCEPT
 
     def _refusal(self, request: ExecuteInstruction.Goal) -> str:
-        guard = self._guard()
+        safety = self._safety()
         if not request.instruction.strip():
-            return 'its instruction is empty'
+            return 'instruction must not be empty'
         if not 0 <= request.time_limit < math.inf:
-            return f'its time_limit is {request.time_limit} s'
+            return f'time_limit must be finite and >= 0 s (got {request.time_limit})'
         if request.success_question and not self._language.questions:
-            return 'it has a success_question, but by its contract this policy answers none'
-        if guard is None:
+            return 'success_question must be empty, because the contract has no language.questions'
+        if safety is None:
             return 'the action node is not active'
-        return '' if guard.state == ARMED else guard.why_not(self._now())
+        return '' if safety.state == ARMED else safety.idle_reason(self._now())
 
     def _begin(self, handle: ServerGoalHandle) -> None:
-        self._end(ErrorCode.PREEMPTED, 'another goal takes its place', stands=False)
+        self._end(ErrorCode.PREEMPTED, 'replaced by another goal', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
         goal.missed = self._missed()
-        self._asked, self._next_question = None, goal.began + ASK_EVERY
+        self._asked, self._next_question = None, goal.began + ASK_PERIOD
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
-        self._tell(goal.instruction)
+        self._publish(goal.instruction)
 
     def _end(self, code: ErrorCode, why: str, stands: bool = True) -> None:
-        """Of the goal that there is. stands: the arm comes to rest, nothing newer is in force."""
+        """End the present goal. stands: bring the arm to rest, as no newer one is in force."""
         goal, self._goal = self._goal, None
         if goal is None:
             return
         goal.code, goal.why = code, why
         self._ended[key(goal.handle)] = goal
         if stands:
-            self._stand()
+            self._bring_to_rest()
         goal.handle.execute()
 
     def _execute(self, handle: ServerGoalHandle) -> ExecuteInstruction.Result:
@@ -207,30 +217,30 @@ class InstructionServer:
             deadline_misses=goal.misses,
         )
 
-    def _stand(self) -> None:
-        if (guard := self._guard()) is not None:
-            guard.tell('')
-        self._tell('')
+    def _bring_to_rest(self) -> None:
+        if (safety := self._safety()) is not None:
+            safety.set_instruction('')
+        self._publish('')
 
-    def _tell(self, instruction: str) -> None:
-        self._told.append(instruction)
+    def _publish(self, instruction: str) -> None:
+        self._expected.append(instruction)
         self._instructions.publish(String(data=instruction))
 
-    def _look(self) -> None:
+    def _check_goal(self) -> None:
         goal = self._goal
         if goal is None:
             return
-        guard = self._guard()
+        safety = self._safety()
         if self._loop is not None:
             goal.misses = self._missed() - goal.missed
         if goal.handle.is_cancel_requested:
             self._end(ErrorCode.CANCELED, 'cancelled')
-        elif guard is None:
-            self._end(ErrorCode.NOT_ACTIVE, 'the action node is not active any more')
-        elif guard.state != ARMED:
-            self._end(ErrorCode.STOPPED, f'the arm does not move: {guard.hindrance}')
+        elif safety is None:
+            self._end(ErrorCode.NOT_ACTIVE, 'the action node is no longer active')
+        elif safety.state != ARMED:
+            self._end(ErrorCode.STOPPED, f'the arm does not move: {safety.blocked_by}')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
-            self._end(ErrorCode.TIMEOUT, 'the time limit is over')
+            self._end(ErrorCode.TIMEOUT, 'the time limit has passed')
         elif self._is_stuck(goal):
             self._end(
                 ErrorCode.NOT_DONE,
@@ -242,30 +252,30 @@ class InstructionServer:
             self._ask_if_due(goal)
 
     def _is_stuck(self, goal: Goal) -> bool:
-        """Whether it has stood too long, and was not done while it stood."""
+        """Return whether the arm stood still too long while the answers were not yes."""
         stood = min(self._stands(), goal.seconds)
         was_denied = time.monotonic() - goal.denied < stood
         return was_denied and 0 < self._standing_limit <= stood
 
-    # ------------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------------ topics
 
     def _on_instruction(self, message: String) -> None:
-        if message.data in self._told:  # our own, come back
-            self._told.remove(message.data)
+        if message.data in self._expected:  # published by this node
+            self._expected.remove(message.data)
             return
         goal = self._goal
         if goal is not None and message.data != goal.instruction:
-            said = f"another instruction is in force: '{shown(message.data)}'"
-            self._end(ErrorCode.PREEMPTED, said, stands=False)
+            why = f"another instruction is in force: '{shown(message.data)}'"
+            self._end(ErrorCode.PREEMPTED, why, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
-        """Not before it was acted upon: the newest frame may be from before it until then."""
+        """Ask the success question, but only after a chunk of a frame since the start."""
         now = time.monotonic()
         if not goal.was_seen:
             return
         if not goal.question or now < self._next_question or not self._ask.service_is_ready():
             return
-        self._next_question, self._asked, self._words = now + ASK_EVERY, None, ''
+        self._next_question, self._asked, self._words = now + ASK_PERIOD, None, ''
         question = Ask.Request(question=goal.question)
         self._ask.call_async(question).add_done_callback(self._on_asked)
 
@@ -279,15 +289,15 @@ class InstructionServer:
             return
         if message.stream == self._asked:
             self._words += message.text
-            # Of a frame from before, which a capsule may have brought back, no answer counts.
+            # An answer for an earlier frame, as a capsule may restore one, does not count.
             if message.finished and nanoseconds(message.header.stamp) >= goal.stamp:
                 if self._words.strip().lower().startswith('yes'):
                     self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
                 else:
                     goal.denial, goal.denied = self._words.strip(), time.monotonic()
         elif self._language.prompts and message.query == self._language.prompts[0]:
-            stream, words = self._saying
+            stream, words = self._first_prompt
             words = message.text if stream != message.stream else words + message.text
-            self._saying = message.stream, words
+            self._first_prompt = message.stream, words
             if message.finished:
                 goal.subtask = words.strip() or goal.subtask

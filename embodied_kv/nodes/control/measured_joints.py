@@ -1,8 +1,4 @@
-"""Measure where the joints that are commanded are now, from the joint states of their drivers.
-
-This module knows topics, the robot's contract and its limits. It does not know what a position is
-used for.
-"""
+"""Measure the positions of the commanded joints from the joint states of their drivers."""
 
 from __future__ import annotations
 
@@ -10,7 +6,7 @@ import numpy as np
 
 from embodied_kv.control.command import Measured
 from embodied_kv.control.limits import Limits
-from embodied_kv.control.of_contract import linear_joints
+from embodied_kv.control.limits_from_contract import linear_joints
 from embodied_kv.control.plausibility import bounds_of
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
@@ -18,12 +14,12 @@ from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_states import JointStates
 
 WHILE = 200_000_000  # ns over which a velocity is measured
-RECENT = 50_000_000  # ns of a more recent one
+RECENT = 50_000_000  # ns over which a more recent velocity is measured
 COLLECT = 0.2  # s between two readings of the waiting messages of an idle arm
 
 
 class MeasuredJoints:
-    """Subscribe to the joint states of a node's robot, until the cleanup of the node.
+    """Plausible joint states of a robot, until the cleanup of the node.
 
     Args:
         node: The node that subscribes.

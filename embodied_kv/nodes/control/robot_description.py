@@ -1,14 +1,12 @@
-"""The robot_description (URDF) that an action node is configured with, from parameter or topic.
+"""Read the robot_description (URDF) of an action node from its parameter or from the topic.
 
-The module knows the parameter, the topic and what the suite uses of a URDF. The parameter wins:
-then the topic is not read. Otherwise the topic `robot_description` is read, which ros2_control and
-robot_state_publisher publish latched. Its name is relative to the namespace of the node, so that
-it can be remapped.
+The parameter has priority: then the topic is not read. ros2_control and robot_state_publisher
+publish the latched topic `robot_description`. Its name is relative to the namespace of the node,
+so that it can be remapped.
 
-A configure waits for the topic only if the contract or `tool_frame` needs a URDF, or if a
-publisher is known already. Otherwise it does not wait at all, because the subscription lasts until
-cleanup: a description that arrives later is compared with the configuration, and forbids to arm
-and to move if they disagree.
+Configure waits for the topic only if the contract or `tool_frame` needs a URDF, or if a publisher
+is known already. The subscription lasts until cleanup: a description that arrives later is
+compared with the configuration, and a difference forbids arming and motion.
 """
 
 from __future__ import annotations
@@ -19,9 +17,13 @@ from xml.etree import ElementTree
 
 from std_msgs.msg import String
 
-from embodied_kv.control.guard import Guard
 from embodied_kv.control.limits import LimitError, linear_in_urdf
-from embodied_kv.control.of_contract import confine_of, limits_of, linear_joints
+from embodied_kv.control.limits_from_contract import (
+    confine_from_contract,
+    limits_from_contract,
+    linear_joints,
+)
+from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.robots.embodiment import Embodiment
@@ -30,20 +32,20 @@ from embodied_kv.text import LINE, reason, shown
 TOPIC = 'robot_description'
 NEEDED = 10.0  # s to wait for a description that the contract cannot do without
 PUBLISHED = 5.0  # s to wait for the message of a publisher that is known
-POLL = 0.02  # s between two looks while a configure waits
-PUBLISHERS = 8  # whose latched descriptions are all read
+POLL = 0.02  # s between two checks while configure waits
+PUBLISHERS = 8  # number of publishers whose latched descriptions are read
 # Elements of a joint that the kinematics use.
 PLACES = ('parent', 'child', 'origin', 'axis', 'mimic')
 
 
 class RobotDescription:
-    """Subscribes for a node until its cleanup. `text` is the URDF to use, '' for none.
+    """The robot_description of a node until its cleanup; `text` is the URDF, '' for none.
 
     Args:
         node: The node, which is being configured.
         parameter: Value of its parameter robot_description; '' to read the topic.
-        guard: The safety state machine, which is disarmed by a description that disagrees.
-        wanted: Whether something else than the contract needs a URDF, as `tool_frame` does.
+        safety: The safety state machine, which is disarmed by a description that disagrees.
+        wanted: Whether something other than the contract needs a URDF, as `tool_frame` does.
 
     Raises:
         LimitError: The contract needs a URDF and none arrived.
@@ -51,16 +53,16 @@ class RobotDescription:
     """
 
     def __init__(
-        self, node: SuiteNode, parameter: str, guard: Guard, wanted: bool = False
+        self, node: SuiteNode, parameter: str, safety: SafetyStateMachine, wanted: bool = False
     ) -> None:
         self.text, self._problem = parameter, ''
         if parameter:
             return
-        self._node, self._guard, self._robot = node, guard, node.embodiment
+        self._node, self._safety, self._robot = node, safety, node.embodiment
         self._subscription = node.subscribe(
             String, TOPIC, self._hear, qos.heard(qos.STATUS, PUBLISHERS), always=True
         )
-        self._topic = self._subscription.topic_name  # as it was remapped
+        self._topic = self._subscription.topic_name  # after remapping
         received = self._wait(wanted)
         if received is None:
             self._used = _used(self._robot, None)
@@ -111,7 +113,7 @@ class RobotDescription:
             return
         try:
             difference = _difference(self._used, _used(self._robot, message.data))
-        except Exception as error:  # whatever a malformed URDF raises: the arm must not move
+        except Exception as error:  # any error of a malformed URDF forbids motion
             difference = reason(error)
         if not difference:
             self._node.log_info(TOPIC, f'{self._topic} agrees with the configuration')
@@ -123,14 +125,14 @@ class RobotDescription:
             LINE,
         )
         self._node.log_error(TOPIC, self._problem)
-        if self._guard.is_armed:
-            self._guard.disarm('robot_description changed')
+        if self._safety.is_armed:
+            self._safety.disarm('robot_description changed')
 
 
 def _needed(robot: Embodiment) -> str:
     """Return why the contract needs a URDF; '' if it does not."""
     try:
-        confine_of(robot, '', limits_of(robot, ''))
+        confine_from_contract(robot, '', limits_from_contract(robot, ''))
     except LimitError as error:
         return str(error)
     return ''
@@ -144,7 +146,7 @@ def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
     """
     if urdf is not None:
         linear_in_urdf(urdf)  # refuses an empty one, too
-    limits = limits_of(robot, urdf or '')
+    limits = limits_from_contract(robot, urdf or '')
     columns = {
         'lower limit': limits.lower,
         'upper limit': limits.upper,

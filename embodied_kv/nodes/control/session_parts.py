@@ -1,8 +1,7 @@
-"""What the nodes put into a capsule, beside the engine's rows and streams, and take out again.
+"""The parts of a capsule that nodes own: the instruction and the rest of the running chunk.
 
-Knows the facts of a capsule and who answers for them. Does not know when a capsule is taken. All
-of it runs on the engine's thread, so what is to happen elsewhere is only handed over. It stays in
-`nodes` because `session` may not import `control`.
+All methods run on the engine thread, so that changes for other threads are only handed over. The
+module is in `nodes` because `session` may not import `control`.
 """
 
 from __future__ import annotations
@@ -14,13 +13,18 @@ import torch
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.control.command import Leftover
+from embodied_kv.control.command import LeftoverActions
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.errors import ErrorCode
 
 
 class InstructionPart:
-    """What the robot is to do. instruction: says it. tell: puts another one in force."""
+    """The instruction in force.
+
+    Args:
+        instruction: Returns it; '' without one.
+        tell: Puts another instruction in force.
+    """
 
     name, depth = 'perception', 'planner'
 
@@ -28,22 +32,22 @@ class InstructionPart:
         self._instruction, self._tell = instruction, tell
 
     def buffers(self) -> tuple:
-        """None: an instruction is a fact."""
+        """Return no buffers, because the instruction is stored as a fact."""
         return ()
 
     def freeze(self) -> FrozenPart:
-        """The instruction in force, '' where there is none."""
+        """Return the instruction in force; '' without one."""
         return FrozenPart(facts={'instruction': self._instruction()})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError where there is no instruction."""
+        """Check that the capsule has an instruction. Raises CapsuleError."""
         if not isinstance(_fact(frozen, 'instruction'), str):
             raise CapsuleError('the capsule has no instruction', ErrorCode.DAMAGED)
 
     def resume(self, frozen: FrozenPart) -> str | None:
-        """Put the instruction in force, if one is in force now; return a note if none is.
+        """Put the instruction in force if one is in force now; otherwise return a note.
 
-        An instruction that a stop or the end of a goal has cleared does not come back.
+        An instruction that a stop or the end of a goal has cleared is not restored.
         """
         instruction = frozen.facts['instruction']
         if self._instruction():
@@ -54,10 +58,13 @@ class InstructionPart:
 
 
 class ActionPart:
-    """The rest of the chunk that the robot executes.
+    """The leftover actions of the chunk that the robot executes.
 
-    now: ns on the ROS clock. dt: s between two actions. joints: what is moved, in
-    the order of an action.
+    Args:
+        control: The control loop.
+        now: Returns the ROS time (ns).
+        dt: Time (s) between two actions.
+        joints: Names of the outputs in the order of an action.
     """
 
     name, depth = 'action', 'actor'
@@ -69,11 +76,11 @@ class ActionPart:
         self._dt, self._joints = dt, joints
 
     def buffers(self) -> tuple:
-        """None: a chunk that is executed has left the engine."""
+        """Return no buffers, because the engine keeps no chunk that is executed."""
         return ()
 
     def freeze(self) -> FrozenPart:
-        """tensors: 'values', float64 [n, joints], none of them begun; nothing without a chunk."""
+        """Return the remaining actions as `values`, float64 [n, joints]; empty without a chunk."""
         leftover = self._control.leftover()
         if leftover is None:
             return FrozenPart()
@@ -87,37 +94,41 @@ class ActionPart:
         return FrozenPart({'values': torch.from_numpy(leftover.values.copy())}, facts)
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError for a chunk that this robot could not execute."""
+        """Check that this robot could execute the actions. Raises CapsuleError."""
         if not frozen.tensors:
             return
         values, dt = frozen.tensors.get('values'), _fact(frozen, 'dt')
         if values is None or values.dim() != 2 or values.shape[1] != len(self._joints):
             shape = 'missing' if values is None else list(values.shape)
             raise CapsuleError(
-                f'the rest of a chunk is {shape}, not [n, {len(self._joints)}]', ErrorCode.DAMAGED
+                f'leftover actions must be [n, {len(self._joints)}] (got {shape})',
+                ErrorCode.DAMAGED,
             )
         if (joints := _fact(frozen, 'joints')) != list(self._joints):
             raise CapsuleError(
-                f'the rest of a chunk moves {joints}, this robot has {list(self._joints)}',
+                f'joints of the leftover actions must be {list(self._joints)} (got {joints})',
                 ErrorCode.MISMATCH,
             )
         if not len(values) or not values.isfinite().all():
-            raise CapsuleError('the rest of a chunk is empty or not finite', ErrorCode.DAMAGED)
+            raise CapsuleError(
+                'leftover actions must be finite, and at least one', ErrorCode.DAMAGED
+            )
         if dt != self._dt:
             raise CapsuleError(
-                f'the rest of a chunk has dt {dt} s, this robot {self._dt} s', ErrorCode.MISMATCH
+                f'dt of the leftover actions must be {self._dt} s (got {dt})', ErrorCode.MISMATCH
             )
         if not all(isinstance(_fact(frozen, n), int) for n in ('stamp', 'sequence', 'steps')):
             raise CapsuleError(
-                'the rest of a chunk does not say which frame it answers', ErrorCode.DAMAGED
+                'stamp, sequence and steps of the leftover actions must be integers',
+                ErrorCode.DAMAGED,
             )
 
     def resume(self, frozen: FrozenPart) -> None:
-        """It begins now, and goes out as a previous chunk until a fresh one takes over."""
+        """Start the actions now, as PREVIOUS, until a fresh chunk takes over."""
         if not frozen.tensors:
             return
         now, facts = self._now(), frozen.facts
-        leftover = Leftover(
+        leftover = LeftoverActions(
             frozen.tensors['values'].cpu().numpy().astype(np.float64),
             facts['stamp'],
             max(0.0, (now - facts['stamp']) / 1e9),

@@ -1,4 +1,4 @@
-"""The action node's side of the command watchdog: sends set-points, and knows whether it lives.
+"""Connection of the action node to the command watchdog: set-points and heartbeats.
 
 The command watchdog and the action node must run on one machine: they compare CLOCK_MONOTONIC.
 """
@@ -27,7 +27,10 @@ REMEDY = (
 
 
 class Polled(CallbackGroup):
-    """Keeps a subscription from the executor: heartbeats count, however busy the executor is."""
+    """Callback group of a subscription that is polled instead of being served by the executor.
+
+    Polled messages are available even if the executor is busy.
+    """
 
     def can_execute(self, entity: object) -> bool:
         return False
@@ -40,7 +43,7 @@ class Polled(CallbackGroup):
 
 
 class WatchdogLink:
-    """Publishes set-points for a node until its cleanup. Methods may be called from any thread.
+    """Publisher of set-points to the command watchdog until cleanup. Thread-safe.
 
     Args:
         node: The action node, configured.

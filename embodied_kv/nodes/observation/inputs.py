@@ -18,7 +18,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
 
 from embodied_kv.control.limits import LimitError
-from embodied_kv.control.of_contract import limits_of, linear_joints
+from embodied_kv.control.limits_from_contract import limits_from_contract, linear_joints
 from embodied_kv.control.plausibility import Bounds, bounds_of
 from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
@@ -229,7 +229,7 @@ def _bounds(node: SuiteNode) -> dict[str, Bounds]:
     urdf = node.description
     linear = linear_joints(robot, urdf)
     try:
-        return bounds_of(limits_of(robot, urdf), linear)
+        return bounds_of(limits_from_contract(robot, urdf), linear)
     except LimitError:  # The node that moves the arm refuses it.
         pass
     bounds = {}

@@ -195,7 +195,7 @@ class RemoteAction(Action):
         now, before = self._world.now(), self._latest
         self._latest = now
         if now < before:
-            self._begin_anew()
+            self._restart_control()
             self._restart_requests()
         if self.host.session(self.robot).sight.is_watched:
             self._seen = self._frames.newest()

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
-from embodied_kv.control.execution_horizon import judged, parse
+from embodied_kv.control.execution_horizon import parse, with_execution_horizon
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
@@ -368,7 +368,7 @@ class Sessions:
             return
         if seen.horizon is not None and isinstance(result, ActionChunk):
             try:
-                result = judged(result, seen.horizon)
+                result = with_execution_horizon(result, seen.horizon)
             except ValueError:
                 return  # the dispatcher judges it as well, and reports this
         if not self._awaited(promise):

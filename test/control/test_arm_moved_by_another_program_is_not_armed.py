@@ -4,41 +4,41 @@ import numpy as np
 import pytest
 from stand import Stand
 
-from embodied_kv.control.guard import NotNow
+from embodied_kv.control.safety_state_machine import RefusedError
 
 FAR = np.linspace(0.1, 1.5, 15)
 
 
 @pytest.fixture
 def given_back():
-    """An arm that is given back while its controller still does what another program sent."""
+    """Return an arm that is given back while its controller executes another program."""
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR)
     stand.run(0.3)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.0)
     stand.move_by_another_program(1.5, seconds=1.0)
     stand.run(0.5)
-    stand.guard.give_back(stand.now)
+    stand.safety.give_back(stand.now)
     stand.run(0.02)
     return stand
 
 
-def test_a_chunk_is_refused_while_it_moves_with_the_joint_and_its_speed(given_back):
+def test_chunk_is_refused_with_joint_and_speed_while_the_arm_moves(given_back):
     stand = given_back
     sent = len(stand.sent())
     stand.offer(FAR, age=0.01)
     stand.run(0.002)
     assert len(stand.sent()) == sent
     assert 'joint joint_0 still moves, at ' in str(stand.failures[-1])
-    assert 'let it come to rest' in stand.guard.why_not(stand.now)
+    assert 'let it come to rest' in stand.safety.idle_reason(stand.now)
 
 
-def test_once_it_stands_it_is_moved_from_where_it_is(given_back):
+def test_motion_starts_at_the_measured_position_once_the_arm_stands(given_back):
     stand = given_back
-    stand.run(1.5)  # the controller comes to the end of what it had
-    assert not stand.guard.check(stand.now)
+    stand.run(1.5)  # the controller completes its trajectory
+    assert not stand.safety.missing(stand.now)
     rest = stand.arm.copy()
     stand.offer(rest[0] - FAR)
     began = len(stand.path)
@@ -52,27 +52,27 @@ def test_an_arm_that_swings_is_not_armed():
     stand = Stand(armed=False)
     stand.controller.positions = np.array([0.02, 0.0])
     stand.run(0.05)
-    with pytest.raises(NotNow, match='joint joint_0 still moves'):
-        stand.guard.arm(stand.now)
+    with pytest.raises(RefusedError, match='joint joint_0 still moves'):
+        stand.safety.arm(stand.now)
     stand.run(0.2)
-    stand.guard.arm(stand.now)
+    stand.safety.arm(stand.now)
 
 
-def test_an_arm_that_another_program_moves_after_our_motion_is_not_armed():
+def test_arm_moved_by_another_program_after_a_motion_is_not_armed():
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR[:5])
     stand.run(2.0)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(0.1)
     stand.move_by_another_program(2.0, seconds=2.0)
     stand.run(0.5)
-    with pytest.raises(NotNow, match='joint joint_0 still moves, at 0'):
-        stand.guard.arm(stand.now)
+    with pytest.raises(RefusedError, match='joint joint_0 still moves, at 0'):
+        stand.safety.arm(stand.now)
 
 
-def test_before_a_second_joint_state_nobody_knows_whether_it_stands():
+def test_standstill_is_unknown_before_a_second_joint_state():
     stand = Stand(armed=False)
     stand.run(0.002)
-    with pytest.raises(NotNow, match='not known yet whether joint joint_0 stands'):
-        stand.guard.arm(stand.now)
+    with pytest.raises(RefusedError, match='not known yet whether joint joint_0 stands'):
+        stand.safety.arm(stand.now)

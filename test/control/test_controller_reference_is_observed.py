@@ -54,7 +54,7 @@ class Observed(Stand):
             self.problems.append(self.reference.problem())
 
     def act(self, seconds, target):
-        """A policy that sees the arm and always wants the same place."""
+        """Run a policy that always commands the same position."""
         for _ in range(round(seconds / PERIOD)):
             self.offer(np.full((15, 2), target))
             self.run(PERIOD)
@@ -83,11 +83,11 @@ class Observed(Stand):
     delay=st.floats(0.0, 0.1),
     publishes=st.floats(0.0, 0.1),
 )
-def test_no_alarm_of_a_controller_that_takes_what_it_is_sent(
+def test_controller_that_executes_its_trajectories_raises_no_alarm(
     parts, is_scaling_published, is_tolerant, replacement, from_desired, delay, publishes
 ):
     share = [1.0]
-    tolerant = is_tolerant and is_scaling_published  # else the suite holds its reference back
+    tolerant = is_tolerant and is_scaling_published  # otherwise the suite delays its reference
     stand = Observed(
         publishes,
         delay=delay,
@@ -99,22 +99,22 @@ def test_no_alarm_of_a_controller_that_takes_what_it_is_sent(
         stand.controller.scale = share[0] = scale
         stand.follows = kind != 'blocked'
         if kind == 'stop':
-            stand.guard.stop('a test')
+            stand.safety.stop('a test')
         if kind in ('nothing', 'stop'):
             stand.run(seconds)
         else:
             stand.act(seconds, target)
-        if stand.guard.state != 'armed':
-            stand.guard.reset()
-            stand.guard.disarm()
+        if stand.safety.state != 'armed':
+            stand.safety.reset()
+            stand.safety.disarm()
             stand.controller.scale, stand.follows = 1.0, True
             stand.run(2.0)
-            stand.guard.arm(stand.now)
+            stand.safety.arm(stand.now)
     assert stand.rejected == []
     assert stand.alarms == []
 
 
-def test_a_late_controller_at_full_speed_is_no_alarm():
+def test_late_controller_at_full_speed_raises_no_alarm():
     stand = Observed(0.1, delay=0.1, max_tracking_error=np.inf)
     stand.act(4.0, 20.0)
     assert stand.speed[0] == pytest.approx(LIMITS.velocity[0], rel=0.05)
@@ -123,7 +123,7 @@ def test_a_late_controller_at_full_speed_is_no_alarm():
 
 @settings(deadline=None, max_examples=10)
 @given(st.floats(0.3, 2.0), st.sampled_from([-1.0, 1.0]), st.floats(0.0, 0.1))
-def test_a_rejected_trajectory_is_an_alarm_with_both_numbers(after, way, delay):
+def test_rejected_trajectory_raises_an_alarm_with_both_numbers(after, way, delay):
     stand = Observed(delay=delay, max_tracking_error=np.inf)
     stand.act(after, way * 1.0)
     stand.rejects, place, began = True, stand.controller.positions[0], len(stand.problems)
@@ -138,7 +138,7 @@ def test_a_rejected_trajectory_is_an_alarm_with_both_numbers(after, way, delay):
     assert abs(at - sent) > ALLOWED and abs(at - place) < 1.0
 
 
-def test_motion_of_another_program_is_an_alarm():
+def test_motion_by_another_program_raises_an_alarm():
     stand = Observed(max_tracking_error=np.inf)
     stand.act(0.5, 1.0)
     assert stand.alarms == []
@@ -147,10 +147,10 @@ def test_motion_of_another_program_is_an_alarm():
     assert 'did not take the trajectory: its reference of joint joint_0' in stand.alarms[0]
 
 
-def test_motion_of_another_program_is_no_alarm_once_the_arm_stands():
+def test_motion_by_another_program_raises_no_alarm_while_the_suite_is_idle():
     stand = Observed()
     stand.act(1.0, 0.5)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(1.0)
     stand.move_by_another_program(3.0, 2.0)
     stand.run(2.0)
@@ -179,14 +179,14 @@ def test_a_controller_that_never_published_is_not_silent():
         assert reference.problem() == ''
 
 
-def test_a_suspended_process_is_no_silence_of_the_controller():
+def test_suspension_of_the_process_does_not_count_as_silence():
     reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
     reference.poll(0.0, np.zeros(2))
     reference.poll(10.0, None)
     assert GAP < PATIENCE and reference.problem() == ''
 
 
-def test_joints_without_a_tolerance_and_joints_that_are_not_known_are_not_compared():
+def test_joints_without_tolerance_or_position_are_not_compared():
     reference = ControllerReference('/arm', LIMITS.joints, [np.inf, ALLOWED])
     for moment in np.arange(0.0, 5.0, POLL):
         reference.send(moment, np.ones(2))
@@ -194,7 +194,7 @@ def test_joints_without_a_tolerance_and_joints_that_are_not_known_are_not_compar
         assert reference.problem() == reference.explanation() == ''
 
 
-def test_a_clock_that_is_set_back_is_survived():
+def test_clock_set_back_restarts_the_comparison():
     reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
     for begin in (100.0, 0.0):
         for moment in begin + np.arange(0.0, 1.0, POLL):
@@ -206,18 +206,18 @@ def test_a_clock_that_is_set_back_is_survived():
 def test_the_reference_explains_why_an_arm_does_not_follow():
     stand = Observed()
     explained = []
-    stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
+    stand.loop._report_failure = lambda error: explained.append(stand.reference.explanation())
     stand.rejects = True
     stand.act(1.5, 3.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert 'controller /arm did not take the trajectory' in explained[0]
 
 
 def test_the_reference_of_a_slow_controller_explains_nothing():
     stand = Observed(controller=dict(replacement=False))
     explained = []
-    stand.loop._failed = lambda error: explained.append(stand.reference.explanation())
+    stand.loop._report_failure = lambda error: explained.append(stand.reference.explanation())
     stand.controller.scale = 0.1  # as by a speed slider that no driver publishes
     stand.act(3.0, 3.0)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert explained[0] == ''

@@ -1,4 +1,4 @@
-"""The reference is compared with the arm by its measured lag, which no fault can teach."""
+"""The arm is compared with its reference by its measured lag, which faults do not change."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TOLERANCE = 0.2  # derived: 0.1 s at the velocity limit
 
 
 def stand_of(lag):
-    # A controller that goes on from its own reference, so that only the arm is late.
+    # A controller that continues its own reference, so that only the arm is late.
     controller = dict(replacement=False, from_desired=True)
     stand = Stand(LIMITS, max_tracking_error=np.nan, lag=lag, controller=controller)
     stand.run(0.3)
@@ -21,7 +21,7 @@ def stand_of(lag):
 
 
 def sweep(stand, seconds, speed):
-    """A policy that moves all joints at a speed; the chunks go on from one another."""
+    """Run a policy that moves all joints at a speed in continuous chunks."""
     began, first = stand.now, stand.arm[0]
     for _ in range(round(seconds / PERIOD)):
         ahead = stand.now - began - 0.05 + np.arange(15) * DT
@@ -33,36 +33,36 @@ def sweep(stand, seconds, speed):
 def test_the_lag_of_an_arm_that_follows_is_measured(lag):
     stand = stand_of(lag)
     sweep(stand, 4.0, 0.5)
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     assert stand.executor.lag == pytest.approx(lag, abs=0.02)
 
 
-def test_an_arm_whose_lag_is_known_moves_as_fast_as_it_is_told_to():
+def test_arm_with_a_known_lag_reaches_the_commanded_speed():
     stand = stand_of(0.12)
     sweep(stand, 3.0, 0.5)
     stand.run(1.0)
     began = stand.arm[0]
     sweep(stand, 3.0, 0.6 * VELOCITY)
-    assert stand.guard.state == 'armed'
+    assert stand.safety.state == 'armed'
     assert stand.arm[0] - began > 0.9 * 0.6 * VELOCITY * (3.0 - 0.12)
 
 
 @settings(deadline=None, max_examples=10)
 @given(st.floats(0.0, 0.16), st.floats(0.2, 0.9), st.floats(0.3, 2.0))
-def test_a_blocked_arm_is_found_and_teaches_no_lag(lag, share, after):
+def test_blocked_arm_is_detected_and_does_not_change_the_lag(lag, share, after):
     stand = stand_of(lag)
     sweep(stand, after, share * VELOCITY)
     known = stand.executor.lag
     stand.follows = False
     stand.speed = np.zeros(2)
     sweep(stand, 3.0, share * VELOCITY)
-    assert stand.guard.state == 'disarmed'
+    assert stand.safety.state == 'disarmed'
     assert stand.executor.lag <= max(known, lag) + 0.02  # not more than while it followed
     farthest = TOLERANCE + VELOCITY * (lag + PERIOD)
     assert np.abs(np.array(stand.path) - stand.arm).max(axis=1)[-1] < farthest
 
 
-def test_a_slowed_arm_teaches_no_lag():
+def test_slowed_arm_does_not_change_the_lag():
     stand = stand_of(0.0)
     stand.controller.scale = 0.5
     sweep(stand, 4.0, 0.5 * VELOCITY)

@@ -1,4 +1,4 @@
-"""From the measured start on: within every limit, not unarmed, not blind, not after a stop."""
+"""Under random operations, set-points keep all limits, and no motion starts while forbidden."""
 
 import contextlib
 import itertools
@@ -11,7 +11,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from stand import TICK, Stand
 
-from embodied_kv.control.guard import NotNow
+from embodied_kv.control.safety_state_machine import RefusedError
 
 EVENTS = (
     *('chunk',) * 6,
@@ -23,26 +23,26 @@ HAPPENED = Counter()  # to arms that moved, over all examples
 
 
 class Watched(Stand):
-    """A stand whose arm does at once what its set-points say, 500 of them per second."""
+    """Stand whose arm follows 500 set-points per second at once."""
 
     def __init__(self, *arguments, **options):
         loop = dict(setpoint_rate=1 / TICK, has_trajectories=False)
         super().__init__(*arguments, loop=loop, **options)
         self.heard = []  # the moment, the arm before, the set-point
-        self.loop._outgoing._publish_setpoint = self.take
+        self.loop._commands._publish_setpoint = self.take
 
     def take(self, setpoint):
-        assert self.executor.has_reference or self.guard.is_taken_over
+        assert self.executor.has_reference or self.safety.is_taken_over
         self.heard.append((self.now, self.arm, setpoint))
         self.arm = setpoint.positions
 
     def _control(self):
-        """No trajectory controllers here."""
+        """Do nothing, because there are no trajectory controllers."""
 
     def go(self, random):
-        """All that was in the way is undone, and a chunk comes."""
+        """Remove every hindrance and offer a chunk."""
         self.speaks = True
-        self.guard.tell('reach')
+        self.safety.set_instruction('reach')
         self.run(0.5)
         self.happen('arm', random)
         self.run(0.1)
@@ -51,12 +51,12 @@ class Watched(Stand):
 
     @property
     def _is_quiet(self):
-        """At rest with the last set-points out, a handover's too: no hand is as quick."""
-        is_said = self.loop._outgoing.due == math.inf and not self.loop._hands_over
+        """Return whether the arm is at rest and all set-points, also of a handover, were sent."""
+        is_said = self.loop._commands.due == math.inf and not self.loop._hands_over
         return not self.executor.is_moving(self.now) and is_said
 
     def happen(self, kind, random):
-        guard = self.guard
+        safety = self.safety
         if kind in ('chunk', 'jump', 'late'):
             values = self.arm + np.cumsum(random.normal(0, 0.05, (8, 2)), axis=0)
             if kind == 'jump':
@@ -65,25 +65,25 @@ class Watched(Stand):
         elif kind == 'hold':
             self.loop.hold()
         elif kind == 'stop':
-            guard.stop('a person')
-        elif kind == 'arm' and guard.state != 'armed' and not guard.check(self.now):
-            guard.reset()
-            guard.give_back(self.now)
-            with contextlib.suppress(NotNow):  # the arm may still move
-                guard.arm(self.now)
+            safety.stop('a person')
+        elif kind == 'arm' and safety.state != 'armed' and not safety.missing(self.now):
+            safety.reset()
+            safety.give_back(self.now)
+            with contextlib.suppress(RefusedError):  # the arm may still move
+                safety.arm(self.now)
         elif kind in ('reset', 'disarm'):
-            getattr(guard, kind)()
+            getattr(safety, kind)()
         elif kind == 'taken':
-            guard.take_over()
+            safety.take_over()
         elif kind == 'given':
-            guard.give_back(self.now)
+            safety.give_back(self.now)
         elif kind == 'by hand' and self._is_quiet:
             self.arm = inside(self.limits, random.uniform(-0.3, 1.3, 2))
             self._seen.clear()
         elif kind in ('blind', 'seeing'):
             self.speaks = kind == 'seeing'
         elif kind in ('silent', 'told'):
-            guard.tell('' if kind == 'silent' else 'reach')
+            safety.set_instruction('' if kind == 'silent' else 'reach')
         elif kind == 'stall':
             self.now += random.uniform(0, 0.15)
         elif kind == 'sleep':
@@ -91,7 +91,7 @@ class Watched(Stand):
 
 
 def assert_within(stand):
-    """Of every set-point and the one before, as long as the arm was not taken elsewhere."""
+    """Assert limits between consecutive set-points, while nothing else moves the arm."""
     if len(stand.heard) < 2:
         return
     lim = stand.limits
@@ -100,7 +100,7 @@ def assert_within(stand):
     velocities = np.array([s.velocities for s in setpoints])
     beyond = np.maximum(positions - lim.upper, lim.lower - positions)
     was = np.maximum(arms - lim.upper, lim.lower - arms)
-    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, inwards alone
+    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, only inwards
     assert (np.abs(velocities) <= lim.velocity + 1e-9).all()
     # A joint state is a tick old; what is late is not made good by going faster.
     passed = np.clip(np.diff(moments), TICK, 2 * TICK)[:, None] + 1e-9
@@ -112,7 +112,7 @@ def assert_within(stand):
 
 @settings(deadline=None, max_examples=20, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(any_limits(kinds=('position',)), SHARES, st.integers(0, 2**32))
-def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
+def test_set_points_keep_limits_and_require_the_armed_state(limits, share, seed):
     random = np.random.default_rng(seed)
     stand = Watched(limits, start=inside(limits, share), max_tracking_error=10.0)
     stand.run(0.02)
@@ -122,11 +122,11 @@ def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
         HAPPENED[kind] += stand.executor.is_moving(stand.now)
         stand.happen(kind, random)
         stand.turn()
-        state, said = stand.guard.state, len(stand.heard)
+        state, said = stand.safety.state, len(stand.heard)
         moved = stand.executor.is_moving(stand.now)
         stand.run(random.uniform(0, 0.3))
         new = stand.heard[said:]
-        if state != 'armed':  # braking alone: never faster, and none begins
+        if state != 'armed':  # braking only: never faster, and no new motion
             speeds = [np.abs(setpoint.velocities) for *_, setpoint in new]
             assert all((b <= a + 1e-9).all() for a, b in itertools.pairwise(speeds))
             assert moved or not any(speed.any() for speed in speeds)
@@ -135,6 +135,6 @@ def test_no_set_point_is_beyond_a_limit_or_without_leave(limits, share, seed):
     assert_within(stand)
 
 
-def test_the_examples_interrupted_moving_arms():
-    test_no_set_point_is_beyond_a_limit_or_without_leave()  # whoever ran it before, or did not
+def test_generated_examples_interrupt_motions():
+    test_set_points_keep_limits_and_require_the_armed_state()  # independent of earlier tests
     assert sum(HAPPENED.values()) > 50 and sum(count > 0 for count in HAPPENED.values()) > 12

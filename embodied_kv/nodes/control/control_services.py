@@ -1,9 +1,8 @@
-"""The control services, which no other callback blocks: `control/arm`, `control/stop` and so on.
+"""Serve `control/arm`, `control/stop`, `control/reset` and `control/takeover`.
 
-The module knows the safety state machine and the control loop. It has a ROS node, an executor and
-a thread of its own, so that a stop waits for no other callback of the process. Each change of the
-state is published on `control/state`, and once a second a change of the reason for which nothing
-moves.
+The services have a separate ROS node, executor and thread, so that no other callback of the
+process delays a stop. Every change of the state is published on `control/state`. A change of the
+reason why nothing moves is published within a second.
 """
 
 from __future__ import annotations
@@ -17,7 +16,13 @@ from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.control.control_loop import ControlLoop
-from embodied_kv.control.guard import STATES, STOPPED, TAKEN_OVER, Guard, NotNow
+from embodied_kv.control.safety_state_machine import (
+    STATES,
+    STOPPED,
+    TAKEN_OVER,
+    RefusedError,
+    SafetyStateMachine,
+)
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.control.emergency_stop import EmergencyStops
@@ -25,39 +30,39 @@ from embodied_kv.nodes.control.instruction_server import InstructionServer
 from embodied_kv.robots.contract import Contract
 from embodied_kv.text import LINE, reason, shown, trace
 
-RETELL = 1.0  # s between two looks at whether what is missing has changed
-WAKE = 0.1  # s between two looks at whether it is over
-LAST = 3  # turns in which the client of a goal that ends is told
+CHECK_PERIOD = 1.0  # s between two checks whether the reason has changed
+WAKE = 0.1  # s between two checks whether the thread must end
+LAST = 3  # turns of the executor that send the result of the last goal
 INACTIVE = 'the action node is not active'
-CONFIRM = 0.25  # s in which the control loop obeys what a service decided
+CONFIRM = 0.25  # longest time (s) until the control loop confirms a decision
 
 
-class HumanShare:
-    """The share of the time since it was made in which an operator moved the arm."""
+class OperatorShare:
+    """Share of the time since its creation in which an operator moved the arm."""
 
     def __init__(self) -> None:
         self._began = self._seen = time.monotonic()
         self._human, self._taken = 0.0, False
 
     def at(self, taken: bool) -> float:
-        """Up to now. taken: whether the operator has the arm from now on."""
+        """Return the share until now. taken: whether the operator has the arm from now on."""
         now = time.monotonic()
         self._human += (now - self._seen) * self._taken
         self._seen, self._taken = now, taken
         return self._human / (now - self._began) if now > self._began else 0.0
 
 
-class ControlPanel:
-    """Serves until `close`. `goals` serves the action `execute_instruction`.
+class ControlServices:
+    """The control services until `close`; `goals` serves the action `execute_instruction`.
 
     Args:
         node: The action node; the services have its namespace and context.
-        guard: The safety state machine, which also serves while the node is not active.
+        safety: The safety state machine, which also serves while the node is not active.
         shadow: Whether nothing is commanded, in any state.
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
         stands: Returns for how long (s) the arm has stood still.
-        standing_limit: For how long (s) it may while the policy answers that its goal is not done.
+        standing_limit: As of `InstructionServer`.
 
     Raises:
         ValueError: An emergency-stop input of the contract cannot be read.
@@ -66,7 +71,7 @@ class ControlPanel:
     def __init__(
         self,
         node: Node,
-        guard: Guard,
+        safety: SafetyStateMachine,
         shadow: bool,
         contract: Contract,
         now: Callable[[], float],
@@ -75,13 +80,13 @@ class ControlPanel:
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
-        self._guard = guard
+        self._safety = safety
         self._loop: ControlLoop | None = None  # while the node is active
-        self._stops = guard.stops  # that were seen
+        self._stops = safety.stops  # stops that were handled
         self._lock = threading.Lock()
-        self._share = HumanShare()
+        self._share = OperatorShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
-        for kind, name, answer, inactive in (  # whether it serves while the node is not active
+        for kind, name, answer, inactive in (  # whether it serves while the node is inactive
             (SetBool, 'arm', self._arm, False),
             (Trigger, 'stop', self._stop, True),
             (Trigger, 'reset', self._reset, True),
@@ -89,71 +94,71 @@ class ControlPanel:
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer, inactive))
         self.goals = InstructionServer(
-            self.node, self._active_guard, contract.language, now, stands, standing_limit
+            self.node, self._active_safety, contract.language, now, stands, standing_limit
         )
         try:
-            self.estops = EmergencyStops(self.node, contract.estop, self._active_guard, now)
+            self.estops = EmergencyStops(self.node, contract.estop, self._active_safety, now)
         except ValueError:
             self.goals.close()
             self.node.destroy_node()
             raise
-        self._said = None, ''  # the newest state and reason that were published
-        self._telling = threading.Lock()
-        self.node.create_timer(RETELL, self._retell)
+        self._published = None, ''  # newest published state and reason
+        self._publishing = threading.Lock()
+        self.node.create_timer(CHECK_PERIOD, self._publish_changes)
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False
-        self._thread = threading.Thread(target=self._serve, name='control panel', daemon=True)
+        self._thread = threading.Thread(target=self._serve, name='control services', daemon=True)
         self._thread.start()
 
-    def watch(self, loop: ControlLoop | None) -> None:
-        """Serve this control loop from now on; None while the node is not active."""
+    def attach(self, loop: ControlLoop | None) -> None:
+        """Control this loop from now on; None if the node is not active."""
         with self._lock:
-            self._loop, self._share = loop, HumanShare()
-        self.goals.watch(loop)
-        self.tell()
+            self._loop, self._share = loop, OperatorShare()
+        self.goals.attach(loop)
+        self.publish_state()
 
-    def _active_guard(self) -> Guard | None:
-        return self._guard if self._loop is not None else None
+    def _active_safety(self) -> SafetyStateMachine | None:
+        return self._safety if self._loop is not None else None
 
-    def tell(self) -> None:
-        """Publish the state; a stop clears the instruction too. From any thread."""
-        stops = self._guard.stops
+    def publish_state(self) -> None:
+        """Publish the state; after a stop also clear the instruction. From any thread."""
+        stops = self._safety.stops
         if stops != self._stops:
             self._stops = stops
             self.goals.clear()
-        with self._telling:  # what is published last is what holds
+        with self._publishing:  # the message published last has the present state
             message = self.message()
-            self._said = message.state, message.reason
+            self._published = message.state, message.reason
             self._states.publish(message)
 
-    def acts(self) -> None:
-        """Publish the state if a reason was published: something is commanded now."""
-        if self._said[1]:
-            self.tell()
+    def note_motion(self) -> None:
+        """Publish the state if its last reason no longer holds, because a command was sent."""
+        if self._published[1]:
+            self.publish_state()
 
-    def _retell(self) -> None:
+    def _publish_changes(self) -> None:
         message = self.message()
-        if (message.state, message.reason) != self._said:
-            self.tell()
+        if (message.state, message.reason) != self._published:
+            self.publish_state()
 
     def message(self) -> ControlState:
-        """Return the state, with the reason for which nothing is commanded."""
-        guard = self._guard
+        """Return the state, with the reason why nothing is commanded."""
+        safety = self._safety
         with self._lock:
             active = self._loop is not None
-            share = self._share.at(active and guard.state == TAKEN_OVER)
+            share = self._share.at(active and safety.state == TAKEN_OVER)
         message = ControlState(shadow=self._shadow, human_share=share)
         message.header.stamp = self.node.get_clock().now().to_msg()
-        message.state = STATES.index(guard.state)  # numbered as in ControlState.msg
-        reason = guard.why_not(self._now()) if active else INACTIVE
-        if not active and guard.state == STOPPED:
-            reason = f'{INACTIVE}; {guard.hindrance}'
+        message.state = STATES.index(safety.state)  # numbered as in ControlState.msg
+        reason = safety.idle_reason(self._now()) if active else INACTIVE
+        if not active and safety.state == STOPPED:
+            reason = f'{INACTIVE}; {safety.blocked_by}'
         message.reason = shown(reason, LINE)
         return message
 
     def close(self) -> None:
-        """No more services."""
+        """End the services and the goal, and destroy the node."""
         self._over = True
         self._executor.wake()
         self._thread.join()
@@ -166,56 +171,58 @@ class ControlPanel:
 
     # ------------------------------------------------------------------ services
 
-    def _arm(self, guard: Guard, wanted: bool) -> str:
+    def _arm(self, safety: SafetyStateMachine, wanted: bool) -> str:
         if not wanted:
-            guard.disarm()
+            safety.disarm()
             return f'disarmed; {self._braking()}'
-        guard.arm(self._now())
+        safety.arm(self._now())
         if self._shadow:
-            return 'armed in shadow mode: chunks are shown, nothing is commanded'
-        if guard.is_meant_to_move:
+            return 'armed in shadow mode: chunks are published, nothing is commanded'
+        if safety.is_meant_to_move:
             return 'armed: the policy moves the arm'
-        return 'armed: the policy moves the arm once it is told what to do'
+        return 'armed: the policy moves the arm once an instruction is in force'
 
-    def _stop(self, guard: Guard, _: object) -> str:
-        guard.stop('a client of control/stop')
+    def _stop(self, safety: SafetyStateMachine, _: object) -> str:
+        safety.stop('a client of control/stop')
         if self._loop is None:
-            self.tell()
+            self.publish_state()
             return f'stopped; {INACTIVE} and commands nothing'
         return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
 
     def _braking(self) -> str:
-        """Return what the control loop did to obey. Raises NotNow if it did not answer."""
+        """Return how the control loop responded. Raises RefusedError if it did not."""
         loop = self._loop
         left = loop.confirm(CONFIRM) if loop is not None else None
         if left is None:
-            raise NotNow(
+            raise RefusedError(
                 f'the decision is latched, but the control loop did not confirm it within '
                 f'{CONFIRM:g} s: use the emergency stop'
             )
         return f'braking, at rest in {left:.2f} s' if left > 0 else 'at rest'
 
-    def _reset(self, guard: Guard, _: object) -> str:
-        guard.reset()
+    def _reset(self, safety: SafetyStateMachine, _: object) -> str:
+        safety.reset()
         if self._loop is None:
-            self.tell()
+            self.publish_state()
         return 'reset; to continue call control/arm'
 
-    def _take_over(self, guard: Guard, wanted: bool) -> str:
+    def _take_over(self, safety: SafetyStateMachine, wanted: bool) -> str:
         if wanted:
-            guard.take_over()
+            safety.take_over()
             return f'taken over; {self._braking()}; then nothing is commanded'
-        guard.give_back(self._now())
+        safety.give_back(self._now())
         return 'given back; the next motion starts at the measured position'
 
-    def _answering(self, answer: Callable[[Guard, bool], str], inactive: bool) -> Callable:
+    def _answering(
+        self, answer: Callable[[SafetyStateMachine, bool], str], inactive: bool
+    ) -> Callable:
         def answered(request: object, response: object) -> object:
             try:
                 if self._loop is None and not inactive:
-                    raise NotNow(f'{INACTIVE}: activate it first')
-                response.message = answer(self._guard, getattr(request, 'data', True))
+                    raise RefusedError(f'{INACTIVE}: activate it first')
+                response.message = answer(self._safety, getattr(request, 'data', True))
                 response.success = True
-            except NotNow as error:
+            except RefusedError as error:
                 response.success, response.message = False, shown(reason(error), LINE)
             return response
 
@@ -227,7 +234,5 @@ class ControlPanel:
         while not self._over:
             try:
                 self._executor.spin_once(timeout_sec=WAKE)
-            except Exception as error:  # the services that stop the arm must live on
-                self.node.get_logger().error(
-                    f'a service of the control panel failed\n{trace(error)}'
-                )
+            except Exception as error:  # the services that stop the arm must remain available
+                self.node.get_logger().error(f'control service failed\n{trace(error)}')

@@ -1,31 +1,31 @@
-"""Stillness is measured from the last motion, and an unknown position is no standing."""
+"""A standstill counts from the last motion and ends with an unknown position."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.control.stillness import NEAR, Stillness
+from embodied_kv.control.tracking import NEAR, StandstillTimer
 
 VELOCITY = np.array([2.0, 0.5])
 NEAREST = NEAR * VELOCITY
 
 
-def test_it_stands_from_its_last_motion_on():
-    still = Stillness(VELOCITY)
+def test_standstill_counts_from_the_last_motion():
+    still = StandstillTimer(VELOCITY)
     assert still.seconds(np.zeros(2), 10.0) == 0.0
     assert still.seconds(0.9 * NEAREST, 12.0) == 2.0
     assert still.seconds(np.array([0.0, 1.1]) * NEAREST, 13.0) == 0.0
     assert still.seconds(np.array([0.0, 1.1]) * NEAREST, 14.5) == 1.5
 
 
-def test_a_slow_motion_is_a_motion():
-    still = Stillness(VELOCITY)
+def test_slow_motion_ends_the_standstill():
+    still = StandstillTimer(VELOCITY)
     longest = max(still.seconds(np.array([0.01 * t, 0.0]), t) for t in np.arange(0, 60, 0.1))
     assert longest < 3.0
 
 
-def test_an_unknown_position_is_no_standing():
-    still = Stillness(VELOCITY)
+def test_unknown_position_ends_the_standstill():
+    still = StandstillTimer(VELOCITY)
     still.seconds(np.zeros(2), 0.0)
     assert still.seconds(None, 5.0) == 0.0
     assert still.seconds(np.full(2, np.nan), 6.0) == 0.0
@@ -34,8 +34,8 @@ def test_an_unknown_position_is_no_standing():
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.floats(-1, 1), st.floats(-1, 1)), max_size=30))
-def test_all_positions_of_a_standing_lie_near_each_other(steps):
-    still, now, seen = Stillness(VELOCITY), 0.0, []
+def test_positions_during_a_standstill_are_close(steps):
+    still, now, seen = StandstillTimer(VELOCITY), 0.0, []
     for dt, a, b in steps:
         now += dt
         position = np.array([a, b])

@@ -1,4 +1,4 @@
-"""Nothing moves unarmed; a stop ends every motion at once; an operator is not disturbed."""
+"""Nothing moves while disarmed, a stop ends every motion, a takeover sends nothing."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def stand():
 
 
 def moving(stand):
-    """Under way at about 1 rad/s."""
+    """Return a stand that moves at about 1 rad/s."""
     stand.offer(RAMP)
     stand.run(0.5)
     assert stand.executor.is_moving(stand.now) and stand.speed[0] > 0.5
@@ -33,10 +33,10 @@ def test_an_arm_that_is_not_armed_does_not_move():
     assert 'the arm is disarmed' in str(stand.failures[0])
 
 
-def test_what_was_seen_before_it_was_armed_is_not_executed():
+def test_observation_from_before_arming_is_not_executed():
     stand = Stand(armed=False)
     stand.run(0.1)
-    stand.guard.arm(stand.now)
+    stand.safety.arm(stand.now)
     stand.offer(RAMP, age=0.05)
     stand.run(0.02)
     assert stand.sent() == [] and 'before the arm was armed' in str(stand.failures[0])
@@ -47,10 +47,10 @@ def test_what_was_seen_before_it_was_armed_is_not_executed():
 
 
 @pytest.mark.parametrize('end', ['stop', 'disarm'])
-def test_a_stop_brakes_along_the_way_at_once_and_is_sent_a_few_times(stand, end):
+def test_stop_brakes_along_the_reference_and_is_sent_several_times(stand, end):
     moving(stand)
     place, speed, began = stand.arm.copy(), stand.speed.copy(), stand.now
-    stand.guard.stop('a person') if end == 'stop' else stand.guard.disarm()
+    stand.safety.stop('a person') if end == 'stop' else stand.safety.disarm()
     stand.turn()
     stand.run(1.0)
     sent = stand.sent(began)
@@ -58,23 +58,23 @@ def test_a_stop_brakes_along_the_way_at_once_and_is_sent_a_few_times(stand, end)
     assert stand.commands[-1][0] <= began + 0.1
     way = np.array(stand.path)[-600:]
     np.testing.assert_allclose(stand.arm, place + speed**2 / 20, atol=0.02)
-    assert (np.diff(way, axis=0) >= -1e-3).all()  # on along the way, not back
+    assert (np.diff(way, axis=0) >= -1e-3).all()  # forwards along the path
     assert stand.loop.leftover() is None
 
 
 def test_after_a_stop_nothing_moves_until_it_was_reset_and_armed(stand):
     moving(stand)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.5)
     rest, said, setpoints = stand.arm.copy(), len(stand.commands), len(stand.setpoints)
-    for undo in (lambda: None, stand.guard.reset):
+    for undo in (lambda: None, stand.safety.reset):
         undo()
         for _ in range(3):
             stand.offer(RAMP)
             stand.run(0.1)
     assert (len(stand.commands), len(stand.setpoints)) == (said, setpoints)
     assert (stand.arm == rest).all()
-    stand.guard.arm(stand.now)
+    stand.safety.arm(stand.now)
     stand.run(0.1)
     stand.offer(rest[0] + np.arange(8) / 50)
     stand.run(1.0)
@@ -85,14 +85,14 @@ def test_stopping_an_arm_that_stands_sends_nothing_to_controllers(stand):
     moving(stand)
     stand.run(4.0)
     began = stand.now
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.5)
     assert stand.sent(began) == [] and stand.sources(began) == [STOP]
 
 
 def test_takeover_brakes_then_sends_nothing_and_continues_where_the_arm_is_given_back(stand):
     moving(stand)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.0)
     assert not stand.executor.has_reference and np.abs(stand.speed).max() < 1e-6
     said, setpoints = len(stand.commands), len(stand.setpoints)
@@ -102,7 +102,7 @@ def test_takeover_brakes_then_sends_nothing_and_continues_where_the_arm_is_given
     stand.offer(RAMP)
     stand.run(0.2)
     assert stand.path[-1].tolist() == [2.0, -2.0]
-    stand.guard.give_back(stand.now)
+    stand.safety.give_back(stand.now)
     stand.run(0.1)
     assert stand.path[-1].tolist() == [2.0, -2.0]
     stand.offer(np.full(8, 0.0))
@@ -114,27 +114,27 @@ def test_takeover_brakes_then_sends_nothing_and_continues_where_the_arm_is_given
 
 def test_stop_during_a_takeover_brakes_and_outlasts_it(stand):
     moving(stand)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(0.05)
     place, speed = stand.arm.copy(), stand.speed.copy()
-    stand.guard.stop('a person')
-    stand.guard.give_back(stand.now)
+    stand.safety.stop('a person')
+    stand.safety.give_back(stand.now)
     stand.offer(RAMP)
     stand.run(0.5)
-    assert stand.guard.state == 'stopped'
+    assert stand.safety.state == 'stopped'
     assert (stand.arm <= place + speed**2 / 20 + 0.05).all()
     assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
 
 
 def test_stop_brakes_an_arm_that_another_program_moves(stand):
     stand.run(0.1)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(0.1)
     stand.move_by_another_program(3.0, seconds=3.0)
     stand.run(0.5)
     place, speed = stand.arm.copy(), stand.speed.copy()
     assert speed[0] > 0.5
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(1.0)
     assert (stand.arm <= place + speed**2 / 20 + 0.05).all()
     assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
@@ -142,11 +142,11 @@ def test_stop_brakes_an_arm_that_another_program_moves(stand):
 
 
 def test_disarming_leaves_the_motion_of_another_program_alone(stand):
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(0.1)
     stand.move_by_another_program(1.0, seconds=1.0)
     stand.run(0.3)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(1.0)
     np.testing.assert_allclose(stand.arm, 1.0, atol=1e-6)
 
@@ -155,8 +155,8 @@ def test_blocked_arm_is_disarmed_with_both_numbers_and_holds_the_measured_positi
     moving(stand)
     stand.follows = False
     stand.run(1.5)
-    assert stand.guard.state == 'disarmed'
-    why = stand.guard.why_not(stand.now)
+    assert stand.safety.state == 'disarmed'
+    why = stand.safety.idle_reason(stand.now)
     assert 'joint joint_0 does not follow: it is at' in why and 'was sent to' in why
     np.testing.assert_allclose(stand.sent()[-1].points, stand.arm[None])
     np.testing.assert_allclose(stand.path[-1], stand.arm, atol=1e-6)
@@ -166,27 +166,27 @@ def test_blocked_arm_is_disarmed_with_both_numbers_and_holds_the_measured_positi
     assert len(stand.sent()) == sent
 
 
-def test_an_empty_instruction_brakes_and_the_next_one_goes_on():
+def test_empty_instruction_brakes_and_the_next_one_continues():
     stand = Stand()
-    stand.guard.tell('reach')
+    stand.safety.set_instruction('reach')
     stand.run(0.02)
     moving(stand)
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.offer(RAMP)
     stand.run(0.5)
-    assert not stand.executor.is_moving(stand.now) and stand.guard.state == 'armed'
+    assert not stand.executor.is_moving(stand.now) and stand.safety.state == 'armed'
     assert any('no instruction' in str(why) for why in stand.failures)
     rest = stand.arm.copy()
-    stand.guard.tell('push')
+    stand.safety.set_instruction('push')
     stand.offer(rest[0] + np.arange(8) / 50)
     stand.run(0.5)
     assert stand.arm[0] > rest[0]
 
 
-def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
+def test_leftover_is_not_resumed_while_motion_is_forbidden(stand):
     moving(stand)
     left = stand.loop.leftover()
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.5)
     sent = len(stand.sent())
     stand.loop.resume(left, stamp=1)
@@ -195,17 +195,17 @@ def test_nothing_is_resumed_into_an_arm_that_may_not_move(stand):
     assert 'is not resumed: the arm is stopped' in str(stand.failures[-1])
 
 
-def test_an_arm_that_is_told_nothing_misses_nothing():
+def test_no_period_is_missed_without_an_instruction():
     stand = Stand(stop_after=5)
     stand.run(0.02)
     moving(stand)
-    stand.guard.tell('')
+    stand.safety.set_instruction('')
     stand.run(3.0)
     counters = stand.executor.counters
     missed, stopped = counters.missed, counters.stopped
     stand.run(3.0)
     assert (counters.missed, counters.stopped) == (missed, stopped) and not stopped
-    stand.guard.tell('go')
+    stand.safety.set_instruction('go')
     stand.run(0.35)
     assert STOP not in stand.sources()
     stand.run(0.4)

@@ -1,4 +1,4 @@
-"""The running chunk in the time of a new observation: what the arm follows, and nothing else."""
+"""The rows of the leftover equal the motion that the arm executes."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def ramp(start=0.0, step=0.1, **others):
 
 
 def running(*offers, lim=None, **others):
-    """An executor that took over each (chunk, began, now), from where its motion leads."""
+    """Return an executor that took over each (chunk, began, now)."""
     executor = make_executor(lim, **others)
     for offered, began, now in offers:
         taken = executor.take_over(offered, began, now, seen(now))
@@ -22,14 +22,14 @@ def running(*offers, lim=None, **others):
     return executor
 
 
-def test_rows_that_coincide_are_the_actions_themselves():
+def test_coinciding_rows_equal_the_actions():
     rows = running((ramp(), 0.0, 0.0)).rows(0.2, CHUNK, 0.25)
     np.testing.assert_array_equal(rows[:4], ramp().values[2:].astype(float))
     assert np.isnan(rows[4:]).all() and rows.shape == (CHUNK, JOINTS)
 
 
 @given(observed=st.floats(0.0, 0.5), now=st.floats(0.0, 0.49))
-def test_rows_between_two_actions_lie_on_the_line_between_them(observed, now):
+def test_rows_between_two_actions_are_interpolated_linearly(observed, now):
     rows = running((ramp(), 0.0, 0.0)).rows(observed, CHUNK, now)
     times = observed + np.arange(CHUNK) * DT
     known = times <= 0.5 + 1e-9
@@ -37,7 +37,7 @@ def test_rows_between_two_actions_lie_on_the_line_between_them(observed, now):
     assert np.isnan(rows[~known]).all()
 
 
-def test_nothing_beyond_the_execution_horizon_is_left_over():
+def test_leftover_ends_at_the_execution_horizon():
     executor = running((ramp(execution_horizon=4), 0.0, 0.0))
     rows = executor.rows(0.1, CHUNK, 0.15)
     np.testing.assert_allclose(rows[:3, 0], [0.1, 0.2, 0.3], atol=1e-6)
@@ -46,12 +46,12 @@ def test_nothing_beyond_the_execution_horizon_is_left_over():
     assert executor.rows(0.2, CHUNK, 0.31) is None  # all have passed
 
 
-def test_what_is_left_over_is_what_the_limits_let_through():
+def test_leftover_is_clamped_to_the_limits():
     rows = running((ramp(), 0.0, 0.0), lim=limits(lower=-1, upper=0.25)).rows(0.1, CHUNK, 0.1)
     np.testing.assert_allclose(rows[:5, 0], [0.1, 0.2, 0.25, 0.25, 0.25], atol=1e-6)
 
 
-def test_before_a_take_over_it_is_what_ran_until_then():
+def test_rows_before_a_take_over_are_those_of_the_previous_chunk():
     executor = running((ramp(), 0.0, 0.0), (ramp(1.0), 0.2, 0.4))
     rows = executor.rows(0.3, CHUNK, 0.45)
     # At 0.3 the first chunk ran; 0.4 is due of the second one, which had begun at 0.2.
@@ -59,12 +59,12 @@ def test_before_a_take_over_it_is_what_ran_until_then():
     assert np.isnan(rows[5]).all()
 
 
-def test_no_more_of_the_past_is_kept_than_an_observation_may_ask_for():
+def test_plan_keeps_the_past_only_since_the_observation():
     executor = running(*((ramp(), i * DT, i * DT + 0.35) for i in range(100)))
     assert len(executor.plan.past) <= 2 * CHUNK
 
 
-def test_an_arm_that_stood_was_there_until_the_take_over():
+def test_rows_of_an_arm_at_rest_are_constant_until_the_take_over():
     executor = make_executor()
     executor.take_over(ramp(1.0), 0.0, 0.35, seen(0.35, 0.8, 0.8))
     rows = executor.rows(0.2, CHUNK, 0.36)
@@ -72,7 +72,7 @@ def test_an_arm_that_stood_was_there_until_the_take_over():
     np.testing.assert_allclose(rows[2:4, 0], [1.4, 1.5], atol=1e-6)
 
 
-def test_a_velocity_is_kept_until_the_next():
+def test_velocity_lasts_until_the_next_action():
     kinds = ['velocity', 'position']
     executor = running((ramp(), 0.0, 0.0), lim=limits(kinds=kinds))
     rows = executor.rows(0.15, CHUNK, 0.2)
@@ -80,28 +80,28 @@ def test_a_velocity_is_kept_until_the_next():
 
 
 @pytest.mark.parametrize('source', ['hold', 'stop'])
-def test_an_arm_that_is_braked_has_no_leftover(source):
+def test_braking_arm_has_no_leftover(source):
     executor = running((ramp(), 0.0, 0.0))
     executor.brake(0.2, source)
     assert executor.rows(0.2, CHUNK, 0.21) is None
 
 
-def test_an_arm_that_somebody_else_moves_has_no_leftover():
+def test_taken_over_arm_has_no_leftover():
     executor = running((ramp(), 0.0, 0.0))
     executor.drop()
     assert executor.rows(0.2, CHUNK, 0.21) is None
 
 
-def test_a_chunk_that_ran_out_leaves_nothing():
+def test_ended_chunk_has_no_leftover():
     executor = running((ramp(), 0.0, 0.0))
     assert executor.rows(0.3, CHUNK, 0.51) is None
 
 
-def test_an_arm_that_nobody_moved_has_no_leftover():
+def test_arm_without_a_motion_has_no_leftover():
     assert make_executor().rows(0.0, CHUNK, 0.0) is None
 
 
-def test_set_points_that_were_late_delay_what_is_to_come():
+def test_late_set_points_delay_the_remaining_actions():
     executor = running((ramp(), 0.0, 0.0))
     executor.catch_up(0.2, 0.21, 0.26)
     rows = executor.rows(0.35, CHUNK, 0.3)

@@ -25,7 +25,7 @@ class SetpointStand(Stand):
         wide = dict(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
         super().__init__(limits(**wide, kinds=kind), **options)
         self.kind, self.kept, self.received = kind, None, []
-        self.loop._outgoing._publish_setpoint = self.receive
+        self.loop._commands._publish_setpoint = self.receive
 
     def receive(self, setpoint):
         self.received.append((self.now, self.arm.copy(), setpoint))
@@ -38,7 +38,7 @@ class SetpointStand(Stand):
         if self.kept is not None:
             self.arm = self.arm + self.kept * TICK if self.kind == 'velocity' else self.kept.copy()
         self.path.append(self.arm.copy())
-        # Between two set-points, 10 ms, the arm stands: of some spans of two of them the fastest.
+        # The arm stands between two set-points (10 ms), so the speed is over spans of two of them.
         path = np.array(self.path[-16:])
         spans = np.abs(path[10:] - path[:-10]) / (10 * TICK)
         self.speed = spans.max(axis=0, initial=0.0)
@@ -53,22 +53,22 @@ def make(kind, **options):
 
 
 def bring_into(stand, state, seconds):
-    """Have the arm move, and bring it into a state in which it may still move."""
+    """Start a motion and bring the arm into a state in which it may still move."""
     stand.run(0.3)
     for _ in range(5):
         stand.offer(stand.arm + RAMP[:, None])
         stand.run(PERIOD)
     if state == 'taken over':
-        stand.guard.take_over()
+        stand.safety.take_over()
     elif state == 'disarmed':
-        stand.guard.disarm()
+        stand.safety.disarm()
     elif state == 'falling back':
         stand.run(0.45)
     elif state == 'starved':
         stand.speaks = False
         stand.run(0.3)
     elif state == 'moved by another':
-        stand.guard.take_over()
+        stand.safety.take_over()
         stand.run(1.0)
         stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
         stand.run(0.5)
@@ -78,11 +78,11 @@ def bring_into(stand, state, seconds):
 def end(stand, how):
     """End control in one of the ENDS."""
     if how == 'stop':
-        stand.guard.stop('a person')
+        stand.safety.stop('a person')
     elif how == 'disarm':
-        stand.guard.disarm()
+        stand.safety.disarm()
     elif how == 'take over':
-        stand.guard.take_over()
+        stand.safety.take_over()
     else:
         stand.loop.stop()  # the thread does not run here
     stand.turn()
@@ -119,10 +119,10 @@ def test_velocity_controllers_receive_zero_at_every_end_of_control(how):
     assert not stand.kept.any() and not stand.received[-1][2].velocities.any()
 
 
-def test_a_stop_sends_zero_velocity_though_the_suite_never_moved_the_arm():
+def test_stop_sends_zero_velocity_before_any_motion():
     stand = make('velocity')
     stand.run(0.1)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.1)
     assert stand.received and not any(s.velocities.any() for *_, s in stand.received)
 
@@ -140,10 +140,10 @@ def test_position_controllers_never_receive_zeros_or_a_step(state, how, seconds)
             assert setpoint.positions.min() > 0.9
 
 
-def test_a_takeover_sends_position_controllers_the_measured_position_once_at_last():
+def test_takeover_ends_with_the_measured_position_once():
     stand = make('position')
     bring_into(stand, 'acting', 0.0)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.5)
     assert not stand.executor.has_reference
     count, last = len(stand.received), stand.received[-1][2]
@@ -152,13 +152,13 @@ def test_a_takeover_sends_position_controllers_the_measured_position_once_at_las
     assert len(stand.received) == count
 
 
-def test_a_takeover_sends_position_controllers_no_position_measured_long_ago():
+def test_takeover_sends_no_outdated_measured_position():
     stand = make('position')
     bring_into(stand, 'disarmed', 1.0)
     assert stand.executor.has_reference and not stand.executor.is_moving(stand.now)
     stand.speaks, count = False, len(stand.received)
     stand.run(0.4)
-    stand.guard.take_over()
+    stand.safety.take_over()
     stand.run(1.0)
     assert not stand.executor.has_reference
     assert len(stand.received) == count
@@ -177,13 +177,13 @@ def test_a_clock_that_is_set_back_brakes_the_arm():
 def test_stopping_twice_brakes_twice():
     stand = make('trajectory')
     bring_into(stand, 'moved by another', 0.0)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.5)
     stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
     stand.run(0.5)
     place, speed = stand.arm.copy(), stand.speed.copy()
     assert (speed > 0.5).all()
-    stand.guard.stop('again')
+    stand.safety.stop('again')
     stand.run(1.0)
     assert (stand.arm - place <= speed**2 / (2 * ACCELERATION) + 0.1).all()
     assert np.abs(np.diff(np.array(stand.path)[-50:], axis=0)).max() < 1e-9
@@ -191,7 +191,7 @@ def test_stopping_twice_brakes_twice():
 
 @pytest.mark.parametrize('how', [*ENDS[:3], 'nothing'])
 @pytest.mark.parametrize('seconds', [1.0, 1.9, 6.0])
-def test_after_a_suspension_nothing_moves_an_arm_that_came_to_rest_meanwhile(how, seconds):
+def test_arm_that_came_to_rest_during_a_suspension_stays_at_rest(how, seconds):
     stand = make('trajectory')
     stand.run(0.3)
     stand.offer(stand.arm + 0.1 * np.arange(1, 21)[:, None])  # 2 s, of which 1 s is sent
@@ -209,35 +209,35 @@ def test_after_a_suspension_nothing_moves_an_arm_that_came_to_rest_meanwhile(how
 
 @pytest.mark.parametrize('delay', [0.0, 0.02, 0.05, 0.08])
 @pytest.mark.parametrize('speed', [0.2, 0.5, 1.0])
-def test_stop_brakes_the_motion_of_another_program_by_old_joint_states_too(delay, speed):
+def test_stop_brakes_another_program_with_delayed_joint_states(delay, speed):
     stand = make('trajectory', state_delay=delay)
     stand.run(0.3)
     stand.move_by_another_program(stand.arm[0] + 3 * speed, seconds=3.0)
     stand.run(1.0)
     place = stand.arm.copy()
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(1.5)
     assert (np.abs(stand.arm - place) <= speed**2 / (2 * ACCELERATION) + 0.02).all()
 
 
-def test_a_stop_sends_no_old_position_to_a_controller_that_another_program_uses():
+def test_stop_sends_no_outdated_position_to_a_controller_in_use():
     lim = limits(3, lower=-50, upper=50, velocity=2.0, acceleration=10.0)
     lim = type(lim)(lim.joints, lim.lower, lim.upper, lim.velocity, lim.acceleration, MIXED)
     stand = Stand(lim, start=(0.0, 0.0, 0.0), loop=dict(has_trajectories=False))
     stand.run(0.3)
     stand.offer(np.tile([0.2, 0.3, 0.3], (8, 1)))
     stand.run(0.3)
-    stand.guard.disarm()
+    stand.safety.disarm()
     stand.run(1.0)
     stand.setpoints.clear()
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(0.2)
     assert stand.setpoints and all(s.positions is None for s in stand.setpoints)
     assert not any(s.velocities.any() for s in stand.setpoints)
 
 
 @pytest.mark.parametrize('how', ['take over', 'end'])
-def test_braking_ends_though_the_controllers_are_paused(how):
+def test_braking_ends_while_the_controllers_are_paused(how):
     speed = [1.0]
     lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
     stand = Stand(lim, loop=dict(speed=lambda: speed[0]))
@@ -245,11 +245,11 @@ def test_braking_ends_though_the_controllers_are_paused(how):
     stand.controller.scale = speed[0] = 0.0
     end(stand, how)
     stand.run(2.0)
-    assert not stand.executor.is_moving(stand.now) and stand.loop._outgoing.due == np.inf
+    assert not stand.executor.is_moving(stand.now) and stand.loop._commands.due == np.inf
 
 
 @pytest.mark.parametrize('seconds', [0.1, 0.15, 0.3])
-def test_a_suspended_loop_throws_no_arm_back_that_has_set_point_controllers_too(seconds):
+def test_suspension_brakes_an_arm_with_both_controller_types(seconds):
     lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
     stand = Stand(lim, stop_after=100)  # trajectories and set-points
     stand.run(0.3)

@@ -1,4 +1,4 @@
-"""The tip of an arm ends within the box: its motion brakes before, or does not begin."""
+"""A motion brakes before the tip leaves the box, or does not begin."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def outside(tips):
     return np.maximum(np.maximum(tips - BOX[1], BOX[0] - tips), 0).max(1)
 
 
-def test_the_tip_is_where_the_urdf_says(workspace):
+def test_tip_position_equals_the_urdf(workspace):
     at = np.array([[0.0, 0.0], [np.pi / 2, 0.0], [0.0, np.pi / 2]])
     tips = [[1.1, 0, 0], [0, 1.1, 0], [0.5, 0.6, 0]]
     np.testing.assert_allclose(workspace.tips(at), tips, atol=1e-9)
@@ -52,26 +52,26 @@ def test_the_tip_is_where_the_urdf_says(workspace):
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 2**16))
-def test_no_motion_from_inside_leaves_the_box(workspace, seed):
+def test_motions_from_inside_stay_in_the_box(workspace, seed):
     random = np.random.default_rng(seed)
     position, velocity = np.array([0.0, 2.0]), np.zeros(2)
     for _ in range(4):
         actions = LIMITS.clip(position + np.cumsum(random.normal(0, 0.2, (8, 2)), axis=0))
         motion = workspace.confine(follow(position, velocity, actions, 0.0, 0.1, LIMITS))
         if motion is None:
-            return  # the one that runs goes on
+            return  # the running motion continues
         assert_feasible(motion, LIMITS)
         times = np.linspace(0, motion.duration, 300)
         assert outside(workspace.tips(motion.sample(times)[0])).max() < 1e-4
         position, velocity = motion.at(random.uniform(0, 1) * motion.duration)
 
 
-def test_a_motion_that_stays_inside_is_left_as_it_is(workspace):
+def test_motion_inside_the_box_is_unchanged(workspace):
     motion = follow(np.array([0.0, 2.0]), np.zeros(2), np.full((5, 2), [0.1, 2.1]), 0, 0.1, LIMITS)
     assert workspace.confine(motion) is motion
 
 
-def test_a_tip_outside_may_come_back_and_not_go_further(workspace):
+def test_tip_outside_may_only_come_nearer(workspace):
     start = np.array([0.0, 0.0])  # the tip at 1.1 m, 0.2 m outside
     back = follow(start, np.zeros(2), np.full((20, 2), [0.0, 2.0]), 0.0, 0.1, LIMITS)
     assert workspace.confine(back) is back
@@ -80,14 +80,14 @@ def test_a_tip_outside_may_come_back_and_not_go_further(workspace):
     assert workspace.confine(further).duration < 0.05
 
 
-def test_an_arm_too_fast_to_brake_within_the_box_is_not_sent_on(workspace):
+def test_arm_too_fast_to_brake_within_the_box_is_refused(workspace):
     fast = np.array([0.0, -2.0])
     edge = follow(np.array([0.0, 0.9]), fast, np.full((5, 2), 0.0), 0.0, 0.1, LIMITS)
     assert outside(workspace.tips(edge.positions[:1])) == 0
     assert workspace.confine(edge) is None
 
 
-def test_the_executor_takes_over_a_motion_as_far_as_it_may_go(workspace):
+def test_executor_cuts_the_motion_at_the_box(workspace):
     executor = make_executor(LIMITS, confine=workspace.confine)
     far = chunk(np.full((8, 2), 0.0))
     took = executor.take_over(far, 0.0, 0.0, seen(0.0, 0.0, 2.0))
@@ -98,7 +98,7 @@ def test_the_executor_takes_over_a_motion_as_far_as_it_may_go(workspace):
     assert out.blended and not executor.is_moving(9.1)
 
 
-def test_the_motion_that_runs_goes_on_where_the_next_may_not_begin():
+def test_running_motion_continues_if_the_next_leaves_the_box():
     executor = make_executor(confine=lambda motion: None if motion.positions.max() > 1 else motion)
     executor.take_over(chunk(np.full((8, 2), 0.5)), 0.0, 0.0, seen(0.0))
     refused = executor.take_over(chunk(np.full((8, 2), 2.0)), 0.1, 0.1, seen(0.1))
@@ -111,12 +111,12 @@ def test_the_motion_that_runs_goes_on_where_the_next_may_not_begin():
     [
         (dict(tip='tool'), 'has no link tool'),
         (dict(fixed={'knee': 0.0}), 'has no joint knee'),
-        (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'is no box'),
+        (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'must be a box'),
         (dict(robot_description='<robot'), 'is no XML'),
         (dict(robot_description='<robot name="x"><link/></robot>'), 'has no link tip'),
     ],
 )
-def test_what_cannot_be_is_refused(changed, said):
+def test_invalid_workspace_is_refused(changed, said):
     fields = dict(
         robot_description=URDF, tip='tip', lower=BOX[0], upper=BOX[1], limits=LIMITS, fixed=None
     )
@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused(changed, said):
         Workspace(**fields | changed)
 
 
-def test_a_motion_whose_tip_is_nowhere_is_refused(workspace, monkeypatch):
+def test_motion_with_an_unknown_tip_position_is_refused(workspace, monkeypatch):
     motion = follow(np.array([0.0, 2.0]), np.zeros(2), np.full((5, 2), [0.1, 2.1]), 0, 0.1, LIMITS)
     monkeypatch.setattr(workspace, 'tips', lambda positions: np.full((len(positions), 3), np.nan))
     assert workspace.confine(motion) is None

@@ -27,11 +27,11 @@ DISARMED, ARMED, STOPPED, TAKEN_OVER = STATES = ('disarmed', 'armed', 'stopped',
 Need = Callable[[float], str]  # a moment -> what is missing then, as a sentence; '' for nothing
 
 
-class NotNow(ValueError):
+class RefusedError(ValueError):
     """A request that is refused at present. The message states the reason and the remedy."""
 
 
-class Guard:
+class SafetyStateMachine:
     """The state of one arm, for the lifetime of the process.
 
     Moments are seconds on the clock of the control loop. `since` is the moment at which the arm
@@ -121,7 +121,7 @@ class Guard:
         for watcher in self._watchers:
             watcher()
 
-    def tell(self, instruction: str) -> None:
+    def set_instruction(self, instruction: str) -> None:
         """Put an instruction in force; '' lets the arm stand."""
         with self._lock:
             self._instruction = instruction
@@ -136,19 +136,19 @@ class Guard:
         """Whether the arm is armed and has an instruction: if it stands, something is missing."""
         return self.state == ARMED and self._is_told
 
-    def check(self, now: float) -> str:
+    def missing(self, now: float) -> str:
         """Return what is missing to move, in any state; '' for nothing."""
-        return _sentence(*self._missing(now), '' if self._is_told else 'no instruction')
+        return _sentence(*self._unmet_needs(now), '' if self._is_told else 'no instruction')
 
-    def why_not(self, now: float) -> str:
+    def idle_reason(self, now: float) -> str:
         """Return why nothing is commanded and what to do; '' while something is commanded."""
         with self._lock:
             explanations = self._explanations
-        why = _sentence(self.hindrance, self.check(now))
+        why = _sentence(self.blocked_by, self.missing(now))
         return why or _sentence(*(explanation(now) for explanation in explanations))
 
     @property
-    def hindrance(self) -> str:
+    def blocked_by(self) -> str:
         """What in the state forbids to move, and what to do; '' for nothing."""
         with self._lock:
             fault = f' ({self._fault})' if self._fault else ''
@@ -159,8 +159,8 @@ class Guard:
             }
         return _sentence(*(why for why, holds in held.items() if holds))
 
-    def _missing(self, now: float) -> list[str]:
-        """What the arm lacks, without the instruction, which may still come."""
+    def _unmet_needs(self, now: float) -> list[str]:
+        """Return what the arm lacks, except an instruction, which may arrive later."""
         with self._lock:
             needs = self._needs
         return [need(now) for need in needs]
@@ -169,20 +169,20 @@ class Guard:
         """Arm the arm: from now on chunks are executed.
 
         Raises:
-            NotNow: The arm is stopped, taken over, moves, or something is missing.
+            RefusedError: The arm is stopped, taken over, moves, or something is missing.
         """
         with self._lock:
             needs = self._needs_to_arm
-        missing = _sentence(*self._missing(now), *(need(now) for need in needs))
+        missing = _sentence(*self._unmet_needs(now), *(need(now) for need in needs))
         with self._lock:
             if self._stopped:
-                raise NotNow(f'stopped ({self.reason}): reset it first')
+                raise RefusedError(f'stopped ({self.reason}): reset it first')
             if self._operator:
-                raise NotNow('the operator has taken over: let the arm be given back first')
+                raise RefusedError('the operator has taken over: let the arm be given back first')
             if self._armed:
                 return
             if missing:
-                raise NotNow(f'not armed: {missing}')
+                raise RefusedError(f'not armed: {missing}')
             self._armed, self.since = True, now
             self._was_disarmed, self._fault = False, ''
         self._changed()
@@ -191,8 +191,8 @@ class Guard:
         """Brake the arm; nothing moves it until it is armed.
 
         Args:
-            fault: The fault for which the suite disarms; '' where an operator asks for it. The
-                first fault stays.
+            fault: The fault for which the suite disarms; '' if an operator disarms. The first
+                fault stays.
         """
         with self._lock:
             self._fault = self._fault or (fault if self._armed else '')

@@ -17,7 +17,7 @@ from embodied_kv.robots.sources import is_joint
 from embodied_kv.robots.units import LINEAR
 
 
-def limits_of(robot: Embodiment, robot_description: str) -> Limits:
+def limits_from_contract(robot: Embodiment, robot_description: str) -> Limits:
     """Return the limits of every output, in the order of an action.
 
     A continuous joint has no position limits, unless the URDF declares it continuous and the
@@ -73,7 +73,7 @@ def limits_of(robot: Embodiment, robot_description: str) -> Limits:
     )
 
 
-def confine_of(robot: Embodiment, robot_description: str, limits: Limits) -> Confine:
+def confine_from_contract(robot: Embodiment, robot_description: str, limits: Limits) -> Confine:
     """Return a function that ends motions before they leave the contract's workspace, if any.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Commands while the arm moves; who stands is silent, so that others may use its controllers."""
+"""The control loop sends commands only while the arm moves."""
 
 import numpy as np
 import pytest
@@ -16,14 +16,14 @@ def stand():
     return stand
 
 
-def test_before_the_first_chunk_nothing_is_said_to_controllers(stand):
+def test_controllers_receive_nothing_before_the_first_chunk(stand):
     stand.loop.expect(stand.now + PERIOD)
     stand.run(1.0)
     assert stand.sent() == [] and stand.setpoints == []
     assert stand.sources() == [HOLD, STOP]  # once each
 
 
-def test_a_fresh_chunk_goes_out_at_once_as_a_motion_that_ends_at_rest(stand):
+def test_fresh_chunk_is_sent_at_once_and_ends_at_rest(stand):
     stand.offer(RAMP, stamp=123)
     stand.turn()
     (_, command) = stand.commands[-1]
@@ -38,7 +38,7 @@ def test_a_fresh_chunk_goes_out_at_once_as_a_motion_that_ends_at_rest(stand):
     assert command.times[0] >= 0.04 and not command.velocities[-1].any()
 
 
-def test_without_fresh_chunks_come_previous_hold_stop_and_the_motion_is_sent_once(stand):
+def test_sources_without_fresh_chunks_are_previous_hold_stop(stand):
     stand.offer(RAMP[:4])
     stand.run(2.0)
     said = stand.sources()
@@ -51,7 +51,7 @@ def test_without_fresh_chunks_come_previous_hold_stop_and_the_motion_is_sent_onc
     assert ages == sorted(ages)
 
 
-def test_once_the_arm_stands_there_is_silence(stand):
+def test_nothing_is_sent_once_the_arm_stands(stand):
     stand.offer(RAMP[:4])
     stand.run(2.0)
     said, setpoints = len(stand.commands), len(stand.setpoints)
@@ -64,13 +64,13 @@ def test_set_points_come_at_the_controllers_rate_between_actions_and_end_at_rest
     stand.run(2.0)
     values = np.array([setpoint.values for setpoint in stand.setpoints])
     moved = stand.executor.due(stand.now)
-    assert 70 <= len(values) <= 90  # 100 per second, for 0.65 s and the way to rest
+    assert 70 <= len(values) <= 90  # 100 per second, for 0.65 s and the braking
     assert np.abs(np.diff(values, axis=0)).max() <= 2.0 * 0.012
     assert (values[-3:] == moved.values).all()
     assert not stand.setpoints[-1].velocities.any()
 
 
-def test_a_previous_chunk_that_runs_to_the_stop_is_braked_and_said_a_few_times():
+def test_stop_during_a_previous_chunk_is_sent_several_times():
     stand = Stand(stop_after=3)
     stand.run(0.02)
     stand.offer(RAMP)
@@ -82,7 +82,7 @@ def test_a_previous_chunk_that_runs_to_the_stop_is_braked_and_said_a_few_times()
     assert stand.rejected == [] and stand.arm[0] < 0.8
 
 
-def test_a_hold_brakes_and_is_left_by_the_next_fresh_chunk(stand):
+def test_hold_brakes_until_the_next_fresh_chunk(stand):
     stand.offer(RAMP)
     stand.run(0.3)
     stand.loop.hold()
@@ -110,14 +110,14 @@ def test_holding_an_arm_that_stands_sends_nothing(stand):
         (0.15, dict(execution_horizon=1), 'all 1 actions of its execution horizon have passed'),
     ],
 )
-def test_what_is_too_old_is_refused_with_the_reason(stand, age, others, why):
+def test_old_observation_is_refused_with_the_reason(stand, age, others, why):
     stand.offer(RAMP, age=age, **others)
     stand.run(0.1)
     assert why in str(stand.failures[0])
     assert stand.sent() == [] and stand.executor.counters.refused == 1
 
 
-def test_the_age_of_an_answer_counts_from_its_observation_whenever_its_actions_begin(stand):
+def test_age_of_a_chunk_counts_from_its_observation(stand):
     stand.offer(RAMP, age=0.05)
     chunk, *_ = stand.loop._offered
     stand.loop.offer(chunk, observed=stand.now - 6.0)
@@ -131,7 +131,7 @@ def test_a_chunk_that_is_not_finite_is_refused_and_the_motion_goes_on(stand, val
     stand.run(0.1)
     stand.offer(RAMP * value)
     stand.run(0.1)
-    assert 'is not finite' in str(stand.failures[0])
+    assert 'must be finite' in str(stand.failures[0])
     assert stand.executor.is_moving(stand.now) and stand.sources()[-1] == PREVIOUS
 
 
@@ -144,8 +144,8 @@ def test_without_a_joint_state_nothing_moves():
     assert [len(c.values) for _, c in stand.commands] == [0] * len(stand.commands)
 
 
-def test_when_joint_states_cease_the_arm_brakes_and_goes_on_when_they_come_back(stand):
-    stand.executor._follower._max_state_age = 0.1
+def test_arm_brakes_without_joint_states_and_continues_with_them(stand):
+    stand.executor._tracking._max_state_age = 0.1
     stand.offer(np.arange(20) / 10)
     stand.run(0.3)
     stand.speaks = False
@@ -162,14 +162,14 @@ def test_when_joint_states_cease_the_arm_brakes_and_goes_on_when_they_come_back(
     np.testing.assert_allclose(stand.arm, 0.1, atol=1e-3)
 
 
-def test_a_publisher_that_fails_does_not_end_the_loop(stand):
-    publish = stand.loop._outgoing._publish
+def test_failing_publisher_does_not_end_the_loop(stand):
+    publish = stand.loop._commands._publish
 
     def failing(command):
-        stand.loop._outgoing._publish = publish
+        stand.loop._commands._publish = publish
         raise RuntimeError('no network')
 
-    stand.loop._outgoing._publish = failing
+    stand.loop._commands._publish = failing
     stand.offer(RAMP)
     stand.run(0.1)
     assert 'no network' in str(stand.failures[0])

@@ -1,8 +1,7 @@
-"""What is sent to the robot, and when: commands, braking sent several times, set-points.
+"""Publish commands and set-points of the executor's motion at the right moments.
 
-The module knows the executor's motion. It does not decide what the arm does. Nothing that was
-sent lasts longer than the executor's `max_open_loop`: the rest of a longer motion is sent as time
-passes.
+The command publisher does not decide what the arm does. Nothing that was sent lasts longer than
+the executor's `max_open_loop`: the rest of a longer motion is sent as time passes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from embodied_kv.control.command import (
     PREVIOUS,
     STOP,
     Command,
-    Leftover,
+    LeftoverActions,
     Measured,
     Setpoint,
     TakeOver,
@@ -28,20 +27,21 @@ from embodied_kv.control.command import (
 from embodied_kv.control.trajectory_executor import PAUSE, STALE, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
-UNKNOWN = np.empty(0, np.float32)  # the confidence in what nobody denoised, or nobody remembers
-TIMES, BETWEEN = 3, 0.02  # how often braking is sent, and s between
-AGAIN = 0.06  # s between two messages of a motion that waits for the arm
-LAST = 3  # set-points at rest, after the last one in motion
-# What a command says of the newest chunk: as that does, whatever it tells, and while that runs.
-OWN = ('sequence', 'steps', 'prefill_ms', 'denoise_ms')
-KEPT = (*OWN, 'delay', 'latency')
-OF_CHUNK = ('values', 'stamp', 'execution_horizon', 'confidence')
+UNKNOWN = np.empty(0, np.float32)  # confidence of actions whose denoising steps are unknown
+BRAKINGS, BRAKING_PERIOD = 3, 0.02  # how often braking is sent, and s between
+RESEND_PERIOD = 0.06  # s between two messages of a motion that waits for the arm
+REST_SETPOINTS = 3  # set-points at rest, after the last one in motion
+# Fields of a command: copied from a chunk; kept of the newest command of a chunk in every later
+# command; and kept while that chunk runs.
+CHUNK_FACTS = ('sequence', 'steps', 'prefill_ms', 'denoise_ms')
+NEWEST_FACTS = (*CHUNK_FACTS, 'delay', 'latency')
+RUNNING_FACTS = ('values', 'stamp', 'execution_horizon', 'confidence')
 
 Fields = dict[str, Any]  # of a Command, by name
 
 
-class Outgoing:
-    """Sends commands and set-points.
+class CommandPublisher:
+    """Publisher of commands and set-points for one arm.
 
     Args:
         executor: The motion.
@@ -49,7 +49,7 @@ class Outgoing:
         publish: Takes each Command.
         publish_setpoint: Takes set-points; None for a robot without such controllers.
         setpoint_rate: Set-points per second.
-        has_trajectories: Whether the robot has controllers of trajectories.
+        has_trajectories: Whether the robot has trajectory controllers.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Outgoing:
         self._publish, self._publish_setpoint = publish, publish_setpoint
         self._between_setpoints = 1.0 / setpoint_rate
         self._has_trajectories = has_trajectories
-        self._command: Command | None = None  # the newest chunk
-        self.said = ''  # the source of the newest command
-        self.cease()
+        self._command: Command | None = None  # the command of the newest chunk
+        self.source = ''  # the source of the newest command
+        self.cancel()
 
     # ------------------------------------------------------------------ what is sent
 
-    def fresh(self, chunk: ActionChunk, taken: TakeOver, now: float) -> None:
-        """Send a chunk that has taken over."""
+    def publish_fresh(self, chunk: ActionChunk, taken: TakeOver, now: float) -> None:
+        """Publish a chunk that has taken over."""
         whole = len(chunk.values)
         self._begin(
             self._make(
@@ -86,47 +86,55 @@ class Outgoing:
                 deadline_met=now <= chunk.deadline,
                 delay=taken.first,
                 latency=self._executor.due(now).age,
-                **{name: getattr(chunk, name) for name in OWN},
+                **{name: getattr(chunk, name) for name in CHUNK_FACTS},
             ),
             now,
         )
 
-    def resumed(self, leftover: Leftover, actions: np.ndarray, stamp: int, now: float) -> None:
-        """Send what was left of an earlier chunk and has begun."""
+    def publish_resumed(
+        self, leftover: LeftoverActions, actions: np.ndarray, stamp: int, now: float
+    ) -> None:
+        """Publish leftover actions of an earlier chunk, which have begun."""
         fields: Fields = dict(values=actions, execution_horizon=len(actions), stamp=stamp)
         fields |= dict(sequence=leftover.sequence, steps=leftover.steps)
         self._begin(self._make(PREVIOUS, now, **fields), now)
 
-    def goes_on(self, source: str, now: float, in_time: bool = False) -> None:
-        """Report what happens without a fresh chunk; the controllers are sent nothing.
+    def report(self, source: str, now: float, in_time: bool = False) -> None:
+        """Publish the status without a motion: the controllers continue or are at rest.
 
-        in_time: none was due yet.
+        Args:
+            source: The source of the command.
+            now: The moment.
+            in_time: Whether no fresh chunk was due yet.
         """
-        self._say(replace(self._word(source, now), deadline_met=in_time))
+        self._emit(replace(self._status(source, now), deadline_met=in_time))
 
-    def brakes(self, now: float) -> None:
-        """Send from now on, several times, that the arm comes to rest."""
-        self._brakes, self._next_brake, self._next_part = TIMES, now, math.inf
+    def publish_braking(self, now: float) -> None:
+        """Publish the braking motion BRAKINGS times from now on, and follow it with set-points."""
+        self._brakings, self._next_braking, self._next_part = BRAKINGS, now, math.inf
         self._follow_setpoints(now)
 
-    def rests(self, now: float) -> None:
-        """Send controllers that keep their last velocity that the arm stands."""
+    def publish_standstill(self, now: float) -> None:
+        """Publish zero to velocity controllers if the arm is at rest."""
         follows = self._publish_setpoint is not None and self._executor.limits.by_velocity.any()
         if follows and not self._executor.is_moving(now):
             self._follow_setpoints(now, still=True)
 
     def resend(self, now: float, at_once: bool = False) -> None:
-        """Send the motion again soon: controllers must wait for the arm as the reference does."""
-        if at_once or now >= self._sent_at + AGAIN:
+        """Send the motion again, at most every RESEND_PERIOD unless `at_once`.
+
+        Controllers must wait for the arm while the reference trajectory waits.
+        """
+        if at_once or now >= self._sent_at + RESEND_PERIOD:
             self._next_part = now
 
     def hand_over(self, now: float) -> None:
-        """Send controllers that keep their last position the measured one, once.
+        """Publish the measured position once, for controllers that keep their last set-point.
 
-        Nothing is sent if the arm was measured on its way or too long ago: controllers keep the
-        position at rest, which they were sent before.
+        Nothing is published if the measurement is from before the end of the motion or too old.
+        The controllers then keep the position at rest that they received before.
         """
-        self.cease()
+        self.cancel()
         measured = self._measured()
         if self._publish_setpoint is None or measured is None:
             return
@@ -137,16 +145,16 @@ class Outgoing:
         still = np.zeros(len(values))
         self._publish_setpoint(Setpoint(values, position, still, STOP, math.inf))
 
-    def ends_now(self, now: float) -> None:
-        """Send at once that the arm comes to rest, and nothing more: the clock was set back."""
-        self._say(self._sent(self._word(STOP, now), now))
+    def end_at_once(self, now: float) -> None:
+        """Publish braking once and cancel the rest, because the clock was set back."""
+        self._emit(self._with_motion(self._status(STOP, now), now))
         if self._publish_setpoint is not None and self._executor.has_reference:
             self._publish_setpoint(self._executor.at_rest())
-        self.cease()
+        self.cancel()
 
-    def cease(self) -> None:
-        """Send nothing more, not even the rest of what was begun."""
-        self._brakes, self._next_brake, self._next_part = 0, math.inf, math.inf
+    def cancel(self) -> None:
+        """Cancel everything that is still to be sent."""
+        self._brakings, self._next_braking, self._next_part = 0, math.inf, math.inf
         self._last_setpoints, self._next_setpoint = 0, math.inf
         self._handed = -math.inf  # the moment of the newest set-point of this motion
         self._sent_at, self._is_still = -math.inf, False
@@ -155,15 +163,15 @@ class Outgoing:
 
     @property
     def due(self) -> float:
-        """The moment at which `send` has something to do."""
-        return min(self._next_brake, self._next_part, self._next_setpoint)
+        """Return the moment at which `send` has something to do; inf for never."""
+        return min(self._next_braking, self._next_part, self._next_setpoint)
 
     def catch_up(self, now: float) -> None:
-        """Take account of what was not sent in time.
+        """Update the motion if the process could not send in time.
 
-        Trajectory controllers have ended what they were sent. Controllers that follow set-points
-        have stood at the last one: what is to come is later. Where a robot has both, the arm
-        brakes.
+        Trajectory controllers have completed what was sent. Set-point controllers have held the
+        last set-point, so that the remaining motion is delayed. If the robot has both types, the
+        arm brakes.
         """
         if self._has_trajectories:
             self._executor.lapse(now)
@@ -173,25 +181,25 @@ class Outgoing:
                 self._executor.catch_up(self._handed, due, now)
             elif now - due > PAUSE:
                 self._executor.brake(now, HOLD, self._measured())
-                self.brakes(now)
+                self.publish_braking(now)
 
     def send(self, now: float) -> None:
-        """Send what is due now."""
-        if now >= self._next_brake:
-            self._brakes -= 1
-            self._next_brake = now + BETWEEN if self._brakes else math.inf
-            self._say(self._sent(self._word(self._executor.source(now), now), now))
+        """Send everything that is due now."""
+        if now >= self._next_braking:
+            self._brakings -= 1
+            self._next_braking = now + BRAKING_PERIOD if self._brakings else math.inf
+            self._emit(self._with_motion(self._status(self._executor.source(now), now), now))
         if not self._executor.is_moving(now):
             self._next_part = math.inf
         if now >= self._next_part:
             source = self._executor.source(now)
-            word = self._word(PREVIOUS if source == FRESH else source, now)
-            self._say(self._sent(replace(word, deadline_met=True), now))
+            status = self._status(PREVIOUS if source == FRESH else source, now)
+            self._emit(self._with_motion(replace(status, deadline_met=True), now))
         if now >= self._next_setpoint:
             self._send_setpoint(now)
 
     def _send_setpoint(self, now: float) -> None:
-        """Send a set-point: at the controllers' rate in motion, and a few times at rest."""
+        """Send a set-point: periodically in motion, and REST_SETPOINTS times at rest."""
         if not self._executor.is_moving(now):
             self._last_setpoints -= 1
         self._next_setpoint = max(self._next_setpoint + self._between_setpoints, now)
@@ -200,11 +208,11 @@ class Outgoing:
             self._handed, self._next_setpoint = -math.inf, math.inf
         setpoint = self._executor.due(now)
         still = self._is_still or setpoint.values is None
-        assert self._publish_setpoint is not None  # `_follow_setpoints` asks
+        assert self._publish_setpoint is not None  # `_follow_setpoints` checks it
         self._publish_setpoint(self._still() if still else setpoint)
 
     def _still(self) -> Setpoint:
-        """Zero for velocities, nothing (NaN) for positions: the arm was never sent anywhere."""
+        """Return zero velocities and no positions (NaN), for an arm without a reference."""
         by_velocity = self._executor.limits.by_velocity
         values = np.where(by_velocity, 0.0, math.nan)
         return Setpoint(values, None, np.zeros(len(values)), STOP, math.inf)
@@ -212,27 +220,26 @@ class Outgoing:
     def _follow_setpoints(self, now: float, still: bool = False) -> None:
         self._is_still = still
         if self._publish_setpoint is not None:
-            self._last_setpoints, self._next_setpoint = LAST, now
+            self._last_setpoints, self._next_setpoint = REST_SETPOINTS, now
 
     # ------------------------------------------------------------------
 
     def _begin(self, command: Command, now: float) -> None:
-        """A chunk goes out, and its motion runs."""
-        self._brakes, self._next_brake = 0, math.inf
+        self._brakings, self._next_braking = 0, math.inf
         self._follow_setpoints(now)
         self._command = command
-        self._say(self._sent(command, now))
+        self._emit(self._with_motion(command, now))
 
-    def _say(self, command: Command) -> None:
-        self.said = command.source
+    def _emit(self, command: Command) -> None:
+        self.source = command.source
         self._publish(command)
 
-    def _word(self, source: str, now: float) -> Command:
+    def _status(self, source: str, now: float) -> Command:
         last = self._command
-        kept: Fields = {name: getattr(last, name) for name in KEPT} if last else {}
+        kept: Fields = {name: getattr(last, name) for name in NEWEST_FACTS} if last else {}
         if last and source == PREVIOUS:
             left, _ = self._executor.remaining(now)
-            kept |= {name: getattr(last, name) for name in OF_CHUNK}
+            kept |= {name: getattr(last, name) for name in RUNNING_FACTS}
             kept |= dict(first=last.execution_horizon - max(1, len(left)))
         else:
             rest = self._executor.rest()
@@ -240,7 +247,7 @@ class Outgoing:
         return self._make(source, now, **kept)
 
     def _make(self, source: str, now: float, **fields: Any) -> Command:
-        """A command of now that sends controllers nothing."""
+        """Return a command without a motion, with default fields."""
         nothing = np.empty((0, self._executor.joints))
         usual: Fields = dict(stamp=None, first=0, confidence=UNKNOWN, deadline_met=False)
         usual |= dict(sequence=0, steps=0, prefill_ms=0.0, denoise_ms=0.0)
@@ -249,8 +256,11 @@ class Outgoing:
         usual |= dict(points=nothing, velocities=nothing, times=nothing[:, 0])
         return Command(**usual | fields)
 
-    def _sent(self, command: Command, now: float) -> Command:
-        """The same, with the motion to come; more of it is sent halfway to its early end."""
+    def _with_motion(self, command: Command, now: float) -> Command:
+        """Return the command with the motion to come.
+
+        If the motion is cut, more of it is sent halfway to the cut.
+        """
         times, points, velocities = self._executor.points(now, self._measured())
         self._next_part = now + (self._executor.cut - now) / 2
         self._sent_at = now

@@ -1,4 +1,4 @@
-"""How much an action is held to the leftover, and how hard, as the paper's formulas say it."""
+"""The weights of the leftover equal the formulas of the paper."""
 
 import math
 
@@ -13,7 +13,7 @@ CHUNK = 10
 
 
 def weight(i, d, s, schedule):
-    """Of one action, in Python's own numbers."""
+    """Return the weight of one action, computed with Python floats."""
     d = min(d, s)
     if i >= s or i < d:
         return float(i < s)
@@ -39,13 +39,13 @@ def test_the_example_of_the_reference_code():
     np.testing.assert_allclose(linear, [1, 1, 0.8, 0.6, 0.4, 0.2, 0, 0, 0, 0], atol=1e-15)
 
 
-def test_weights_between_are_those_of_an_evenly_spaced_line():
-    between = weights(3, 8, CHUNK, 'linear')[3:8]  # the other reference makes them this way
+def test_weights_between_delay_and_horizon_are_evenly_spaced():
+    between = weights(3, 8, CHUNK, 'linear')[3:8]  # as the other reference implementation
     np.testing.assert_allclose(between, np.linspace(1, 0, 7)[1:-1], atol=1e-15)
 
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
-def test_a_delay_beyond_the_horizon_is_the_horizon(schedule):
+def test_delay_beyond_the_horizon_counts_as_the_horizon(schedule):
     np.testing.assert_array_equal(weights(7, 4, CHUNK, schedule), weights(4, 4, CHUNK, schedule))
     assert weights(7, 4, CHUNK, schedule).tolist() == [1] * 4 + [0] * 6
     assert not weights(7, 0, CHUNK, schedule).any()
@@ -60,7 +60,7 @@ def test_each_chunk_of_a_batch_has_its_own_delay(schedule):
 
 @pytest.mark.parametrize('schedule', SCHEDULES)
 @given(d=st.integers(0, CHUNK), s=st.integers(0, CHUNK))
-def test_weights_never_rise(schedule, d, s):
+def test_weights_never_increase(schedule, d, s):
     w = weights(d, s, CHUNK, schedule)
     assert (np.diff(w) <= 0).all() and w.min() >= 0 and w.max() <= 1
 
@@ -68,19 +68,19 @@ def test_weights_never_rise(schedule, d, s):
 @pytest.mark.parametrize(
     'd, s, why',
     [
-        (11, 5, r'delay 11: .* from 0 to the chunk size, 10'),
-        (-1, 5, 'delay -1'),
-        (2, 11, 'horizon 11'),
-        (2, -1, 'horizon -1'),
-        (2.5, 5, 'delay 2.5'),
-        ([1, 12], 5, r'delay \[1, 12\]'),
+        (11, 5, r'delay must be integers from 0 to the chunk size 10 .got 11'),
+        (-1, 5, r'delay must be .* .got -1'),
+        (2, 11, r'horizon must be .* .got 11'),
+        (2, -1, r'horizon must be .* .got -1'),
+        (2.5, 5, r'delay must be .* .got 2.5'),
+        ([1, 12], 5, r'delay must be .* .got \[1, 12\]'),
     ],
 )
-def test_counts_that_no_chunk_has_are_refused(d, s, why):
+def test_delay_and_horizon_outside_the_chunk_are_refused(d, s, why):
     with pytest.raises(ValueError, match=why):
         weights(d, s, CHUNK, 'linear')
 
 
 def test_an_unknown_schedule_is_refused():
-    with pytest.raises(ValueError, match="'exp': write one of linear, exponential, ones, zeros"):
+    with pytest.raises(ValueError, match='must be one of linear, exponential, ones, zeros'):
         weights(1, 5, CHUNK, 'exp')

@@ -1,6 +1,6 @@
-"""A joint_trajectory_controller rejects nothing of ours, and what it makes of it never jumps.
+"""A joint_trajectory_controller accepts every trajectory, and its output never jumps.
 
-`jtc.py` is its model. Whatever happens: fresh and late chunks, holds, stops, take-overs, with
+`jtc.py` is its model. The cases are fresh and late chunks, holds, stops and take-overs, with
 delays and clocks that differ.
 """
 
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand import Stand
 
-from embodied_kv.control.guard import NotNow
+from embodied_kv.control.safety_state_machine import RefusedError
 
 VELOCITY, ACCELERATION = 2.0, 10.0
 SLOW = limits(lower=-3, upper=3, velocity=VELOCITY, acceleration=ACCELERATION)
@@ -31,17 +31,17 @@ events = st.lists(
 
 
 def arm_at_rest(stand):
-    """Arm as soon as the arm stands."""
+    """Arm the arm as soon as it stands."""
     for _ in range(200):
         stand.run(0.02)
-        with contextlib.suppress(NotNow):
-            stand.guard.arm(stand.now)
+        with contextlib.suppress(RefusedError):
+            stand.safety.arm(stand.now)
             return
     raise AssertionError('the arm never came to rest')
 
 
 def play(stand, events):
-    """Has each event happen, and time pass after it."""
+    """Execute each event and advance the time after it."""
     left = None
     stand.run(0.05)
     for kind, pause, seed in events:
@@ -55,19 +55,19 @@ def play(stand, events):
         elif kind == 'hold':
             stand.loop.hold()
         elif kind == 'stop':
-            stand.guard.stop('a person')
+            stand.safety.stop('a person')
             stand.run(pause)
-            stand.guard.reset()
+            stand.safety.reset()
             arm_at_rest(stand)
         elif kind == 'taken':
-            stand.guard.take_over()
+            stand.safety.take_over()
             stand.run(pause)
-            stand.guard.give_back(stand.now)
+            stand.safety.give_back(stand.now)
         elif kind == 'resume' and left is not None:
             stand.loop.resume(left, stamp=1)
         left = stand.loop.leftover() or left
         stand.run(pause)
-    stand.guard.stop('the end')
+    stand.safety.stop('the end')
     stand.run(1.0)
 
 
@@ -81,14 +81,14 @@ def test_nothing_is_rejected_and_the_output_never_jumps(events, name, delay, ske
     assert stand.rejected == []
     speeds, rates = stand.rates()
     assert np.abs(speeds).max() <= 1.5 * VELOCITY
-    # A message that is late by d begins v d behind the arm, which is made good within LEAD.
+    # A message that is late by d begins v d behind the arm, which is corrected within LEAD.
     late = 6 * VELOCITY * (delay + 0.004) / 0.04**2
     assert np.abs(rates).max() <= 4 * ACCELERATION + late
     assert np.abs(stand.path[-1] - stand.path[-50]).max() < 1e-9  # and it ends at rest
 
 
 @pytest.mark.parametrize('name', CONTROLLERS)
-def test_without_delay_the_controllers_spline_is_the_motion(name):
+def test_controller_spline_equals_the_motion_without_delay(name):
     stand = Stand(SLOW, controller=CONTROLLERS[name])
     stand.run(0.02)
     stand.offer(np.sin(np.arange(8) / 10), age=0.0)
@@ -107,7 +107,7 @@ def test_a_stop_that_is_received_late_still_stops(delay):
     stand.run(0.02)
     stand.offer(np.arange(30) / 10)
     stand.run(0.6 + delay)
-    stand.guard.stop('a person')
+    stand.safety.stop('a person')
     stand.run(delay + 1.0)
     assert stand.rejected == []
     assert np.abs(stand.path[-1] - stand.path[-200]).max() < 1e-9
