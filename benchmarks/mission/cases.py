@@ -10,16 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_memory import true_table
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import ROOM, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission
 from embodied_kv.demo.sim.scene import SceneConfig
+from embodied_kv.demo.sim.table_memory import ROOM, TABLE, KnownTable, true_table
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.planner.household import any_of
 from training.planner.mission_draws import draw_mission
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Mission
 
 FIRST_SCENE = 5_000_000
 RECORDS = (5, 20)  # of tasks before

@@ -20,12 +20,9 @@ from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.expert import plan as expert_plan
 from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import DONE
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
-from embodied_kv.demo.sim.missions import Mission
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.table_memory import MOVES, KnownTable, parse_task, read_table, refusal
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
@@ -37,6 +34,8 @@ from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import Observation
+from training.planner.mission_oracle import Progress, Tried, next_step
+from training.planner.missions import Mission
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
 WORDS = 48  # tokens of an answer

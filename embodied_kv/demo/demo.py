@@ -191,13 +191,13 @@ class Demo:
         if refusal := self._mission_refusal():
             return {'refused': refusal}
         client, now = self.mission_client, self._now
-        mission = choose_mission(now, self._hindrance)
-        if mission is None:
+        errand = choose_mission(now, self._hindrance)
+        if errand is None:
             return {'refused': 'there is nothing to be put away here'}
         self.recording.go_on(now.stamp)
-        self.mission = LastMission.told(mission, now, self.arguments.seed)
-        self.monitor.instruction = self.mission.words
-        client.send(self.mission.words)
+        self.mission = LastMission(errand, now)
+        self.monitor.instruction = errand.words
+        client.send(errand.words)
         if not self._until(lambda: client.result is not None, self.arguments.mission):
             client.cancel()
             self._until(lambda: client.result is not None, REMEMBERING)

@@ -8,8 +8,15 @@ from collections.abc import Sequence
 from embodied_kv.demo.sim.expert import Phase
 from embodied_kv.demo.sim.eyes import ROBOT, beside, learnt, look_around, look_at
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, SUBTASKS
-from embodied_kv.demo.sim.mission_memory import RECORD, parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_table import MOVES, TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import (
+    MOVES,
+    RECORD,
+    TABLE,
+    KnownTable,
+    parse_task,
+    read_table,
+    refusal,
+)
 from embodied_kv.planning.domain import Draft, Look
 
 DONE = SUBTASKS[Phase.HOLD]

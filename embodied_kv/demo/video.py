@@ -181,7 +181,7 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     ]
     return replace(
         page(recording, begun, at),
-        title=mission.words,
+        title=mission.errand.words,
         mark=mark,
         answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
         past=tuple(steps[-PAST:]),

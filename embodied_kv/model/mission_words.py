@@ -73,7 +73,7 @@ def read_answer(text: str) -> PlannerAnswer:
     """What the planner said. Raises ValueError for no words at all."""
     text = text.strip()
     if not text:
-        raise ValueError('the planner said nothing')
+        raise ValueError('the planner returned no text')
     head, colon, words = text.partition(': ')
     if colon and head in ('say', 'impossible', 'give up'):
         return PlannerAnswer(head, words)

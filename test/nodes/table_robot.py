@@ -8,13 +8,20 @@ import numpy as np
 from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import COUNT, HELD
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.demo.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
+from embodied_kv.demo.sim.table_memory import (
+    FLOOR,
+    MOVES,
+    ROBOT,
+    TABLE,
+    parse_task,
+    read_table,
+    refusal,
+)
 from embodied_kv.model.mission_words import read_answer
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.notes import NoteTaker
 from training.planner.mission_draws import draw_accident
+from training.planner.mission_oracle import Progress, Tried, next_step
 
 
 class TableRobot:

@@ -3,8 +3,8 @@
 import pytest
 from mission_suite import TableSuite
 
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
+from training.planner.missions import Mission, Part, Which
 
 LYING = KnownTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))

@@ -5,10 +5,10 @@ from mission_suite import TableSuite
 from rclpy.parameter import Parameter
 
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
+from training.planner.missions import Mission, Part, Which
 
 LYING = KnownTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))

@@ -11,7 +11,7 @@ from demo_play import SEED, START, play
 
 from embodied_kv.demo import video
 from embodied_kv.demo.director import SECOND
-from embodied_kv.demo.last_mission import LastMission
+from embodied_kv.demo.last_mission import Errand, LastMission
 from embodied_kv.demo.picture import Scenery
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
@@ -122,7 +122,9 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
 def test_what_was_waited_for_before_a_mission_is_not_shown(run, monkeypatch):
     recording, told = run
     last = recording.moments[-1]
-    mission = LastMission(None, 'tidy up', replace(last, stamp=last.stamp + 10 * SECOND))
+    mission = LastMission(
+        Errand('put', ('red cube',), 'blue bin'), replace(last, stamp=last.stamp + 10 * SECOND)
+    )
     later = replace(last, stamp=mission.stamp + 2 * SECOND)
     mission.ended = later.stamp
     monkeypatch.setattr(recording, 'moments', [*recording.moments, later])

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from embodied_kv.demo.sim.mission_memory import parse_task
+from embodied_kv.demo.sim.table_memory import parse_task
 from embodied_kv.demo.video import ENDING, HASTE, STANDING
 
 PATIENCE = 240.0  # s

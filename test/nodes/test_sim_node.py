@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.demo.nodes.truth import TrueMoments
-from embodied_kv.demo.sim.mission_memory import true_table
+from embodied_kv.demo.sim.table_memory import true_table
 from embodied_kv.demo.sim.tabletop import JOINTS
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.nodes.common import qos

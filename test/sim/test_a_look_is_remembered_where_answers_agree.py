@@ -4,7 +4,7 @@ import pytest
 
 from embodied_kv.demo.sim.eyes import beside, learnt, look_around, look_at
 from embodied_kv.demo.sim.language import COUNT, HELD
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
 
 KNOWN = KnownTable({'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate'))
 TRUE = {

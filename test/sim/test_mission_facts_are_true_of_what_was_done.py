@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.household import TASKS
-from embodied_kv.demo.sim.mission_table import FLOOR, ROOM, TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import FLOOR, ROOM, TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import Task
+from training.planner.household import TASKS
 from training.planner.mission_draws import draw_table
 
 STATE = KnownTable(

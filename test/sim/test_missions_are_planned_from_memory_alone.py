@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table
-from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.table_memory import parse_task, read_table
 from embodied_kv.demo.sim.tasks import PHRASES, Task
 from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_oracle import next_step
 from training.planner.mission_rollout import roll_out
 
 

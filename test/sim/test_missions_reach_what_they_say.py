@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.mission_oracle import next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which, place_of
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import Task
 from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_oracle import next_step
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Mission, Part, Which, place_of
 
 FIRST = KnownTable(
     where={

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import Fact, any_of
-from embodied_kv.demo.sim.mission_oracle import Progress, Step, Tried, begin, next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import LAST, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Impossible, Mission, Part, place_of
+from embodied_kv.demo.sim.table_memory import LAST, TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import Task
 from embodied_kv.model.mission_words import Tried as Told
 from embodied_kv.model.mission_words import mission_question
+from training.planner.household import Fact, any_of
 from training.planner.mission_draws import PARTS, choose, draw_mission, draw_part, draw_table
+from training.planner.mission_oracle import Progress, Step, Tried, begin, next_step
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Impossible, Mission, Part, place_of
 
 SUCCESS = 0.7  # of a step of the mission that came about
 OWN = 3  # times that it is asked for, in other words each time

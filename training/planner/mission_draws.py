@@ -11,12 +11,12 @@ from itertools import product
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import OBJECT_NAMES, TASKS, any_of, some_of
-from embodied_kv.demo.sim.mission_oracle import begin, next_step
-from embodied_kv.demo.sim.mission_table import FLOOR, PLACE_NAMES, ROOM, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import ABOUT, Mission, Part, Which
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.table_memory import FLOOR, PLACE_NAMES, ROOM, TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import SIDES, Task
+from training.planner.household import OBJECT_NAMES, TASKS, any_of, some_of
+from training.planner.mission_oracle import begin, next_step
+from training.planner.missions import ABOUT, Mission, Part, Which
 
 RECORDS = (5, 40)  # that a history has
 FAMILIES = {'put': 0.45, 'take': 0.25, 'next': 0.15, 'push': 0.1, 'pick': 0.05}

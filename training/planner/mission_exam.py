@@ -20,14 +20,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_oracle import Progress, begin
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import KnownTable
-from embodied_kv.demo.sim.missions import KINDS, Mission, Part
+from embodied_kv.demo.sim.table_memory import KnownTable
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from training.common import command
 from training.planner.exam import UNSEEN, Reader
+from training.planner.household import any_of
 from training.planner.mission_cases import (
     UNKNOWN,
     case_of,
@@ -36,7 +33,10 @@ from training.planner.mission_cases import (
     question_of,
 )
 from training.planner.mission_draws import RECORDS, draw_mission, draw_part, draw_table
+from training.planner.mission_oracle import Progress, begin
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import Turn, roll_out
+from training.planner.missions import KINDS, Mission, Part
 
 SUCCESS = 0.8  # of a step
 REFUSED = f'impossible: {UNKNOWN}'

@@ -9,16 +9,16 @@ from functools import lru_cache
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import ROBOT, TASKS, any_of
-from embodied_kv.demo.sim.mission_phrases import say_which
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Impossible
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
 from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES
+from training.planner.household import ROBOT, TASKS, any_of
 from training.planner.mission_cases import Case, draw_moment, in_some_order
 from training.planner.mission_draws import draw_part
+from training.planner.mission_phrases import say_which
+from training.planner.missions import Impossible
 from training.planner.pages import ENDS, LOCATIONS, Asked, Lesson, Page, lesson_of
 
 LINE = 160  # tokens of a line of questions: two of the longest

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.mission_oracle import Progress, Step, begin, next_step
-from embodied_kv.demo.sim.mission_table import KnownTable
-from embodied_kv.demo.sim.missions import Mission
+from embodied_kv.demo.sim.table_memory import KnownTable
 from training.planner.mission_draws import draw_accident
+from training.planner.mission_oracle import Progress, Step, begin, next_step
+from training.planner.missions import Mission
 
 MOST = 60  # steps of a mission
 

@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table
-from embodied_kv.demo.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE, KnownTable, parse_task, read_table
 from embodied_kv.planning.domain import Draft, Look, Seen
 
 ROBOT = 'robot'

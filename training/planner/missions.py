@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.mission_table import FLOOR, PLACE_NAMES, TABLE, KnownTable, ordered
+from embodied_kv.demo.sim.table_memory import FLOOR, PLACE_NAMES, TABLE, KnownTable, ordered
 
 KINDS = ('put', 'take', 'next', 'push', 'back', 'undo', 'say')
 ABOUT = ('where', 'inside', 'held', 'moved')  # what `say` is about

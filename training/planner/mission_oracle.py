@@ -18,10 +18,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.household import ROBOT
-from embodied_kv.demo.sim.mission_table import LAST, ROOM, TABLE, KnownTable, ordered
-from embodied_kv.demo.sim.missions import Impossible, Mission, Part, check_thing, place_of
+from embodied_kv.demo.sim.table_memory import LAST, ROOM, TABLE, KnownTable, ordered
 from embodied_kv.demo.sim.tasks import Task
+from training.planner.household import ROBOT
+from training.planner.missions import Impossible, Mission, Part, check_thing, place_of
 
 TRIES = 3  # of a step, the other way included
 PUSHES = 2
