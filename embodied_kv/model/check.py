@@ -24,7 +24,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.processing.scaling import Scaling
+from embodied_kv.model.processing.normalizer import Scaling
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.framing import framed
 from embodied_kv.robots.mapping import ActionDimension, Dimension

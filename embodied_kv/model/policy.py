@@ -14,7 +14,7 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.processing import own
+from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
@@ -50,9 +50,11 @@ class Policy:
         init_random(model, seed)
         joints = np.ones(config.state_dim), np.full(config.action_dim, TWITCH)
         state, action = ((-ends, ends) for ends in joints)
-        twitch = own.quantiles(state, action, np.arange(config.action_dim) < config.state_dim)
+        twitch = Normalizer.from_quantiles(
+            state, action, np.arange(config.action_dim) < config.state_dim
+        )
         given = config.chunk_size - 1  # random weights were never trained for anything less
-        return cls(config, model, Tokenizer.bytes(), own.processing(twitch), given)
+        return cls(config, model, Tokenizer.bytes(), Processing(twitch), given)
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         """Token ids of the prompt for a state [state_dim]; a long instruction is cut to fit."""

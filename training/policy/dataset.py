@@ -23,7 +23,6 @@ from embodied_kv.demo.sim.scene import SIZES
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import Task, draw_task
-from embodied_kv.model.processing import own
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
@@ -295,4 +294,4 @@ def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384
     first, last = np.percentile(actions, ACTION_SPAN, axis=0)
     first[:, -1], last[:, -1] = 0.0, 0.04  # the gripper opens and closes
     relative = np.arange(config.action_dim) < config.action_dim - 1
-    return own.quantiles((low, high), (first, last), relative)
+    return Normalizer.from_quantiles((low, high), (first, last), relative)

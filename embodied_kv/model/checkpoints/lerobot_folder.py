@@ -19,7 +19,7 @@ from embodied_kv.model.checkpoints.facts import (
     spell,
 )
 from embodied_kv.model.checkpoints.pipeline import POSTPROCESSOR, PREPROCESSOR, Step, read_steps
-from embodied_kv.model.processing import scaling
+from embodied_kv.model.processing.normalizer import Scaling
 from embodied_kv.model.weights import CheckpointError, Weights
 
 STATE, ACTION = 'observation.state', 'action'
@@ -159,7 +159,7 @@ class LeRobotFolder:
         kept = [any(word in str(name).lower() for word in words) for name in names[:dims]]
         return tuple(not out for out in kept) + (True,) * (dims - len(kept))
 
-    def scale(self, feature: str, mode: str, dims: int) -> scaling.Scaling:
+    def scale(self, feature: str, mode: str, dims: int) -> Scaling:
         """Of a feature; both processors have to carry the same statistics of it."""
         found = []
         for step in (self.before['normalizer_processor'], self.after['unnormalizer_processor']):
@@ -172,7 +172,7 @@ class LeRobotFolder:
         (eps, values), (other_eps, others) = found
         if eps != other_eps or any((values[name] != others[name]).any() for name in values):
             self.refuse(f'its two processors normalise {feature} by different statistics')
-        return scaling.lerobot(mode, values, eps)
+        return Scaling.lerobot(mode, values, eps)
 
     def tokenizer(self) -> Path:
         """The file that lies with the preprocessor, or beside the weights."""

@@ -17,9 +17,9 @@ from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, read_json, refuse_unknown
-from embodied_kv.model.processing import images, scaling
+from embodied_kv.model.processing import images
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
-from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
@@ -106,12 +106,10 @@ def describe(
     )
 
 
-def _scale(
-    where: str, entries: statistics.Entries, mode: str, dims: int, padded: int
-) -> scaling.Scaling:
+def _scale(where: str, entries: statistics.Entries, mode: str, dims: int, padded: int) -> Scaling:
     """Of one part, cut to the robot's dims."""
     found = statistics.pick(where, entries, mode, (dims,), (padded,))
-    return scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
+    return Scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
 
 
 def _check_robot(

@@ -22,9 +22,9 @@ from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, Vision
 from embodied_kv.model.checkpoints import statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, read_json
-from embodied_kv.model.processing import images, own, scaling
-from embodied_kv.model.processing.normalizer import Normalizer
-from embodied_kv.model.processing.scaling import READS
+from embodied_kv.model.processing import images
+from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
+from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
 from embodied_kv.robots.declared import Declared
@@ -82,7 +82,7 @@ def describe(
         kind='own',
         path=folder,
         config=replace(config, views=views),
-        processing=own.processing(_normalizer(path, stats, config, modes, relative)),
+        processing=Processing(_normalizer(path, stats, config, modes, relative)),
         weights=weights,
         tokenizer_path=folder / TOKENIZER,
         slots=config.views,
@@ -144,7 +144,7 @@ def _normalizer(
     for part, shape in shapes.items():
         mode = modes[part.removesuffix('s')]
         found = statistics.pick(f'{path}: {part}', entries.get(part) or {}, mode, *shape)
-        scales.append(scaling.own(mode, found))
+        scales.append(Scaling.own(mode, found))
     return Normalizer(*scales, np.array(relative, bool))
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.model.checkpoints.facts import read_json
-from embodied_kv.model.processing.scaling import READS
+from embodied_kv.model.processing.normalizer import READS
 from embodied_kv.model.weights import CheckpointError, Weights
 
 Entries = Mapping[str, ArrayLike]
