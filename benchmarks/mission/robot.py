@@ -28,7 +28,7 @@ from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.planning.domain import Look
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.notes import NoteTaker

@@ -17,7 +17,7 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.config import DTYPES, ModelConfig
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import PlannerConfig
 
 C = TypeVar('C', ModelConfig, PlannerConfig)  # any dataclass with name and dtype
 LOG = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from embodied_kv.demo.sim.table_memory import (
     read_table,
     refusal,
 )
-from embodied_kv.model.mission_words import read_answer
+from embodied_kv.model.planner_prompts import read_answer
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.notes import NoteTaker
 from training.planner.mission_draws import draw_accident

@@ -10,7 +10,7 @@ from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
 from embodied_kv.demo.sim.table_memory import FLOOR, TABLE, KnownTable
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.model.planner_prompts import mission_question
 from embodied_kv.planning.mission import MOST_PLANS, Outcome
 from training.planner.missions import Mission, Part, Which
 

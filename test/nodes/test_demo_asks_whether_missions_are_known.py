@@ -7,8 +7,8 @@ from memory_suite import CONFIG, begin
 from rcl_interfaces.srv import GetParameters
 
 from embodied_kv.demo.mission_client import UNKNOWN, MissionClient
+from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import random_planner, save_planner, without_missions
-from embodied_kv.model.planner_config import PLANNER_MISSIONS
 from embodied_kv.model.weights import CheckpointError
 
 
@@ -34,7 +34,7 @@ def test_without_memory_there_is_no_mission(robot):
 
 def test_a_planner_that_was_not_taught_missions_is_given_none(robot, tmp_path):
     begin(robot, tmp_path)
-    assert refusal(robot) == 'the planner test was not taught missions'
+    assert refusal(robot) == 'the planner test was not trained for missions'
 
 
 def test_a_mission_needs_its_node(robot, tmp_path, taught):

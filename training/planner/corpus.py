@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Backend
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.demo.sim.table_memory import FLOOR, PLACE_NAMES, TABLE
 from embodied_kv.demo.sim.tasks import PHRASES, SIDES
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 from training.planner.household import (
     CARRIER_NAMES,

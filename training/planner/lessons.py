@@ -9,7 +9,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES

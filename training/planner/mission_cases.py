@@ -14,8 +14,8 @@ import numpy as np
 
 from embodied_kv.demo.sim.table_memory import LAST, TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import Task
-from embodied_kv.model.mission_words import Tried as Told
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.model.planner_prompts import Tried as Told
+from embodied_kv.model.planner_prompts import mission_question
 from training.planner.household import Fact, any_of
 from training.planner.mission_draws import PARTS, choose, draw_mission, draw_part, draw_table
 from training.planner.mission_oracle import Progress, Step, Tried, begin, next_step

@@ -10,7 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES

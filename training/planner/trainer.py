@@ -20,9 +20,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner import PLANNER_MISSIONS, Planner, PlannerConfig
 from embodied_kv.model.planner_checkpoint import load_planner, save_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.weights import Weights
 from training.common import loop
 from training.common.initial import retell

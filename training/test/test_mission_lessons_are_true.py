@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from embodied_kv.model.planner_words import segment_words
+from embodied_kv.model.planner_prompts import segment_words
 from training.common.batch import EMPTY
 from training.planner.corpus import planner_tokenizer, whole_corpus
 from training.planner.household import OBJECT_NAMES

@@ -10,7 +10,6 @@ from pathlib import Path
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints import lerobot, lora, openpi, own
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.lerobot_folder import is_lerobot
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
@@ -33,7 +32,7 @@ def open_checkpoint(
     if not path.exists():
         raise CheckpointError(f'{path} does not exist')
     folder = path.parent if path.name == WEIGHTS else path
-    if folder.is_dir() and is_lerobot(folder):
+    if folder.is_dir() and lerobot.is_lerobot(folder):
         return lerobot.describe(folder, declared, config)
     if folder.is_dir() and openpi.is_openpi(folder):
         return openpi.describe(folder, declared, config)
