@@ -17,7 +17,6 @@ import numpy as np
 
 from embodied_kv.control.rtc import passed
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.expert import plan as expert_plan
 from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import DONE
 from embodied_kv.demo.sim.rollout import Rollout
@@ -36,6 +35,7 @@ from embodied_kv.planning.planning import Planning
 from embodied_kv.types import Observation
 from training.planner.mission_oracle import Progress, Tried, next_step
 from training.planner.missions import Mission
+from training.policy.expert import plan as expert_plan
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
 WORDS = 48  # tokens of an answer

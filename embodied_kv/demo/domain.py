@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from embodied_kv.demo.sim.expert import Phase
 from embodied_kv.demo.sim.eyes import ROBOT, beside, learnt, look_around, look_at
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, SUBTASKS
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.table_memory import (
     MOVES,
     RECORD,

@@ -10,9 +10,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, narrate, say_subtask
+from embodied_kv.demo.sim.phases import TableMoment
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tasks import Task
 
@@ -77,6 +79,7 @@ def sentences(query: str, moments: list[TrueMoment], task: Task) -> list[str]:
     tables = Tables.of([moment.truth for moment in moments])
     names = [[thing.name for thing in moment.truth.things] for moment in moments]
     orders = Orders.of([task] * len(moments), names)
-    phases = plan([moment.joints for moment in moments], tables, orders, chunk_size=1)[1]
+    joints = np.array([moment.joints for moment in moments], np.float64)
+    phases = TableMoment(joints, tables, orders).phase()
     say = SAY[query]
     return [say(phase, task, m.truth) for phase, m in zip(phases, moments, strict=True)]

@@ -5,12 +5,12 @@ import numpy as np
 from embodied_kv.demo.director import SECOND, Told
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.recording import Decision, Recording, Sentence
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import SUBTASK, say_subtask
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.policy.expert import plan
 
 SEED = 1_000_001
 START, DT = 5 * SECOND, 0.1

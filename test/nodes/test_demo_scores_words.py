@@ -5,12 +5,12 @@ import pytest
 
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.score import Score, sentences
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.policy.expert import plan
 
 SECOND = 1_000_000_000
 DT = 1 / 30  # s between two moments

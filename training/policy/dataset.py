@@ -17,7 +17,6 @@ import torch
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.demo.sim import language
-from embodied_kv.demo.sim.expert import ExpertMoment, plan
 from embodied_kv.demo.sim.kinematics import joint_limits
 from embodied_kv.demo.sim.scene import SIZES
 from embodied_kv.demo.sim.tables import Orders, Tables
@@ -36,6 +35,7 @@ from training.policy.episodes import (
     count_frames,
     read_episode,
 )
+from training.policy.expert import ExpertMoment, plan
 
 OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import Phase, plan
 from embodied_kv.demo.sim.kinematics import forward, joint_limits
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
@@ -38,6 +38,7 @@ from training.policy.episodes import (
     write_episode,
     write_meta,
 )
+from training.policy.expert import plan
 
 DT = 0.1  # s, the control period
 LOWEST = 0.014  # m, of the gripper point in a disturbed command

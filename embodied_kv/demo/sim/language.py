@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.demo.sim.spots import NEXT
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import PUSHING
 from embodied_kv.demo.sim.kinematics import reaches
+from embodied_kv.demo.sim.phases import PUSHING
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import BEHIND, HOVER, SIDES, Task, have_room
 
