@@ -1,7 +1,4 @@
-"""The one way to open a checkpoint: whose folder it is, and what it says.
-
-Knows what tells the three kinds apart; what is in them, each kind knows itself.
-"""
+"""Opening of a checkpoint of any kind."""
 
 from __future__ import annotations
 
@@ -19,14 +16,17 @@ WEIGHTS = 'model.safetensors'
 def open_checkpoint(
     path: str | Path, declared: Declared | None = None, config: ModelConfig | None = None
 ) -> Checkpoint:
-    """What a checkpoint is; its weights are read by `Checkpoint.load`.
+    """Return the description of a checkpoint; `Checkpoint.load` reads its weights.
 
-    path: a folder of ours, of LeRobot's or of openpi's, its model.safetensors, or a file of ours.
-    declared: what the robot's contract says of it. config: of ours, the dimensions that it must
-    have; of the others, the widths, which their files do not say (None: those of PI05).
+    Args:
+        path: A folder of this project, LeRobot or openpi, its model.safetensors, or a file of this
+            project.
+        declared: The facts in the robot's contract.
+        config: The required dimensions of a checkpoint of this project; the widths of another one,
+            which its files do not state (None: those of PI05).
 
-    Raises CheckpointError, in words for the user: what is missing, damaged or not supported, what
-    neither files nor contract say, and where the two differ.
+    Raises:
+        CheckpointError: A part is missing, damaged or not supported, or files and contract differ.
     """
     path = Path(path)
     if not path.exists():
@@ -39,13 +39,13 @@ def open_checkpoint(
     if (folder / lora.PEFT_CONFIG).is_file():
         raise CheckpointError(
             f'{folder} is an adapter without its processors: copy config.json, both processor '
-            'files and what they name from its training run'
+            'files and the files that they name from its training run'
         )
     weights = Weights(path)
     if own.CONFIG in weights.metadata:
         return own.describe(weights, declared, config)
     raise CheckpointError(
-        f'{path} is no checkpoint that can be recognised: there is neither our metadata in its '
-        "weights, nor LeRobot's config.json and policy_preprocessor.json, nor openpi's "
-        'assets/<asset_id>/norm_stats.json'
+        f'{path} is no checkpoint that can be recognised: it has neither metadata of embodied_kv '
+        'in its weights, nor config.json and policy_preprocessor.json of LeRobot, nor '
+        'assets/<asset_id>/norm_stats.json of openpi'
     )
