@@ -17,10 +17,10 @@ import numpy as np
 
 from embodied_kv.control.rtc import passed
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import DONE
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
 from embodied_kv.demo.sim.table_memory import MOVES, KnownTable, parse_task, read_table, refusal
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
@@ -36,6 +36,8 @@ from embodied_kv.types import Observation
 from training.planner.mission_oracle import Progress, Tried, next_step
 from training.planner.missions import Mission
 from training.policy.expert import plan as expert_plan
+
+DOMAIN = TabletopDomain()
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
 WORDS = 48  # tokens of an answer
@@ -123,13 +125,15 @@ class SimulatedRobot:
         elif done:
             text = instruction
         self._planning.advance()
-        self._planning.upsert(*self._notes.conclude(text), *(beside(instruction) if done else ()))
+        self._planning.upsert(
+            *self._notes.conclude(text), *(DOMAIN.facts_of_step(instruction) if done else ())
+        )
 
     # ------------------------------------------------------------------ looking and planning
 
     def look(self, instruction: str = '') -> None:
         known = read_table(self.memory())
-        self._learn(look_at(instruction, known) if instruction else look_around(known))
+        self._learn(query_target(instruction, known) if instruction else query_table(known))
 
     def _learn(self, look: Look) -> None:
         seen, began = self._observe(''), self._charged()

@@ -34,9 +34,8 @@ from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score
 from embodied_kv.demo.screen import Screen
 from embodied_kv.demo.sim.language import where_is
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, Task, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, Task, hindrance, task_scene
 from embodied_kv.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
 from embodied_kv.demo.summary import summarize
 from embodied_kv.demo.video import LARGE, FilmError, draw_film

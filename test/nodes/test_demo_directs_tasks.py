@@ -7,11 +7,10 @@ import pytest
 
 from embodied_kv.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, hindrance, task_scene
 from training.policy.expert import plan
 
 SEED = 1_000_001

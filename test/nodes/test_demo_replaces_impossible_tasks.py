@@ -6,10 +6,9 @@ import pytest
 
 from embodied_kv.demo.director import ORDER, SECOND, Director
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.scene import RECEPTACLES
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, STEADY, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, STEADY, hindrance, task_scene
 
 SEED = 1_000_001
 DT = 0.1  # s of a control period

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from embodied_kv.demo.sim.kinematics import forward, joint_limits, top_down
-from embodied_kv.demo.sim.phases import CARRY, OPENED, PUSHING, Phase, TableMoment, distance
+from embodied_kv.demo.sim.phases import CARRY, OPENED, Phase, TableMoment, distance
 from embodied_kv.demo.sim.tables import Orders, Tables, floor_of_held
-from embodied_kv.demo.sim.tasks import HOVER
+from embodied_kv.demo.sim.tasks import HOVER, PUSHING
 
 SPEED, TURN = 0.02, 0.2  # m and rad per control period
 OPEN, APART, CLOSED = 0.04, 0.012, 0.0  # m, openings of one finger; APART cradles a pushed thing
@@ -59,7 +59,7 @@ def plan(
 
 @dataclass(frozen=True, eq=False)
 class Goal:
-    """Where one step leads: point [B, 3] m, roll [B] rad, opening [B] m, and the phase [B]."""
+    """The goal of one step: point [B, 3] m, roll [B] rad, opening [B] m, and phase [B]."""
 
     point: np.ndarray
     roll: np.ndarray
@@ -71,7 +71,7 @@ class ExpertMoment(TableMoment):
     """A moment with the goals of the expert."""
 
     def goal(self, phase: np.ndarray) -> Goal:
-        """What each table's phase aims at."""
+        """Return the goal of each table's phase."""
         return Goal(self._point(phase), self._roll(phase), self._opening(phase), phase)
 
     def _point(self, phase: np.ndarray) -> np.ndarray:
@@ -100,7 +100,7 @@ class ExpertMoment(TableMoment):
         return np.select([(phase == k)[:, None] for k in points], list(points.values()))
 
     def _clear_of_things(self, point: np.ndarray) -> np.ndarray:
-        """Straight up first, from where things would be in the way."""
+        """Return the point, or one straight up while things may be in the way."""
         up = self.low & (distance(self.p, point) > 0.03)
         return np.where(up[:, None], _at(self.p, HOVER), point)
 

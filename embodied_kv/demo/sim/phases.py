@@ -16,7 +16,7 @@ from embodied_kv.demo.sim.tables import Orders, Tables, bottom_of_held, bottoms,
 from embodied_kv.demo.sim.tasks import BEHIND, FAMILIES, HOVER, LOWEST, RESTING, SIDE_LINE
 
 OPENED = 0.032  # m, finger opening that passes around a thing
-CARRY, PUSHING = 0.16, 0.024  # m, heights of the gripper point
+CARRY = 0.16  # m, height of the gripper point
 LOW = 0.10  # m; below it the gripper may hit things on its way
 DOWN = 0.125  # m; below it the gripper is on its way down
 ABOVE_RIM = 0.012  # m; at this height above a rim the fingertips are clear of it
