@@ -1,7 +1,4 @@
-"""Processes of the demo's own: started, watched, and ended in every case.
-
-Knows executables of this package and signals. Does not know ROS.
-"""
+"""The child processes of the demo, which end with it in every case."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ PATIENCE = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, 
 
 
 class DemoError(Exception):
-    """Why the demo cannot go on; meant for the user."""
+    """Error: the demo cannot continue. The message is for the user."""
 
 
 class Child:
-    """A process of ours, its output in a file."""
+    """A child process with its output in a file."""
 
     def __init__(self, name: str, module: str, log: Path, *arguments: str) -> None:
         self.name, self.log = name, log
@@ -31,23 +28,23 @@ class Child:
             )
 
     def check(self) -> None:
-        """Raises DemoError, with its last words, if it has ended."""
+        """Raise DemoError, with the end of the log, if the process has ended."""
         code = self._process.poll()
         if code is not None:
-            raise DemoError(f'{self.name} has ended with {code}: {self.last_words()}')
+            raise DemoError(f'process {self.name} ended with status {code}: {self.log_end()}')
 
-    def last_words(self) -> str:
-        """The last lines of its log."""
+    def log_end(self) -> str:
+        """Return the last lines of the log."""
         lines = self.log.read_text(errors='replace').splitlines()[-12:]
         return '\n  '.join([f'{self.log} ends with', *lines])
 
-    def ask_to_end(self, number: signal.Signals) -> None:
-        """Send the signal, if it still runs."""
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send the signal, if the process runs."""
         if self._process.poll() is None:
             self._process.send_signal(number)
 
-    def ends_until(self, deadline: float) -> bool:
-        """Whether it has ended by then, s on the steady clock."""
+    def wait_until(self, deadline: float) -> bool:
+        """Return whether the process ended by the deadline (s, steady clock)."""
         try:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -56,10 +53,10 @@ class Child:
 
 
 def end(children: Sequence[Child]) -> None:
-    """All of them, by their ids: asked twice, then made to."""
+    """End all processes, by SIGINT, SIGTERM and at last SIGKILL."""
     for number, patience in PATIENCE.items():
         for child in children:
-            child.ask_to_end(number)
+            child.send_signal(number)
         deadline = time.monotonic() + patience
-        if all([child.ends_until(deadline) for child in children]):
+        if all([child.wait_until(deadline) for child in children]):
             return

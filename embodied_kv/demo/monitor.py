@@ -1,7 +1,4 @@
-"""Watches a suite and its robot from outside, by their topics and services only, and counts.
-
-Knows messages and numbers. Does not know the engine, processes, pictures or tasks. One thread's.
-"""
+"""The monitor observes the suite and the robot through their topics and services, and counts."""
 
 from __future__ import annotations
 
@@ -29,17 +26,17 @@ from embodied_kv.nodes.common import qos
 from embodied_kv.srv import Ask, KvStats
 
 CAMERAS = ('front', 'wrist')
-KEPT = 30  # stamps whose images and joints are remembered
+KEPT = 30  # stamps with stored images and joints
 ARM_EVERY = 0.5  # s between two requests to arm
-BRAKING = 0.4  # s in which the arm comes to rest before a new scene
-WINDOW = 3.0  # s that the rates of this moment look back
+BRAKING = 0.4  # s: stopping time of the arm before a new scene
+WINDOW = 3.0  # s: averaging time of the rates
 
 
 @dataclass
 class StreamText:
-    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives.
+    """The text of a stream. stamp: ns, of its frame. reason: of its end, '' before.
 
-    heard: ns, when its end was.
+    heard: ns, reception of its end.
     """
 
     stamp: int
@@ -51,16 +48,16 @@ class StreamText:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it said all that it had to say."""
+        """Whether the stream ended regularly."""
         return self.reason in ('eos', 'length')
 
 
 class Monitor(Node):
-    """Hears what the suite and the robot publish; also tells, asks, resets and polls.
+    """Subscribes to all topics; also instructs, asks, resets and polls.
 
-    Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
-    decisions, ended: the truth, the fresh chunks with their frames, and the whole streams that are
-    new, for whoever takes them out. ranges: that the robot's scenes are drawn from.
+    Counting starts at `began`, the first fresh command (s, steady clock). moments, decisions,
+    ended: new true states, fresh chunks with their frames, and complete streams, which the caller
+    removes. ranges: of the robot's scenes. The node belongs to one thread.
     """
 
     def __init__(self, namespace: str, ranges: SceneConfig) -> None:
@@ -73,7 +70,7 @@ class Monitor(Node):
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
         self.streams: dict[int, StreamText] = {}
-        self.newest: dict[str, StreamText] = {}  # query -> what was said last, whole
+        self.newest: dict[str, StreamText] = {}  # query -> its newest complete text
         self.instruction = ''
         self.weights = 'unknown'
         self.stats = KvStats.Response()
@@ -104,15 +101,13 @@ class Monitor(Node):
     def _subscribe(self, kind: type, topic: str, callback, profile) -> None:
         self.create_subscription(kind, topic, callback, profile)
 
-    # ------------------------------------------------------------------ doing
-
     @property
     def seconds(self) -> float:
-        """Since the first fresh command; 0 before."""
+        """Duration since the first fresh command (s); 0 before."""
         return 0.0 if self.began is None else time.monotonic() - self.began
 
     def since_began(self, stamp: int) -> float:
-        """A stamp in s since the first fresh command."""
+        """Return a stamp in s since the first fresh command."""
         return (stamp - self.began_stamp) / 1e9
 
     def tell(self, instruction: str) -> None:
@@ -121,7 +116,7 @@ class Monitor(Node):
         self._instructions.publish(String(data=instruction))
 
     def ask(self, question: SceneQuestion) -> None:
-        """Ask about the newest frame; the question is told the stream of its answer."""
+        """Ask about the newest frame; the response sets the stream of the question."""
 
         def answered(future) -> None:
             response = future.result()
@@ -132,7 +127,7 @@ class Monitor(Node):
         self._ask.call_async(request).add_done_callback(answered)
 
     def reset(self) -> None:
-        """Let the arm come to rest, then ask the robot for a new scene."""
+        """Stop the arm, then request a new scene."""
         if self._resetting is None:
             self._instructions.publish(String(data=''))
             self._resetting = self.create_timer(BRAKING, self._reset_now)
@@ -147,12 +142,12 @@ class Monitor(Node):
         self._is_disarmed = message.state == ControlState.DISARMED
 
     def _keep_armed(self) -> None:
-        """Arm the simulated arm, as its operator; a busy machine may let it be disarmed."""
+        """Arm the simulated arm like an operator; on a busy machine it may get disarmed."""
         if self._is_disarmed and self._arm.service_is_ready():
             self._arm.call_async(SetBool.Request(data=True))
 
     def poll(self) -> None:
-        """Ask for the cache's statistics and for the weights' name: `stats`, `weights`."""
+        """Request the statistics of the cache and the name of the weights: `stats`, `weights`."""
 
         def counted(future) -> None:
             self.stats = future.result()
@@ -166,8 +161,6 @@ class Monitor(Node):
         if self.weights == 'unknown' and self._parameters.service_is_ready():
             request = GetParameters.Request(names=['preset', 'checkpoint'])
             self._parameters.call_async(request).add_done_callback(named)
-
-    # ------------------------------------------------------------------ hearing
 
     def _on_image(self, name: str):
         def heard(message: Image) -> None:
@@ -227,10 +220,8 @@ class Monitor(Node):
                 values = {value.key: value.value for value in status.values}
                 self.diagnostics[node] = {'says': status.message, **values}
 
-    # ------------------------------------------------------------------ telling
-
     def rate(self, what: str) -> float:
-        """'frames' or 'tokens' per second, lately."""
+        """Return the present 'frames' or 'tokens' per second."""
         recent, now = self._recent[what], time.monotonic()
         while recent and recent[0][0] < now - WINDOW:
             recent.popleft()
@@ -238,11 +229,11 @@ class Monitor(Node):
 
     @property
     def missed(self) -> int:
-        """Periods whose deadline was not met."""
+        """Number of periods with a missed deadline."""
         return sum(not command.deadline_met for command in self.commands)
 
     def _decision(self, command: ActionChunk) -> Decision | None:
-        """None where its frame was not seen, or the command is not fresh."""
+        """Return the decision; None for an unknown frame or a command that is not fresh."""
         stamp = _nanoseconds(command)
         frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
         if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):

@@ -29,5 +29,5 @@ def test_whenever_it_is_taken_back_it_ends(suite, accepted):
         suite.robot.until(lambda: suite.goals, show=False)
     client.cancel()
     suite.robot.until(lambda: client.result is not None, show=False)
-    assert client.result.message == 'it took too long' and not client.result.success
+    assert client.result.message == 'the time limit passed' and not client.result.success
     suite.robot.until(lambda: not suite.goals, show=False)

@@ -26,13 +26,13 @@ def test_without_memory_nothing_is_waited_for():
     recall = Recall(Node('recall'))
     recall.ask(QUESTION, ('in the bin',))
     assert recall.is_over and recall.line == ''
-    assert recall.report() == {'question': QUESTION, 'refused': 'memory does not answer'}
+    assert recall.report() == {'question': QUESTION, 'refused': 'the memory node does not answer'}
 
 
 def test_where_nothing_was_asked_nothing_is_blamed_on_memory():
     recall = Recall(Node('recall'))
     assert recall.is_over and recall.line == ''
-    assert recall.report() == {'question': '', 'refused': 'nothing was told in the last scene'}
+    assert recall.report() == {'question': '', 'refused': 'the last scene had no task'}
 
 
 def test_a_refusal_is_passed_on():
