@@ -23,11 +23,11 @@ from embodied_kv.action import Mission
 from embodied_kv.demo.children import Child, DemoError, end
 from embodied_kv.demo.director import Director
 from embodied_kv.demo.last_mission import LastMission, choose_mission
+from embodied_kv.demo.memory_client import MemoryClient
 from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.picture import Scenery
-from embodied_kv.demo.recall import Recall
+from embodied_kv.demo.picture import SceneRenderer
 from embodied_kv.demo.recording import Recording, Sentence
 from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score
@@ -73,7 +73,7 @@ class Demo:
             fresh=arguments.episodes is not None,
         )
         self.score = Score(self.director.task_at)
-        self.recall = Recall(self.monitor)
+        self.memory_client = MemoryClient(self.monitor)
         self.mission_client = MissionClient(self.monitor)
         self.mission: LastMission | None = None
         self.recording = Recording(RECORDED)
@@ -122,7 +122,7 @@ class Demo:
         return {
             'seconds from start to first command': round(first, 2),
             **report(self.monitor, self.director, self.score),
-            'memory': self.recall.report(),
+            'memory': self.memory_client.report(),
             'mission': mission,
         }
 
@@ -158,21 +158,21 @@ class Demo:
         """Distribute new messages."""
         while self.monitor.moments:
             moment = self.monitor.moments.popleft()
-            self.director.see(moment)
-            self.score.see(moment)
-            self.recording.see(moment)
+            self.director.add_moment(moment)
+            self.score.add_moment(moment)
+            self.recording.add_moment(moment)
             if self.mission:
-                self.mission.see(moment)
+                self.mission.add_moment(moment)
             self._now = moment
         while self.monitor.decisions:
             self.recording.decide(self.monitor.decisions.popleft())
         while self.monitor.ended:
             words = self.monitor.ended.popleft()
-            self.score.hear(words.stamp, words.query, words.text)
-            self.recording.hear(Sentence(words.heard, words.query, words.text))
+            self.score.add_text(words.stamp, words.query, words.text)
+            self.recording.add_text(Sentence(words.received, words.query, words.text))
         while self.mission_client.states:
             state = self.mission_client.states.popleft()
-            self.mission.hear(nanoseconds(state.header.stamp), state.step, state.steps)
+            self.mission.set_progress(nanoseconds(state.header.stamp), state.step, state.steps)
 
     def _remember(self) -> None:
         """Ask the memory for the position of a thing, preferably one that was moved."""
@@ -182,8 +182,8 @@ class Demo:
         if not told:
             return
         target = (done or told)[-1].task.target
-        self.recall.ask(f'Where is the {target}?', where_is(target, now.truth))
-        self._until(lambda: self.recall.is_over, ANSWERING)
+        self.memory_client.ask(f'Where is the {target}?', where_is(target, now.truth))
+        self._until(lambda: self.memory_client.is_over, ANSWERING)
 
     def _carry_out(self) -> dict[str, object]:
         """Run the mission; return its result, or why there was none."""
@@ -228,14 +228,14 @@ class Demo:
     def draw(self, weights: str, summary: dict[str, str]) -> list[str]:
         """Write frames.png and demo.mp4; return the names of the written files."""
         title = f'Actions and language from one KV cache ({weights} weights)'
-        told, note = self.director.told, self.recall.line
-        with Scenery(task_scene(FAMILY), PICTURE) as scenery:
-            cards = make_cards(self.recording, told, scenery)
+        told, note = self.director.told, self.memory_client.line
+        with SceneRenderer(task_scene(FAMILY), PICTURE) as renderer:
+            cards = make_cards(self.recording, told, renderer)
             draw_storyboard(self.out / 'frames.png', cards, title, note)
         try:
-            with Scenery(task_scene(FAMILY), LARGE) as scenery:
+            with SceneRenderer(task_scene(FAMILY), LARGE) as renderer:
                 film = self.out / 'demo.mp4'
-                draw_film(film, self.recording, told, scenery, summary, self.mission)
+                draw_film(film, self.recording, told, renderer, summary, self.mission)
         except FilmError as error:
             print(f'no demo.mp4: {error}')
             return ['frames.png']

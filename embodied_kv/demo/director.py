@@ -27,7 +27,7 @@ TRIES = 8  # draws of a suitable task
 
 
 @dataclass
-class Told:
+class GivenTask:
     """A task that the robot received. done: None until it ends. seconds: its duration so far.
 
     replaced: why the task became impossible, else ''; a replaced task is neither done nor failed.
@@ -94,9 +94,9 @@ class Director:
         self._rng = np.random.default_rng(seed)
         self._tell, self._ask, self._reset, self._fresh = tell, ask, reset, fresh
         self._hindrance = hindrance
-        self.told: list[Told] = []
+        self.told: list[GivenTask] = []
         self.questions: list[SceneQuestion] = []
-        self.current: Told | None = None
+        self.current: GivenTask | None = None
         self._scene: int | None = None
         self._spent: int | None = None  # the scene that gets no further task
         self._hindered = 0  # successive moments at which the task was impossible
@@ -104,11 +104,11 @@ class Director:
         self._ended = math.inf  # ns
 
     @property
-    def judged(self) -> list[Told]:
+    def judged(self) -> list[GivenTask]:
         """The tasks that ended: done, failed or replaced."""
         return [told for told in self.told if told.done is not None]
 
-    def see(self, moment: TrueMoment) -> None:
+    def add_moment(self, moment: TrueMoment) -> None:
         """Take a moment; one in each control period is evaluated."""
         if moment.stamp < self._next_moment or moment.stamp >= self._ended:
             return
@@ -145,7 +145,7 @@ class Director:
             self._free = moment.stamp + SETTLE
         self._scene, self.current, self._reset_again = moment.scene, None, 0.0
 
-    def _watch(self, told: Told, moment: TrueMoment) -> None:
+    def _watch(self, told: GivenTask, moment: TrueMoment) -> None:
         self._judge.see(moment.truth)
         told.seconds = (moment.stamp - told.stamp) / SECOND
         told.wrong = self._judge.wrong
@@ -162,7 +162,7 @@ class Director:
         """Give the next task, or request a new scene."""
         if moment.scene != self._spent and (task := self._draw(moment)):
             number = int(self._rng.integers(2 * len(PHRASES[task.family])))
-            self.current = Told(moment.stamp, moment.scene, task, task.phrase(number))
+            self.current = GivenTask(moment.stamp, moment.scene, task, task.phrase(number))
             self.told.append(self.current)
             self._judge, self._hindered = Judge(task, moment.truth), 0
             self._tell(self.current.instruction)

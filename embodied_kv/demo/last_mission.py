@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.language import in_or_on
 from embodied_kv.demo.sim.table_memory import TABLE, parse_task, true_table
@@ -65,7 +65,7 @@ class LastMission:
 
     def __post_init__(self) -> None:
         self.stamp, self.ended = self.began.stamp, None
-        self.steps: list[Told] = []
+        self.steps: list[GivenTask] = []
         self.success = self.done = False
         self.message = self.truth = ''
         self.said: tuple[str, ...] = ()
@@ -76,13 +76,13 @@ class LastMission:
         """Whether the last report is true."""
         return bool(self.said) and self.said[-1] == self.truth
 
-    def see(self, moment: TrueMoment) -> None:
+    def add_moment(self, moment: TrueMoment) -> None:
         """Take the next moment."""
         self._now = moment
         if self._judge and self.ended is None:
             self._judge.see(moment.truth)
 
-    def hear(self, stamp: int, step: str, steps: int) -> None:
+    def set_progress(self, stamp: int, step: str, steps: int) -> None:
         """Take the progress: the instruction in force, or '', and the number of steps so far."""
         if self.ended is not None:
             return
@@ -90,7 +90,7 @@ class LastMission:
             self._close(stamp)
         task = parse_task(step)
         if task and self._judge is None:
-            self.steps.append(Told(stamp, self._now.scene, task, step))
+            self.steps.append(GivenTask(stamp, self._now.scene, task, step))
             self._before, self._judge = steps, Judge(task, self._now.truth)
 
     def end(self, stamp: int, success: bool, message: str, said: tuple[str, ...]) -> None:

@@ -32,7 +32,7 @@ class MissionClient:
     def __init__(self, node: Node) -> None:
         self._client = ActionClient(node, Mission, 'mission')
         self._parameters = node.create_client(GetParameters, 'memory/get_parameters')
-        node.create_subscription(MissionState, 'mission/state', self._hear, qos.STATUS)
+        node.create_subscription(MissionState, 'mission/state', self._on_state, qos.STATUS)
         self.states: deque[MissionState] = deque()
         self.refusal: str | None = None
         self.result: Mission.Result | None = None
@@ -88,6 +88,6 @@ class MissionClient:
         if answer.status == GoalStatus.STATUS_CANCELED:
             self.result.message = TIMEOUT
 
-    def _hear(self, message: MissionState) -> None:
+    def _on_state(self, message: MissionState) -> None:
         if message.mission == self._words:
             self.states.append(message)

@@ -36,7 +36,7 @@ WINDOW = 3.0  # s: averaging time of the rates
 class StreamText:
     """The text of a stream. stamp: ns, of its frame. reason: of its end, '' before.
 
-    heard: ns, reception of its end.
+    received: ns, reception of its end.
     """
 
     stamp: int
@@ -44,7 +44,7 @@ class StreamText:
     text: str = ''
     tokens: int = 0
     reason: str = ''
-    heard: int = 0
+    received: int = 0
 
     @property
     def is_whole(self) -> bool:
@@ -163,22 +163,22 @@ class Monitor(Node):
             self._parameters.call_async(request).add_done_callback(named)
 
     def _on_image(self, name: str):
-        def heard(message: Image) -> None:
+        def received(message: Image) -> None:
             shape = (message.height, message.width, 3)
             self._remember(name, message, np.frombuffer(message.data, np.uint8).reshape(shape))
 
-        return heard
+        return received
 
     def _on_joints(self, message: JointState) -> None:
         self._remember('joints', message, np.array(message.position))
         self._on_truth('joints')(message)
 
     def _on_truth(self, part: str):
-        def heard(message: JointState | PoseArray | Header) -> None:
+        def received(message: JointState | PoseArray | Header) -> None:
             if moment := self._moments.add(part, message):
                 self.moments.append(moment)
 
-        return heard
+        return received
 
     def _remember(self, name: str, message: Image | JointState, value: np.ndarray) -> None:
         seen = self._seen[name]
@@ -209,7 +209,7 @@ class Monitor(Node):
         words.text += message.text
         words.tokens, words.reason = message.tokens, message.reason
         if words.is_whole:
-            words.heard = self.get_clock().now().nanoseconds
+            words.received = self.get_clock().now().nanoseconds
             self.ended.append(words)
             self.newest[words.query] = words
 

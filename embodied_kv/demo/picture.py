@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from embodied_kv.demo.director import Told
+from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.draw_path import draw_path
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.kinematics import forward
@@ -14,7 +14,7 @@ INK, GREY = '#1d2430', '#6b7480'
 DONE, FAILED, REPLACED = '#1b8a3a', '#c62828', '#b26a00'
 
 
-class Scenery:
+class SceneRenderer:
     """Renders moments at `size` pixels. A context manager that belongs to one thread.
 
     ranges: of the robot's scenes. Raises like Tabletop.
@@ -24,7 +24,7 @@ class Scenery:
         large = SceneConfig(**vars(ranges) | {'image_size': size})
         self._table = Tabletop(large, smooth=True)
 
-    def __enter__(self) -> Scenery:
+    def __enter__(self) -> SceneRenderer:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,7 +41,7 @@ class Scenery:
         return images
 
 
-def verdict(told: Told) -> tuple[str, str]:
+def verdict(told: GivenTask) -> tuple[str, str]:
     """Return the result of a task in a word, and its colour; ('', INK) before its end."""
     if told.done:
         return '✓ done', DONE

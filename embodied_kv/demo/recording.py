@@ -40,9 +40,9 @@ class Decision:
 
 @dataclass(frozen=True)
 class Sentence:
-    """A complete text. heard: ns, of its end. query: the question."""
+    """A complete text. received: ns, of its end. query: the question."""
 
-    heard: int
+    received: int
     query: str
     text: str
 
@@ -56,7 +56,7 @@ class Recording:
         self.decisions: list[Decision] = []
         self.sentences: list[Sentence] = []
 
-    def see(self, moment: TrueMoment) -> None:
+    def add_moment(self, moment: TrueMoment) -> None:
         """Take the next moment."""
         if not self.moments:
             self.go_on(moment.stamp)
@@ -76,9 +76,9 @@ class Recording:
         if self._is_running(decision.ready):
             self.decisions.append(decision)
 
-    def hear(self, sentence: Sentence) -> None:
+    def add_text(self, sentence: Sentence) -> None:
         """Take the next sentence."""
-        if self._is_running(sentence.heard):
+        if self._is_running(sentence.received):
             self.sentences.append(sentence)
 
     def _is_running(self, at: int) -> bool:
@@ -100,7 +100,7 @@ class Recording:
         """Return the last text of each query from `since` to that ns, the newest last."""
         newest: dict[str, str] = {}
         for sentence in self.sentences:
-            if since <= sentence.heard <= at:
+            if since <= sentence.received <= at:
                 newest.pop(sentence.query, None)
                 newest[sentence.query] = sentence.text
         return newest

@@ -13,7 +13,7 @@ import numpy as np
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_kv.control.trajectory_executor import FRESH, SOURCES
-from embodied_kv.demo.director import Director, SceneQuestion, Told
+from embodied_kv.demo.director import Director, GivenTask, SceneQuestion
 from embodied_kv.demo.monitor import Monitor, StreamText
 from embodied_kv.demo.score import Score
 
@@ -96,7 +96,7 @@ def machine() -> dict[str, object]:
     }
 
 
-def _task(told: Told, at: float) -> dict[str, object]:
+def _task(told: GivenTask, at: float) -> dict[str, object]:
     return {
         'at': round(at, 2),
         'instruction': told.instruction,

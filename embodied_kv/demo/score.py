@@ -40,13 +40,13 @@ class Score:
         self._waiting: deque[tuple[int, str, str]] = deque()
         self.counts = {query: Count() for query in SAY}
 
-    def see(self, moment: TrueMoment) -> None:
+    def add_moment(self, moment: TrueMoment) -> None:
         """Take a moment, and compare the texts that need it."""
         self._moments.append(moment)
         while self._waiting and self._waiting[0][0] + FRAME <= moment.stamp:
             self._compare(*self._waiting.popleft())
 
-    def hear(self, stamp: int, query: str, said: str) -> None:
+    def add_text(self, stamp: int, query: str, said: str) -> None:
         """Take a complete text about the frame of that stamp."""
         if query in SAY:
             self._waiting.append((stamp, query, said.strip()))

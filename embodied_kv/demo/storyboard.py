@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from embodied_kv.demo.director import Told
-from embodied_kv.demo.picture import GREY, INK, Scenery, printable, verdict
+from embodied_kv.demo.director import GivenTask
+from embodied_kv.demo.picture import GREY, INK, SceneRenderer, printable, verdict
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
@@ -44,7 +44,9 @@ class Card:
     mark: tuple[str, str]
 
 
-def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> list[Card]:
+def make_cards(
+    recording: Recording, told: Sequence[GivenTask], renderer: SceneRenderer
+) -> list[Card]:
     """Return the cards of the first CARDS tasks that the recording has a frame of."""
     cards = []
     for task in told[:CARDS]:
@@ -57,7 +59,7 @@ def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> 
         path = decision.path(decision.joints, decision.stamp)
         card = Card(
             seconds=(decision.stamp - recording.moments[0].stamp) / 1e9,
-            views=scenery.draw(recording.moment(decision.stamp), path),
+            views=renderer.draw(recording.moment(decision.stamp), path),
             seen=decision.seen,
             instruction=task.instruction,
             said='{} {}'.format(*said[-1]) if said else '',

@@ -19,14 +19,14 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from embodied_kv.demo.director import Told
+from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
 from embodied_kv.demo.picture import (
     DONE,
     FAILED,
     GREY,
     INK,
-    Scenery,
+    SceneRenderer,
     printable,
     verdict,
 )
@@ -75,12 +75,12 @@ class Page:
 def draw_film(
     path: Path,
     recording: Recording,
-    told: Sequence[Told],
-    scenery: Scenery,
+    told: Sequence[GivenTask],
+    renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None = None,
 ) -> None:
-    """Write an mp4 file with the run, the mission and the summary. scenery: of LARGE pixels.
+    """Write an mp4 file with the run, the mission and the summary. renderer: of LARGE pixels.
 
     Raises FilmError where PyAV cannot encode H.264.
     """
@@ -93,15 +93,15 @@ def draw_film(
     with av.open(str(path), 'w', format='mp4', options={'movflags': 'faststart'}) as container:
         stream = container.add_stream(CODEC, rate=RATE, options=QUALITY)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, 'yuv420p'
-        for pixels in _frames(recording, told, scenery, summary, mission):
+        for pixels in _frames(recording, told, renderer, summary, mission):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, 'rgb24')))
         container.mux(stream.encode())
 
 
 def _frames(
     recording: Recording,
-    told: Sequence[Told],
-    scenery: Scenery,
+    told: Sequence[GivenTask],
+    renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None,
 ) -> Iterator[np.ndarray]:
@@ -114,20 +114,20 @@ def _frames(
     end = min(end, first + int(LONGEST * 1e9))
     frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     for at in range(first, end, PERIOD):
-        frame = _frame(recording, page(recording, told, at), scenery, at)
+        frame = _frame(recording, page(recording, told, at), renderer, at)
         yield frame
     if mission:
         for at in range(mission.stamp, min(last, mission.ended), HASTE * PERIOD):
-            yield _frame(recording, mission_page(recording, mission, at), scenery, at)
-        frame = _frame(recording, mission_page(recording, mission, mission.ended), scenery, last)
+            yield _frame(recording, mission_page(recording, mission, at), renderer, at)
+        frame = _frame(recording, mission_page(recording, mission, mission.ended), renderer, last)
         yield from repeat(frame, round(STANDING * RATE))
     yield from repeat(_ending(frame, summary), round(ENDING * RATE))
 
 
-def _frame(recording: Recording, page: Page, scenery: Scenery, at: int) -> np.ndarray:
+def _frame(recording: Recording, page: Page, renderer: SceneRenderer, at: int) -> np.ndarray:
     moment, decision = recording.moment(at), recording.decision(at)
     path = decision.path(moment.joints, at) if decision else moment.joints[None]
-    views = scenery.draw(moment, path)
+    views = renderer.draw(moment, path)
     frame = _lettered(page).copy()
     _put(frame, views['front'], FRONT_AT)
     wrist = cv2.resize(views['wrist'], (WRIST, WRIST), interpolation=cv2.INTER_AREA)
@@ -148,7 +148,7 @@ def _put(frame: np.ndarray, image: np.ndarray, corner: tuple[int, int]) -> None:
     frame[row : row + len(image), column : column + image.shape[1]] = image
 
 
-def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
+def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
     """Return the texts at that ns."""
     before = [task for task in told if task.stamp <= at]
     over = [task for task in before if task.stamp + task.seconds * 1e9 <= at]
@@ -189,7 +189,7 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     )
 
 
-def _why(task: Told) -> str:
+def _why(task: GivenTask) -> str:
     return f'{task.instruction}: {task.replaced}' if task.replaced else task.instruction
 
 

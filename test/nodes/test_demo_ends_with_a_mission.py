@@ -8,7 +8,7 @@ from demo_play import SEED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.last_mission import Errand, LastMission, choose_mission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.recording import Recording
@@ -124,12 +124,12 @@ def mission(moment):
 def carried_out(mission, moment, honest=True):
     """Both steps, of which the second succeeds only where it is honest; then what is said."""
     (first, second), place = mission.errand.names, mission.errand.place
-    mission.hear(moment.stamp, '', 0)
+    mission.set_progress(moment.stamp, '', 0)
     for i, name in enumerate((first, second)):
-        mission.hear(moment.stamp + 2 * i * SECOND, f'put the {name} into the {place}', i)
+        mission.set_progress(moment.stamp + 2 * i * SECOND, f'put the {name} into the {place}', i)
         there = (first, second)[: i + 1] if honest else (first,)
-        mission.see(put(moment, there, place, 2 * i + 1))
-    mission.hear(moment.stamp + 4 * SECOND, '', 2)
+        mission.add_moment(put(moment, there, place, 2 * i + 1))
+    mission.set_progress(moment.stamp + 4 * SECOND, '', 2)
     said = f'the {place} holds the {" and the ".join(sorted((first, second)))}'
     mission.end(moment.stamp + 5 * SECOND, True, '3 steps', (said,))
     return mission
@@ -153,17 +153,17 @@ def test_the_report_says_all_of_it(mission, moment):
 
 def test_what_is_heard_after_its_end_changes_nothing(mission, moment):
     told = carried_out(mission, moment)
-    told.hear(moment.stamp + 6 * SECOND, 'pick up the red cube', 3)
+    told.set_progress(moment.stamp + 6 * SECOND, 'pick up the red cube', 3)
     assert len(told.steps) == 2
 
 
 def test_its_page_tells_the_sentence_the_steps_and_the_answer(mission, moment):
     told, recording = carried_out(mission, moment), Recording(60.0)
-    recording.see(moment)
+    recording.add_moment(moment)
     during = mission_page(recording, told, moment.stamp + 3 * SECOND)
     assert during.title == told.errand.words and during.pace == HASTE
     assert [past[0] for past in during.past] == ['✓ done', '…']
     assert not during.answered and during.mark[0] == ''
     end = mission_page(recording, told, told.ended)
     assert told.said[0] in end.answered and end.mark[0] == '✓ done'
-    assert isinstance(told.steps[0], Told) and len(end.past) == 2
+    assert isinstance(told.steps[0], GivenTask) and len(end.past) == 2

@@ -41,7 +41,7 @@ def play(tables):
 
     def look(times=1):
         for _ in range(times):
-            stage.director.see(TrueMoment(round(stage.time * SECOND), *tables[stage.scene]))
+            stage.director.add_moment(TrueMoment(round(stage.time * SECOND), *tables[stage.scene]))
             stage.time += DT
 
     stage.director = Director(
@@ -106,7 +106,7 @@ def test_what_has_fallen_off_the_table_is_replaced():
         )
         for i in range(STEADY + 2):
             moment = table.state(), table.truth(), table.poses()
-            director.see(TrueMoment(round(i * DT * SECOND), SEED, *moment))
+            director.add_moment(TrueMoment(round(i * DT * SECOND), SEED, *moment))
             fallen = [thing.name == director.told[0].task.target for thing in table.objects()]
             moment[2][fallen, :3] = 0.4, 0.6, -0.7
             table.restore(moment[0], moment[2])

@@ -11,7 +11,7 @@ from embodied_kv.srv import MemoryPlan, MemoryQuery
 SHOWN = 100  # segments
 
 
-class Recall:
+class MemoryClient:
     """The memory client of a node; it belongs to the thread that spins the node."""
 
     def __init__(self, node: Node) -> None:
