@@ -21,7 +21,7 @@ from embodied_kv.demo.sim.language import DONE
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.scene_queries import query_table, query_target
-from embodied_kv.demo.sim.table_memory import MOVES, KnownTable, parse_task, read_table, refusal
+from embodied_kv.demo.sim.table_memory import MOVES, parse_task, read_table, refusal
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
@@ -35,6 +35,7 @@ from embodied_kv.planning.planning import Planning
 from embodied_kv.types import Observation
 from training.planner.mission_oracle import Progress, Tried, next_step
 from training.planner.missions import Mission
+from training.planner.simulated_table import SimulatedTable
 from training.policy.expert import plan as expert_plan
 
 DOMAIN = TabletopDomain()
@@ -93,7 +94,7 @@ class SimulatedRobot:
         mission: Mission,
         how: How,
         state: Callable[[], MissionState],
-        truth: Callable[[], KnownTable],
+        truth: Callable[[], SimulatedTable],
         charged: Callable[[], float] = time.process_time,
     ) -> None:
         self._table, self._engine, self._planning = table, engine, planning

@@ -9,15 +9,16 @@ from mission_suite import TableSuite
 from std_msgs.msg import String
 
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
 from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 TIDY = Mission(
     (
         Part('put', Which(names=('red cube', 'blue cylinder')), 'green bin'),

@@ -9,12 +9,13 @@ import pytest
 from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
-from embodied_kv.demo.sim.table_memory import FLOOR, TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
 from embodied_kv.model.planner_prompts import mission_question
 from embodied_kv.planning.mission import MOST_PLANS, Outcome
 from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 RED, BLUE = Which(names=('red cube',)), Which(names=('blue cylinder',))
 PUT_RED, PUT_BLUE = Part('put', RED, 'green bin'), Part('put', BLUE, 'green bin')
 UNKNOWN = 'impossible: I do not understand'

@@ -10,7 +10,7 @@ from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.table_memory import TABLE, KnownTable, refusal
+from embodied_kv.demo.sim.table_memory import TABLE, refusal
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
@@ -22,8 +22,9 @@ from embodied_kv.planning.mission import (
 )
 from training.planner.missions import Mission as Parsed
 from training.planner.missions import Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'
 WRONG = {
     'fling the flurb': "the planner answered 'fling the flurb', which is no instruction",

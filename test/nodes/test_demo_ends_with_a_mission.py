@@ -19,6 +19,7 @@ from embodied_kv.demo.video import HASTE, mission_page
 from training.planner.mission_oracle import begin, next_step
 from training.planner.mission_phrases import say_mission
 from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
 
 def possible(task, moment):
@@ -61,7 +62,7 @@ def parsed(errand):
 def steps_of(errand, moment):
     """Return the steps by the rules, each of which succeeds, and the report."""
     mission = parsed(errand)
-    table, found = true_table(moment.truth), []
+    table, found = SimulatedTable.of(true_table(moment.truth)), []
     progress = begin(table)
     while (step := next_step(mission, table, progress)).kind != 'over':
         assert step.kind in ('task', 'say', 'done'), step.text

@@ -5,11 +5,14 @@ import pytest
 from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.language import COUNT, HELD
 from embodied_kv.demo.sim.scene_queries import query_table, query_target
-from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import TABLE
+from training.planner.simulated_table import SimulatedTable
 
 DOMAIN = TabletopDomain()
 
-KNOWN = KnownTable({'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate'))
+KNOWN = SimulatedTable(
+    {'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate')
+)
 TRUE = {
     'Where is the red cube?': 'on the table',
     'Where is the blue cylinder?': 'in the green bin',
@@ -54,7 +57,7 @@ FACTS = {
 
 
 def test_a_table_of_which_nothing_is_known_is_found():
-    assert seen(query_table(KnownTable({}, ()))) == (FACTS, ())
+    assert seen(query_table(SimulatedTable({}, ()))) == (FACTS, ())
 
 
 def asked(look, colours=COLOURS):
@@ -146,7 +149,7 @@ def test_a_colour_that_is_not_seen_stays_where_an_answer_names_it(missed):
 )
 def test_a_colour_is_enough_to_agree_where_only_one_thing_has_it(answers):
     (red, blue), places = KNOWN.where, KNOWN.places
-    lost = KnownTable({red: TABLE, blue: TABLE}, places)
+    lost = SimulatedTable({red: TABLE, blue: TABLE}, places)
     assert (
         seen(query_target('pick up the blue cylinder', lost), answers=answers)[0][blue]
         == FACTS[blue]
@@ -154,7 +157,7 @@ def test_a_colour_is_enough_to_agree_where_only_one_thing_has_it(answers):
 
 
 def test_two_things_of_a_colour_are_told_apart_by_their_whole_names():
-    twins = KnownTable({'blue cube': TABLE, 'blue cylinder': TABLE}, KNOWN.places)
+    twins = SimulatedTable({'blue cube': TABLE, 'blue cylinder': TABLE}, KNOWN.places)
     answers = {'What is in the green bin?': 'the blue cube'}
     found, _ = seen(query_target('pick up the blue cylinder', twins), answers=answers)
     assert 'blue cylinder' not in found
@@ -167,7 +170,7 @@ def test_a_place_that_nobody_knows_is_no_place():
 
 
 def test_what_is_new_is_believed_where_answers_agree():
-    known = KnownTable({'red cube': TABLE}, KNOWN.places)
+    known = SimulatedTable({'red cube': TABLE}, KNOWN.places)
     assert seen(query_table(known)) == (FACTS, ())
     lies = {'What is in the green bin?': 'the red cylinder'}
     assert 'blue cylinder' not in seen(query_table(known), answers=lies)[0]
@@ -192,7 +195,7 @@ def test_what_is_no_place_is_not_learnt():
 
 
 def test_what_is_next_to_something_stays_so_while_it_lies_on_the_table():
-    lying = KnownTable(KNOWN.where, KNOWN.places, {'red cube': 'next to the cyan plate'})
+    lying = SimulatedTable(KNOWN.where, KNOWN.places, {'red cube': 'next to the cyan plate'})
     assert 'red cube' not in seen(query_table(lying))[0]
     drafts = [('red cube', 'object', 'red cube: next to the cyan plate')]
     assert DOMAIN.facts_of_step('put the red cube beside the cyan plate') == drafts
@@ -205,7 +208,7 @@ def test_what_is_next_to_something_stays_so_while_it_lies_on_the_table():
 
 
 def test_what_was_held_is_looked_for_after_a_step_about_another_thing():
-    known = KnownTable({'red cube': 'robot', 'blue cylinder': TABLE}, ('green bin',))
+    known = SimulatedTable({'red cube': 'robot', 'blue cylinder': TABLE}, ('green bin',))
     look = query_target('put the blue cylinder into the green bin', known)
     facts, gone = seen(look)
     assert facts['red cube'] == 'red cube: on the table' and not gone

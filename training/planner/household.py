@@ -18,7 +18,8 @@ from itertools import product
 import numpy as np
 
 from embodied_kv.demo.sim.scene import COLOURS
-from embodied_kv.demo.sim.table_memory import OBJECT_NAMES, ROBOT, TASKS, Fact
+from embodied_kv.demo.sim.table_memory import ROBOT
+from training.planner.simulated_table import OBJECT_NAMES, TASKS, Fact
 
 CARRIERS = ('plate', 'bowl')
 LIDDED = ('bin', 'box')
