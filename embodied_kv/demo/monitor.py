@@ -23,6 +23,7 @@ from embodied_kv.demo.recording import Decision
 from embodied_kv.demo.sim.scene import SceneConfig
 from embodied_kv.msg import ActionChunk, ControlState, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.srv import Ask, KvStats
 
 CAMERAS = ('front', 'wrist')
@@ -79,27 +80,26 @@ class Monitor(Node):
         self._moments = TrueMoments(ranges)
         self._recent: dict[str, deque[tuple[float, int]]] = {'frames': deque(), 'tokens': deque()}
         for name in CAMERAS:
-            self._subscribe(Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR)
-        self._subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
-        self._subscribe(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
-        self._subscribe(Header, 'held', self._on_truth('held'), qos.JOINTS)
-        self._subscribe(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
-        self._subscribe(ActionChunk, 'action_chunk', self._on_command, 10)
-        self._subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
-        self._subscribe(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
+            self.create_subscription(
+                Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR
+            )
+        self.create_subscription(JointState, 'joint_states', self._on_joints, qos.JOINTS)
+        self.create_subscription(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
+        self.create_subscription(Header, 'held', self._on_truth('held'), qos.JOINTS)
+        self.create_subscription(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
+        self.create_subscription(ActionChunk, 'action_chunk', self._on_command, 10)
+        self.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
+        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
         self._instructions = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
         self._ask = self.create_client(Ask, 'language/ask')
         self._reset = self.create_client(Trigger, 'sim/reset')
         self._resetting: Timer | None = None
         self._arm = self.create_client(SetBool, 'control/arm')
         self._is_disarmed = False
-        self._subscribe(ControlState, 'control/state', self._on_state, qos.STATUS)
+        self.create_subscription(ControlState, 'control/state', self._on_state, qos.STATUS)
         self.create_timer(ARM_EVERY, self._keep_armed)
         self._stats = self.create_client(KvStats, 'kv/stats')
         self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
-
-    def _subscribe(self, kind: type, topic: str, callback, profile) -> None:
-        self.create_subscription(kind, topic, callback, profile)
 
     @property
     def seconds(self) -> float:
@@ -182,7 +182,7 @@ class Monitor(Node):
 
     def _remember(self, name: str, message: Image | JointState, value: np.ndarray) -> None:
         seen = self._seen[name]
-        seen[_nanoseconds(message)] = value
+        seen[nanoseconds(message.header.stamp)] = value
         while len(seen) > KEPT:
             del seen[next(iter(seen))]
 
@@ -201,7 +201,7 @@ class Monitor(Node):
                 self.decisions.append(decision)
 
     def _on_text(self, message: TextDelta) -> None:
-        new = StreamText(_nanoseconds(message), message.query)
+        new = StreamText(nanoseconds(message.header.stamp), message.query)
         words = self.streams.setdefault(message.stream, new)
         if self.began is not None:
             self.tokens += message.tokens - words.tokens
@@ -234,7 +234,7 @@ class Monitor(Node):
 
     def _decision(self, command: ActionChunk) -> Decision | None:
         """Return the decision; None for an unknown frame or a command that is not fresh."""
-        stamp = _nanoseconds(command)
+        stamp = nanoseconds(command.header.stamp)
         frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
         if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
             return None
@@ -250,7 +250,3 @@ class Monitor(Node):
             f'denoise {command.denoise_ms:.1f} ms\n{command.steps} Euler steps\n'
             f'{self.stats.streams} streams',
         )
-
-
-def _nanoseconds(message: Image | JointState | ActionChunk | TextDelta) -> int:
-    return message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec

@@ -18,6 +18,7 @@ from std_msgs.msg import Header
 from embodied_kv.demo.sim.kinematics import forward
 from embodied_kv.demo.sim.scene import SceneConfig, Thing, draw_scene
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Tabletop, Truth
+from embodied_kv.nodes.common.conversions import nanoseconds
 
 FRAME = 'scene_'  # then the seed
 KEPT = 30  # incomplete stamps
@@ -72,8 +73,7 @@ class TrueMoments:
 
         Raises ValueError where the poses do not fit the scene that they name.
         """
-        time = message.stamp if part == 'held' else message.header.stamp
-        stamp = time.sec * 1_000_000_000 + time.nanosec
+        stamp = nanoseconds(message.stamp if part == 'held' else message.header.stamp)
         self._parts.setdefault(stamp, {})[part] = message
         if self._parts[stamp].keys() == PARTS:
             return self._moment(stamp, **self._parts.pop(stamp))

@@ -191,15 +191,8 @@ def _place(
         for shape, colour in kinds:
             rgb = _draw_rgb(config, colour, rng)
             for _ in range(tries):
-                thing = Thing(
-                    name=f'{colour} {shape}',
-                    shape=shape,
-                    colour=colour,
-                    rgb=rgb,
-                    position=tuple(rng.uniform(low, high).tolist()),
-                    yaw=float(rng.uniform(*config.yaw)),
-                    size=SIZES[shape],
-                )
+                position = rng.uniform(low, high)
+                thing = _thing(shape, colour, rgb, position, rng.uniform(*config.yaw))
                 if all(_gap(thing, other) >= config.clearance for other in things):
                     things.append(thing)
                     break
@@ -211,6 +204,13 @@ def _place(
         f'{len(kinds)} things do not fit x {config.x}, y {config.y}; '
         f'widen these or lower clearance {config.clearance}'
     )
+
+
+def _thing(
+    shape: str, colour: str, rgb: tuple, position: np.ndarray, yaw: float, floor: float = 0.0
+) -> Thing:
+    at = tuple(position.tolist())
+    return Thing(f'{colour} {shape}', shape, colour, rgb, at, float(yaw), SIZES[shape], floor)
 
 
 def _draw_rgb(config: SceneConfig, colour: str, rng: np.random.Generator) -> tuple:
@@ -237,16 +237,8 @@ def _put_away(
         out = float(np.arctan2(spot[1], spot[0]))
         near = [t for t in things if t.floor and _distance(t, place) < place.radius]
         for jitter in (*(AWAY_JITTER * rng.uniform(-1, 1, (AWAY_TRIES, 3))), np.zeros(3)):
-            thing = Thing(
-                name=f'{colour} {shape}',
-                shape=shape,
-                colour=colour,
-                rgb=rgb,
-                position=tuple((spot + jitter[:2]).tolist()),
-                yaw=out + float(jitter[2]),
-                size=SIZES[shape],
-                floor=FLOORS[place.shape],
-            )
+            position, yaw = spot + jitter[:2], out + jitter[2]
+            thing = _thing(shape, colour, rgb, position, yaw, FLOORS[place.shape])
             if _fits(thing, place) and all(_stands_free(thing, t, out) for t in near):
                 break
         things.append(thing)

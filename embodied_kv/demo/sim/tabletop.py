@@ -182,29 +182,20 @@ class Tabletop:
 
     def objects(self) -> tuple[ObjectTruth, ...]:
         """Return the pose of every object and receptacle."""
-        truths = []
-        for i, thing in enumerate(self.scene.things):
-            body = self._data.body(f'thing {i}')
-            yaw = float(np.arctan2(body.xmat[3], body.xmat[0]))
-            truths.append(
-                ObjectTruth(
-                    thing.name,
-                    thing.shape,
-                    thing.colour,
-                    body.xpos.copy(),
-                    yaw,
-                    np.array(thing.size),
-                )
-            )
-        return tuple(truths)
+        return tuple(
+            ObjectTruth(t.name, t.shape, t.colour, body.xpos.copy(), _yaw(body), np.array(t.size))
+            for t, body in zip(self.scene.things, self._bodies(), strict=True)
+        )
 
     def poses(self) -> np.ndarray:
         """Return the poses float64 [things, 7] in the order of the scene.
 
         x, y, z in m, then the unit quaternion w, x, y, z.
         """
-        bodies = [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
-        return np.array([(*body.xpos, *body.xquat) for body in bodies])
+        return np.array([(*body.xpos, *body.xquat) for body in self._bodies()])
+
+    def _bodies(self) -> list:
+        return [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
 
     def truth(self) -> Truth:
         """Return the true state."""
@@ -218,8 +209,7 @@ class Tabletop:
                 if finger in self._fingers:
                     touched.setdefault(int(thing), set()).add(int(finger))
         grip = self.gripper_position()
-        for i, thing in enumerate(self.scene.things):
-            body = self._data.body(f'thing {i}')
+        for thing, body in zip(self.scene.things, self._bodies(), strict=True):
             apart = np.hypot(*(body.xpos - grip)[:2])
             if len(touched.get(body.id, ())) == 2 and apart < BETWEEN:
                 return thing.name
@@ -228,10 +218,6 @@ class Tabletop:
     def gripper_position(self) -> np.ndarray:
         """Return the point between the fingertips, float64 [3] m."""
         return self._data.site('grip').xpos.copy()
-
-    def forward(self, joints: np.ndarray) -> np.ndarray:
-        """Gripper points [N, 3] m of joint vectors [N, 7], whatever the arm does now."""
-        return kinematics.forward(joints)
 
     def project(self, points: np.ndarray, camera: str) -> np.ndarray:
         """Return the pixels [N, 2] as (column, row) of points [N, 3] (m).
@@ -295,6 +281,10 @@ def open_context(width: int, height: int):
             'run `apt-get install -y libegl1 libosmesa6`, or set MUJOCO_GL to egl or osmesa'
         ) from error
     return context
+
+
+def _yaw(body) -> float:
+    return float(np.arctan2(body.xmat[3], body.xmat[0]))
 
 
 def _release(gl, context: mujoco.MjrContext) -> None:
