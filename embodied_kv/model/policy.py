@@ -23,7 +23,7 @@ RANDOM_REACH = 0.05  # rad or m; largest offset of a joint with random weights
 class Policy:
     """The conversion of an Observation to the network's input, and of its output to actions.
 
-    All states and actions are in policy units, those of the checkpoint's statistics. most_given:
+    All states and actions are in policy units, those of the checkpoint's statistics. max_action_prefix:
     longest action prefix that the policy was trained with. says: prompts that it was trained to
     answer; None if unknown.
     """
@@ -32,7 +32,7 @@ class Policy:
     model: Pi05
     tokenizer: Tokenizer
     processing: Processing
-    most_given: int = 0
+    max_action_prefix: int = 0
     says: tuple[str, ...] | None = None
 
     @property
@@ -70,7 +70,7 @@ class Policy:
             )
         return self.tokenizer.encode(text)
 
-    def cuts(self, instruction: str) -> bool:
+    def truncates(self, instruction: str) -> bool:
         """Return whether the prompt with the longest state truncates the instruction."""
         return self._prompt(instruction, np.ones(self.config.state_dim, np.float32))[1]
 

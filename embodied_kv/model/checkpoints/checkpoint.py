@@ -33,7 +33,7 @@ class Checkpoint:
         n_action_steps: Actions of a chunk that the authors execute.
         fps: Rate of the actions (1/s).
         euler_steps: Steps for a chunk that the authors use.
-        most_given: Longest action prefix that the policy was trained with; 0 for none.
+        max_action_prefix: Longest action prefix that the policy was trained with; 0 for none.
         says: Prompts that the policy was trained to answer; () for none.
         renames: Name of a view in the training data -> its name in the checkpoint.
     """
@@ -50,13 +50,9 @@ class Checkpoint:
     state_names: tuple[str, ...] | None = None
     action_names: tuple[str, ...] | None = None
     euler_steps: int = 10
-    most_given: int = 0
+    max_action_prefix: int = 0
     says: tuple[str, ...] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def weights_path(self) -> Path:
-        return self.weights.path
 
     @property
     def empty_views(self) -> tuple[str, ...]:
@@ -86,7 +82,7 @@ class Checkpoint:
         config = replace(self.config, dtype=dtype or self.config.dtype)
         tokenizer, model = self.tokenizer(), Pi05.empty(config, device)
         self.fill(model)
-        return Policy(config, model, tokenizer, self.processing, self.most_given, self.says)
+        return Policy(config, model, tokenizer, self.processing, self.max_action_prefix, self.says)
 
     def lines(self) -> list[str]:
         """Return the description for users, one fact per line."""
@@ -94,16 +90,17 @@ class Checkpoint:
         n = p.normalizer
         relative = [i for i, offset in enumerate(n.relative) if offset]
         names = self.action_names or range(len(n.relative))
+        rate = f'{self.fps:g} per second' if self.fps else 'rate unknown'
         state = 'with the state' if p.prompt.with_state else 'without the state'
         facts = {
-            'kind': f'{self.kind}, {self.weights_path}',
+            'kind': f'{self.kind}, {self.weights.path}',
             'state': f'{c.state_dim} dims, {n.state_scale.mode}: {_named(self.state_names)}',
             'action': f'{c.action_dim} dims, {n.action_scale.mode}: {_named(self.action_names)}',
             'relative actions': spell([names[i] for i in relative]) or 'none',
-            'chunk': f'{c.chunk_size} actions, {_rate(self.fps)}, {self.n_action_steps} executed '
+            'chunk': f'{c.chunk_size} actions, {rate}, {self.n_action_steps} executed '
             'by its authors',
-            'real-time chunking': f'trained, action prefix up to {self.most_given}'
-            if self.most_given
+            'real-time chunking': f'trained, action prefix up to {self.max_action_prefix}'
+            if self.max_action_prefix
             else 'guided, because the policy was not trained for it',
             'views': spell(c.views),
             'masked views': spell(self.empty_views) or 'none',
@@ -119,7 +116,3 @@ class Checkpoint:
 
 def _named(names: tuple[str, ...] | None) -> str:
     return spell(names) if names else 'names unknown'
-
-
-def _rate(fps: float | None) -> str:
-    return f'{fps:g} per second' if fps else 'rate unknown'

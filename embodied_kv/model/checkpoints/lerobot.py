@@ -154,7 +154,7 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
         euler_steps=settings.get('num_inference_steps', 10),
-        most_given=settings.get('rtc_training_max_delay', 0),
+        max_action_prefix=settings.get('rtc_training_max_delay', 0),
         renames=files.before['rename_observations_processor'].settings.get('rename_map') or {},
     )
 

@@ -33,7 +33,9 @@ T = TypeVar('T')
 
 ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the demo
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
-MOST_GIVEN = 'embodied_kv.rtc'  # metadata: longest action prefix that the policy was trained with
+MAX_ACTION_PREFIX = (
+    'embodied_kv.rtc'  # metadata: longest action prefix that the policy was trained with
+)
 SAYS = 'embodied_kv.says'  # metadata: list of the prompts that the policy was trained to answer
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
 FREE = {'name', 'dtype'}  # fields that may differ between a checkpoint and the model
@@ -88,7 +90,7 @@ def describe(
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
-        most_given=int(weights.metadata.get(MOST_GIVEN, 0)),
+        max_action_prefix=int(weights.metadata.get(MAX_ACTION_PREFIX, 0)),
         says=_says(weights),
     )
 

@@ -53,7 +53,7 @@ def lower() -> None:
             return TensorBox.create(LinearUnary.create(x, weight, bias, 'none', [], ''))
 
 
-class PackedLinear(nn.Module):
+class PrepackedLinear(nn.Module):
     """A linear layer with a packed weight: x [..., in] -> [..., out].
 
     The layer takes over the weight of `linear`. Its state_dict has the unpacked weight.
@@ -79,20 +79,20 @@ def pack(model: nn.Module) -> int:
     Frozen weights on an x86 CPU are packed from `least` parameters on, in bfloat16 only where the
     CPU has units for it. They are packed one by one, so that only one is in memory twice.
     """
-    made: dict[nn.Linear, PackedLinear] = {}
+    made: dict[nn.Linear, PrepackedLinear] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if child in made:
                 setattr(parent, name, made[child])
             elif type(child) is nn.Linear and _is_worth_it(child.weight):
-                made[child] = PackedLinear(child)
+                made[child] = PrepackedLinear(child)
                 setattr(parent, name, made[child])
     return len(made)
 
 
-def packed_names(model: nn.Module) -> list[str]:
+def prepacked_names(model: nn.Module) -> list[str]:
     """Return the names of the packed layers."""
-    return [name for name, module in model.named_modules() if isinstance(module, PackedLinear)]
+    return [name for name, module in model.named_modules() if isinstance(module, PrepackedLinear)]
 
 
 def _is_worth_it(weight: Tensor) -> bool:
