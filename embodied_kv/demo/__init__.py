@@ -1,6 +1,6 @@
 """The demo: the suite and the simulated robot, with tasks, observed and judged from outside.
 
-- demo: one run. children: its processes. monitor, memory_client, mission_client: its ROS clients.
+- demo: one run and its processes. monitor, memory_client, mission_client: its ROS clients.
 - director: tasks and questions. score: truth of the language. recording: data for the film.
 - screen, report, summary: figures. picture, storyboard, video: pictures.
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import rclpy
@@ -20,7 +22,6 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.action import Mission
-from embodied_kv.demo.children import Child, DemoError, end
 from embodied_kv.demo.director import Director
 from embodied_kv.demo.last_mission import LastMission, choose_mission
 from embodied_kv.demo.memory_client import MemoryClient
@@ -48,6 +49,46 @@ RECORDED = CARDS * max(SECONDS.values())  # s: longest duration of the tasks in 
 ANSWERING = 20.0  # s: time limit of an answer of the memory, and of a mission's cancellation
 PATIENCE = 60.0  # s: longest wait of the arm for a chunk, on a busy machine
 MISSION = 60.0  # s: time limit of the mission at the end
+ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
+
+
+class DemoError(Exception):
+    """Error: the demo cannot continue. The message is for the user."""
+
+
+class Child:
+    """A child process with its output in a file."""
+
+    def __init__(self, name: str, module: str, log: Path, *arguments: str) -> None:
+        self.name, self.log = name, log
+        command = [sys.executable, '-m', f'embodied_kv.{module}', '--ros-args', *arguments]
+        with log.open('wb') as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raise DemoError, with the end of the log, if the process has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise DemoError(f'process {self.name} ended with status {code}: {self.log_end()}')
+
+    def log_end(self) -> str:
+        """Return the last lines of the log."""
+        lines = self.log.read_text(errors='replace').splitlines()[-12:]
+        return '\n  '.join([f'{self.log} ends with', *lines])
+
+
+def end(children: Sequence[Child]) -> None:
+    """End all processes, by SIGINT, SIGTERM and at last SIGKILL."""
+    for number, patience in ENDING.items():
+        for child in children:
+            child.process.send_signal(number)
+        deadline = time.monotonic() + patience
+        with suppress(subprocess.TimeoutExpired):
+            for child in children:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            return
 
 
 class Demo:

@@ -163,7 +163,11 @@ def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
         subtask=printable(said.get(SUBTASK, '').strip()),
         narration=printable(said.get(NARRATE, '').strip()),
         answered=printable('{} {}'.format(*answers[-1]).strip()) if answers else '',
-        past=tuple((*verdict(task), _why(task)) for task in over if task is not now)[-PAST:],
+        past=tuple(
+            (*verdict(task), ': '.join(filter(None, (task.instruction, task.replaced))))
+            for task in over
+            if task is not now
+        )[-PAST:],
     )
 
 
@@ -187,10 +191,6 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
         past=tuple(steps[-PAST:]),
         pace=HASTE,
     )
-
-
-def _why(task: GivenTask) -> str:
-    return f'{task.instruction}: {task.replaced}' if task.replaced else task.instruction
 
 
 @lru_cache(1)

@@ -23,9 +23,9 @@ RANDOM_REACH = 0.05  # rad or m; largest offset of a joint with random weights
 class Policy:
     """The conversion of an Observation to the network's input, and of its output to actions.
 
-    All states and actions are in policy units, those of the checkpoint's statistics. max_action_prefix:
-    longest action prefix that the policy was trained with. says: prompts that it was trained to
-    answer; None if unknown.
+    All states and actions are in policy units, those of the checkpoint's statistics.
+    max_action_prefix: longest action prefix that the policy was trained with. says: prompts that
+    it was trained to answer; None if unknown.
     """
 
     config: ModelConfig

@@ -198,5 +198,5 @@ def test_a_process_that_ends_ends_the_demo_with_its_words(tmp_path):
     params.write_text('/**:\n  ros__parameters:\n    image_size: 3\n')
     ended = demo(tmp_path / 'out', '--params', params)
     assert ended.returncode == 1
-    assert 'sim has ended' in ended.stderr
+    assert 'process sim ended with status 1' in ended.stderr
     assert 'parameter image_size' in ended.stderr

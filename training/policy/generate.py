@@ -166,7 +166,7 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
             rest, held_still = int(SECONDS[task.family] / DT), 0
         orders = Orders.of(tasks[-1:], [names])
         clean, phase = plan(table.state()[None], Tables.of([truth]), orders, 1)
-        leftover = rollout.ahead(rollout.time + DT * np.arange(AHEAD))
+        leftover = rollout.player.planned(rollout.time + DT * np.arange(AHEAD))
         _keep(frames, table, truth, names, clean[0, 0], leftover, t, len(tasks) - 1)
         rest, held_still = rest - 1, held_still + (phase[0] == Phase.HOLD)
         planner.think(truth, orders, leftover)

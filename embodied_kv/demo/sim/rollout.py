@@ -24,28 +24,20 @@ class Rollout:
         """Restart at time 0 without a trajectory, after a reset of the table."""
         self.time = 0.0
         self.path: list[np.ndarray] = []
-        self._player = TrajectoryPlayer(JOINTS, self.table.state())
+        self.player = TrajectoryPlayer(JOINTS, self.table.state())
 
     def follow(self, actions: np.ndarray, start: float, dt: float) -> None:
         """Follow actions [n, 7]; the i-th is due at start + i * dt seconds.
 
         Raises ValueError for actions that are all past, or not finite.
         """
-        self._player.load(JOINTS, actions, start + dt * np.arange(len(actions)), self.time)
-
-    def ahead(self, times: np.ndarray) -> np.ndarray:
-        """Return the targets [n, 7] at times [n] s; NaN where nothing is planned."""
-        return self._player.planned(times)
-
-    def target(self, moment: float) -> np.ndarray:
-        """Return the target [7] at a moment; outside the plan its first or last point."""
-        return self._player.target(moment)
+        self.player.load(JOINTS, actions, start + dt * np.arange(len(actions)), self.time)
 
     def advance(self, seconds: float) -> None:
         """Simulate with a set-point every 10 ms."""
         parts = max(1, round(seconds / SET_POINT))
         for _ in range(parts):
             self.time += seconds / parts
-            self.table.command(self._player.target(self.time))
+            self.table.command(self.player.target(self.time))
             self.table.step(seconds / parts)
             self.path.append(self.table.state())
