@@ -31,8 +31,8 @@ from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.dtype import served
+from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

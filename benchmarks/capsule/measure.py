@@ -20,8 +20,8 @@ from benchmarks.capsule.planner_rows import planner_rows
 from benchmarks.capsule.sentences import snapshots
 from benchmarks.hybrid.config import HybridConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS
 
 READ = 'get_conv_state', 'get_recurrent_state'  # of a cache, by which transformers' layers read it
 

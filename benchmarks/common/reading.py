@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from embodied_kv.model.packed import pack
+from embodied_kv.model.prepacked import pack
 
 WIDTH = 2048
 Work = Callable[[], object]

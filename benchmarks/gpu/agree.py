@@ -22,8 +22,8 @@ from benchmarks.common import report
 from benchmarks.common.command import Refused, add_device, command
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity import command as parity
-from embodied_kv.model.parity.recorded import Case, is_case
+from embodied_kv.model.parity import __main__ as parity
+from embodied_kv.model.parity.cases import Case, is_case
 from embodied_kv.types import Observation
 
 DATA = Path(__file__).resolve().parents[2] / 'test' / 'data'

@@ -30,8 +30,7 @@ from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.schedule import Schedule
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.model.random import init_random
 
 SHARE = 0.16  # of memory that KEEP computes again, mean over the layers (of two: more)

@@ -48,8 +48,8 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.model.dtype import served
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, random_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.plan import Plan

@@ -13,7 +13,7 @@ import torch
 from benchmarks.common.clock import Ceilings, in_turn
 from benchmarks.common.physics import BYTES, layer_weights
 from benchmarks.memory.asking import Reply
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import PlannerConfig
 
 
 def ceilings(n: int = 2048, repeats: int = 5) -> Ceilings:

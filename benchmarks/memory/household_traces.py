@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import (
+from training.planner.household import (
     TABLES,
     Fact,
     Household,

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.memory.household_traces import TraceConfig, draw_trace
 from benchmarks.memory.settings import World
-from embodied_kv.demo.sim.household import Fact, Household, draw_household
+from training.planner.household import Fact, Household, draw_household
 from training.planner.household_questions import KINDS, Question, answer, draw_question, was
 
 Facts = tuple[Fact, ...]

@@ -19,13 +19,13 @@ from embodied_kv.config import BackboneConfig
 from embodied_kv.memory.encoder import Encoder, encoder
 from embodied_kv.memory.invalidation import PREFIX, Invalidation
 from embodied_kv.memory.prefill import Load
+from embodied_kv.model.planner import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.planner_checkpoint import (
     LoadedPlanner,
     bundled_planner,
     load_planner,
     random_planner,
 )
-from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning
 from training.planner.corpus import planner_tokenizer

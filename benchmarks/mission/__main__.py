@@ -40,8 +40,7 @@ from benchmarks.common import clock, report
 from benchmarks.common.command import Refused, command
 from benchmarks.mission.cases import Case, draw_case, is_done, scene, true_table
 from benchmarks.mission.robot import How, SimulatedRobot
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_table import ROOM, TABLE
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import blank, warm_up
@@ -53,6 +52,8 @@ from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.batch import serve
 from training.evaluate import evaluation
 from training.evaluate.report import wilson
+from training.planner.household import any_of
+from training.planner.simulated_table import ROOM
 
 MISSIONS, QUICK_MISSIONS = 200, 4
 PLANNER = 'planner_missions'

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_memory import true_table
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import ROOM, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission
 from embodied_kv.demo.sim.scene import SceneConfig
+from embodied_kv.demo.sim.table_memory import TABLE, true_table
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.planner.household import any_of
 from training.planner.mission_draws import draw_mission
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Mission
+from training.planner.simulated_table import ROOM, SimulatedTable
 
 FIRST_SCENE = 5_000_000
 RECORDS = (5, 20)  # of tasks before
@@ -37,10 +37,10 @@ class Case:
 
     number: int
     needs_memory: bool
-    table: KnownTable
+    table: SimulatedTable
     mission: Mission
     words: str
-    after: KnownTable
+    after: SimulatedTable
     said: tuple[str, ...]
     ends: str
 
@@ -75,9 +75,9 @@ def needs_memory(mission: Mission) -> bool:
     return any(part.kind in ('back', 'undo') or part.about == 'moved' for part in mission.parts)
 
 
-def with_history(rng: np.random.Generator, lying: KnownTable, records: int) -> KnownTable:
+def with_history(rng: np.random.Generator, lying: SimulatedTable, records: int) -> SimulatedTable:
     """The same table after so many tasks, or some more, the last of which made it as it lies."""
-    table = KnownTable(dict.fromkeys(lying.where, TABLE), lying.places)
+    table = SimulatedTable(dict.fromkeys(lying.where, TABLE), lying.places)
     for _ in range(records):
         name = any_of(rng, list(table.where))
         if (task := _move(table, name, any_of(rng, [TABLE, *table.places]))) is not None:
@@ -85,10 +85,10 @@ def with_history(rng: np.random.Generator, lying: KnownTable, records: int) -> K
     while off := [name for name in table.where if table.where[name] != lying.where[name]]:
         task = next((t for n in off if (t := _move(table, n, lying.where[n]))), None)
         table = table.do(task or _move(table, off[0], TABLE))  # two that change places
-    return KnownTable(lying.where, lying.places, lying.beside, table.records)
+    return SimulatedTable(lying.where, lying.places, lying.beside, table.records)
 
 
-def _move(table: KnownTable, name: str, place: str) -> Task | None:
+def _move(table: SimulatedTable, name: str, place: str) -> Task | None:
     """The task that brings a thing to a place; None where there is no such."""
     if table.where[name] == place:
         return None
@@ -108,5 +108,5 @@ def is_done(case: Case, truth: Truth, said: tuple[str, ...]) -> bool:
     return now.where == dict(case.after.where) and lies and said == case.said
 
 
-def _is_next(now: KnownTable, name: str, words: str) -> bool:
+def _is_next(now: SimulatedTable, name: str, words: str) -> bool:
     return now.beside.get(words.removeprefix('next to the ')) == f'next to the {name}'

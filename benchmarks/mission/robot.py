@@ -17,26 +17,28 @@ import numpy as np
 
 from embodied_kv.control.rtc import passed
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.expert import plan as expert_plan
-from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import DONE
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.demo.sim.mission_table import MOVES, KnownTable
-from embodied_kv.demo.sim.missions import Mission
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
+from embodied_kv.demo.sim.table_memory import MOVES, parse_task, read_table, refusal
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.planning.domain import Look
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import Observation
+from training.planner.mission_oracle import Progress, Tried, next_step
+from training.planner.missions import Mission
+from training.planner.simulated_table import SimulatedTable
+from training.policy.expert import plan as expert_plan
+
+DOMAIN = TabletopDomain()
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
 WORDS = 48  # tokens of an answer
@@ -92,7 +94,7 @@ class SimulatedRobot:
         mission: Mission,
         how: How,
         state: Callable[[], MissionState],
-        truth: Callable[[], KnownTable],
+        truth: Callable[[], SimulatedTable],
         charged: Callable[[], float] = time.process_time,
     ) -> None:
         self._table, self._engine, self._planning = table, engine, planning
@@ -124,13 +126,15 @@ class SimulatedRobot:
         elif done:
             text = instruction
         self._planning.advance()
-        self._planning.upsert(*self._notes.conclude(text), *(beside(instruction) if done else ()))
+        self._planning.upsert(
+            *self._notes.conclude(text), *(DOMAIN.facts_of_step(instruction) if done else ())
+        )
 
     # ------------------------------------------------------------------ looking and planning
 
     def look(self, instruction: str = '') -> None:
         known = read_table(self.memory())
-        self._learn(look_at(instruction, known) if instruction else look_around(known))
+        self._learn(query_target(instruction, known) if instruction else query_table(known))
 
     def _learn(self, look: Look) -> None:
         seen, began = self._observe(''), self._charged()

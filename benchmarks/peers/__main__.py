@@ -33,7 +33,7 @@ from benchmarks.peers.both import Both
 from benchmarks.peers.plot import plot
 from benchmarks.peers.ways import WAYS, Asked
 from embodied_kv.config import DTYPES, ModelConfig, preset
-from embodied_kv.model.parity.command import RESULT
+from embodied_kv.model.parity.golden import RESULT
 
 FRAMES = 3  # that are compared; the first of them is timed
 EAGER = ('ours_eager', 'theirs_eager')

@@ -33,8 +33,8 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning

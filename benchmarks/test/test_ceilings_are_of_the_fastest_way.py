@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.common import clock, reading, report
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.packed import X86
+from embodied_kv.model.prepacked import X86
 
 BYTES = 1e9
 WAYS = {'slow': 1.0, 'fast': 0.25, 'middling': 0.5}  # s

@@ -60,7 +60,7 @@ def test_metrics_looks_at_layers(command):
 
 def test_a_preset_takes_the_weights_of_its_folder(command, monkeypatch, tmp_path):
     monkeypatch.setattr(weights, 'ASSETS', tmp_path)
-    with pytest.raises(ValueError, match="preset 'four' has no checkpoint of its own"):
+    with pytest.raises(ValueError, match="preset 'four' has no bundled checkpoint"):
         command('metrics', checkpoint='')
     made = policy()
     half = {name: weight.bfloat16() for name, weight in made.model.state_dict().items()}

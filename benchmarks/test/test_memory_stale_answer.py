@@ -10,7 +10,7 @@ from benchmarks.memory import tables
 from benchmarks.memory.asking import Asked
 from benchmarks.memory.story import Moment, draw_story
 from benchmarks.memory.ways import Way
-from embodied_kv.demo.sim.household import Fact
+from training.planner.household import Fact
 
 MOMENT = Moment((), 'Where is the red cube?', 'where', 0, 'on the plate', 'in the bin', {})
 NOW = replace(MOMENT, known={'red cube': 'red cube: in the bin'})

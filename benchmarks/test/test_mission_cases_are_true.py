@@ -15,7 +15,7 @@ from benchmarks.mission.cases import (
     true_table,
     with_history,
 )
-from embodied_kv.demo.sim.mission_memory import read_table
+from embodied_kv.demo.sim.table_memory import read_table
 from embodied_kv.demo.sim.tabletop import Tabletop
 from training.planner.mission_draws import draw_table
 

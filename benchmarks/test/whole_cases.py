@@ -14,8 +14,8 @@ from benchmarks.whole.ways import WAYS
 from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.fleet.profile import Profile
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.policy import Policy
 
 TICK = 0.002  # s

@@ -18,16 +18,16 @@ from benchmarks.whole.settings import Settings
 from benchmarks.whole.turns import Turn
 from benchmarks.whole.voices import Frame
 from embodied_kv.demo.sim.language import DONE
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table
-from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.table_memory import parse_task, read_table
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
-from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.planning.domain import Look, Seen
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import ActionChunk
+from training.planner.mission_oracle import next_step
 
 T = TypeVar('T')
 

@@ -1,8 +1,8 @@
-"""The demo: the suite and the simulated robot, given tasks, watched and judged from outside.
+"""The demo: the suite and the simulated robot, with tasks, observed and judged from outside.
 
-- demo: one run; children: its processes; monitor, recall: what it hears and asks over ROS.
-- director: tasks and questions; score: whether what the robot says is true; recording: what was.
-- screen, report, summary: figures; picture, storyboard, video: pictures.
+- demo: one run and its processes. monitor, memory_client, mission_client: its ROS clients.
+- director: tasks and questions. score: truth of the language. recording: data for the film.
+- screen, report, summary: figures. picture, storyboard, video: pictures.
 
-What does not know ROS stands here too, as nothing but the demo uses it.
+Modules without ROS are here too, because only the demo uses them.
 """

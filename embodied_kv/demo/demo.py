@@ -1,18 +1,19 @@
-"""`make demo`: the suite and the simulated robot, given tasks and watched for a while.
+"""Run the suite and the simulated robot for a while, with tasks and a mission (`make demo`).
 
-Knows processes and a clock. What it shows and reports, it learns from topics and services, as any
-other program could (`monitor`); what it tells, a `director` decides. Writes report.json, and when
-the suite has ended, frames.png and demo.mp4.
+The demo observes topics and services as any other program could (`monitor`). A `director` chooses
+the tasks. The demo writes report.json and, when the suite has ended, frames.png and demo.mp4.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import rclpy
@@ -21,39 +22,77 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.action import Mission
-from embodied_kv.demo.children import Child, DemoError, end
 from embodied_kv.demo.director import Director
 from embodied_kv.demo.last_mission import LastMission, choose_mission
-from embodied_kv.demo.mission_client import UNKNOWN, MissionClient
+from embodied_kv.demo.memory_client import MemoryClient
+from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.picture import Scenery
-from embodied_kv.demo.recall import Recall
+from embodied_kv.demo.picture import SceneRenderer
 from embodied_kv.demo.recording import Recording, Sentence
 from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score
 from embodied_kv.demo.screen import Screen
 from embodied_kv.demo.sim.language import where_is
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, Task, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, Task, hindrance, task_scene
 from embodied_kv.demo.storyboard import CARDS, PICTURE, draw_storyboard, make_cards
 from embodied_kv.demo.summary import summarize
 from embodied_kv.demo.video import LARGE, FilmError, draw_film
 from embodied_kv.nodes.common.conversions import nanoseconds
 
-FAMILY = 'put'  # scenes of it have tasks of all four
-FIRST = 'pick up the red cube'  # until the first task is told
-# Scenes below 1,000,000 are those of training; the next but one is the first with five objects.
+FAMILY = 'put'  # its scenes have tasks of all families
+FIRST = 'pick up the red cube'  # until the first task
+# Scenes below 1,000,000 are for training; 1,000,001 is the first other one with five objects.
 SEED, EVALUATION_SEED = 1_000_001, 2_000_000
-RECORDED = CARDS * max(SECONDS.values())  # s: the longest that the tasks of frames.png may take
-REMEMBERING = 20.0  # s that memory may take to answer, and a mission to be taken back
-PATIENCE = 60.0  # s that the arm may stand for want of a chunk, on a busy machine
-MISSION = 60.0  # s that the mission at the end may take
+RECORDED = CARDS * max(SECONDS.values())  # s: longest duration of the tasks in frames.png
+ANSWERING = 20.0  # s: time limit of an answer of the memory, and of a mission's cancellation
+PATIENCE = 60.0  # s: longest wait of the arm for a chunk, on a busy machine
+MISSION = 60.0  # s: time limit of the mission at the end
+ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
+
+
+class DemoError(Exception):
+    """Error: the demo cannot continue. The message is for the user."""
+
+
+class Child:
+    """A child process with its output in a file."""
+
+    def __init__(self, name: str, module: str, log: Path, *arguments: str) -> None:
+        self.name, self.log = name, log
+        command = [sys.executable, '-m', f'embodied_kv.{module}', '--ros-args', *arguments]
+        with log.open('wb') as output:
+            self.process = subprocess.Popen(
+                command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+
+    def check(self) -> None:
+        """Raise DemoError, with the end of the log, if the process has ended."""
+        code = self.process.poll()
+        if code is not None:
+            raise DemoError(f'process {self.name} ended with status {code}: {self.log_end()}')
+
+    def log_end(self) -> str:
+        """Return the last lines of the log."""
+        lines = self.log.read_text(errors='replace').splitlines()[-12:]
+        return '\n  '.join([f'{self.log} ends with', *lines])
+
+
+def end(children: Sequence[Child]) -> None:
+    """End all processes, by SIGINT, SIGTERM and at last SIGKILL."""
+    for number, patience in ENDING.items():
+        for child in children:
+            child.process.send_signal(number)
+        deadline = time.monotonic() + patience
+        with suppress(subprocess.TimeoutExpired):
+            for child in children:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            return
 
 
 class Demo:
-    """One run. arguments: what the command line said."""
+    """One run. arguments: of the command line."""
 
     def __init__(self, arguments: argparse.Namespace, resources: ExitStack) -> None:
         self.arguments, self.out = arguments, arguments.out
@@ -75,7 +114,7 @@ class Demo:
             fresh=arguments.episodes is not None,
         )
         self.score = Score(self.director.task_at)
-        self.recall = Recall(self.monitor)
+        self.memory_client = MemoryClient(self.monitor)
         self.mission_client = MissionClient(self.monitor)
         self.mission: LastMission | None = None
         self.recording = Recording(RECORDED)
@@ -86,9 +125,9 @@ class Demo:
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
     def _own_parameters(self) -> str:
-        """Write the parameters of a demo: scenes, an empty memory, patience on a busy machine.
+        """Write a parameter file: scenes, an empty memory, patience on a busy machine.
 
-        `-p` would yield to the params file.
+        The params file would override `-p`.
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
@@ -106,9 +145,10 @@ class Demo:
         return {'planner': str(planner.resolve())} if planner else {}
 
     def run(self) -> dict[str, object]:
-        """What came of it, as report.json says it.
+        """Run the demo and return the contents of report.json.
 
-        Raises DemoError where nothing comes, or a process ends.
+        Raises:
+            DemoError: No command arrives in time, or a process ends.
         """
         self._await_first_command()
         first = time.monotonic() - self.started
@@ -123,7 +163,7 @@ class Demo:
         return {
             'seconds from start to first command': round(first, 2),
             **report(self.monitor, self.director, self.score),
-            'memory': self.recall.report(),
+            'memory': self.memory_client.report(),
             'mission': mission,
         }
 
@@ -137,15 +177,15 @@ class Demo:
             self._tick()
             waited = time.monotonic() - self.started
             if waited > self.arguments.timeout:
-                words = '\n'.join(child.last_words() for child in self.children)
-                raise DemoError(f'no action within {self.arguments.timeout:.0f} s\n{words}')
+                words = '\n'.join(child.log_end() for child in self.children)
+                raise DemoError(f'no command within {self.arguments.timeout:.0f} s\n{words}')
         self.monitor.moments.clear()
         self.monitor.decisions.clear()
 
     def _tick(self) -> None:
         try:
             self._executor.spin_once(timeout_sec=0.1)
-        except ValueError as error:  # the truth is that of another robot
+        except ValueError as error:  # the true state is of other scenes
             raise DemoError(str(error)) from error
         if not rclpy.ok():
             raise KeyboardInterrupt
@@ -156,66 +196,66 @@ class Demo:
             self._screen.show(self.monitor, self.director, time.monotonic() - self.started)
 
     def _direct(self) -> None:
-        """Hand on what is new."""
+        """Distribute new messages."""
         while self.monitor.moments:
             moment = self.monitor.moments.popleft()
-            self.director.see(moment)
-            self.score.see(moment)
-            self.recording.see(moment)
+            self.director.add_moment(moment)
+            self.score.add_moment(moment)
+            self.recording.add_moment(moment)
             if self.mission:
-                self.mission.see(moment)
+                self.mission.add_moment(moment)
             self._now = moment
         while self.monitor.decisions:
             self.recording.decide(self.monitor.decisions.popleft())
         while self.monitor.ended:
             words = self.monitor.ended.popleft()
-            self.score.hear(words.stamp, words.query, words.text)
-            self.recording.hear(Sentence(words.heard, words.query, words.text))
+            self.score.add_text(words.stamp, words.query, words.text)
+            self.recording.add_text(Sentence(words.received, words.query, words.text))
         while self.mission_client.states:
             state = self.mission_client.states.popleft()
-            self.mission.hear(nanoseconds(state.header.stamp), state.step, state.steps)
+            self.mission.set_progress(nanoseconds(state.header.stamp), state.step, state.steps)
 
     def _remember(self) -> None:
-        """Ask memory where something of this scene is: that was put somewhere, if anything was."""
+        """Ask the memory for the position of a thing, preferably one that was moved."""
         now = self._now
         told = [one for one in self.director.told if now and one.scene == now.scene]
         done = [one for one in told if one.done and one.task.place]
         if not told:
             return
         target = (done or told)[-1].task.target
-        self.recall.ask(f'Where is the {target}?', where_is(target, now.truth))
-        self._until(lambda: self.recall.is_over, REMEMBERING)
+        self.memory_client.ask(f'Where is the {target}?', where_is(target, now.truth))
+        self._until(lambda: self.memory_client.is_over, ANSWERING)
 
     def _carry_out(self) -> dict[str, object]:
-        """The mission, to its end; what came of it, or why there was none."""
+        """Run the mission; return its result, or why there was none."""
         if refusal := self._mission_refusal():
             return {'refused': refusal}
         client, now = self.mission_client, self._now
-        mission = choose_mission(now, self._hindrance)
-        if mission is None:
-            return {'refused': 'there is nothing to be put away here'}
+        errand = choose_mission(now, self._hindrance)
+        if errand is None:
+            return {'refused': 'nothing in this scene can be moved'}
         self.recording.go_on(now.stamp)
-        self.mission = LastMission.told(mission, now, self.arguments.seed)
-        self.monitor.instruction = self.mission.words
-        client.send(self.mission.words)
+        self.mission = LastMission(errand, now)
+        self.monitor.instruction = errand.words
+        client.send(errand.words)
         if not self._until(lambda: client.result is not None, self.arguments.mission):
             client.cancel()
-            self._until(lambda: client.result is not None, REMEMBERING)
-        result = client.result or Mission.Result(message='it took too long')
+            self._until(lambda: client.result is not None, ANSWERING)
+        result = client.result or Mission.Result(message=TIMEOUT)
         self.mission.end(self._now.stamp, result.success, result.message, tuple(result.said))
         return self.mission.report(self.monitor.since_began)
 
     def _mission_refusal(self) -> str:
-        """Why no mission is given; '' where one is."""
+        """Return why no mission is sent, or ''."""
         client = self.mission_client
         if not self.arguments.mission or self._now is None:
-            return 'none was asked for'
+            return 'none was requested'
         client.ask()
-        self._until(lambda: client.refusal is not None, REMEMBERING)
+        self._until(lambda: client.refusal is not None, ANSWERING)
         return UNKNOWN if client.refusal is None else client.refusal
 
     def _until(self, happened: Callable[[], bool], seconds: float) -> bool:
-        """Watch until it happened, no longer than that; whether it did."""
+        """Run the demo until it happened or the time is up; return whether it happened."""
         deadline = time.monotonic() + seconds
         while not happened() and time.monotonic() < deadline:
             self._tick()
@@ -227,16 +267,16 @@ class Demo:
         return hindrance(task, moment.truth, self._table.sees)
 
     def draw(self, weights: str, summary: dict[str, str]) -> list[str]:
-        """Write frames.png and demo.mp4 from what was recorded; the names of what was written."""
-        title = f'Actions and words from one KV cache ({weights} weights)'
-        told, note = self.director.told, self.recall.line
-        with Scenery(task_scene(FAMILY), PICTURE) as scenery:
-            cards = make_cards(self.recording, told, scenery)
+        """Write frames.png and demo.mp4; return the names of the written files."""
+        title = f'Actions and language from one KV cache ({weights} weights)'
+        told, note = self.director.told, self.memory_client.line
+        with SceneRenderer(task_scene(FAMILY), PICTURE) as renderer:
+            cards = make_cards(self.recording, told, renderer)
             draw_storyboard(self.out / 'frames.png', cards, title, note)
         try:
-            with Scenery(task_scene(FAMILY), LARGE) as scenery:
+            with SceneRenderer(task_scene(FAMILY), LARGE) as renderer:
                 film = self.out / 'demo.mp4'
-                draw_film(film, self.recording, told, scenery, summary, self.mission)
+                draw_film(film, self.recording, told, renderer, summary, self.mission)
         except FilmError as error:
             print(f'no demo.mp4: {error}')
             return ['frames.png']
@@ -244,11 +284,11 @@ class Demo:
 
 
 def _present(demo: Demo, found: dict[str, object]) -> None:
-    """Write everything, and say what came of it; the suite has ended."""
+    """Write all files and print the summary; the suite has ended."""
     text = json.dumps(found, indent=2, ensure_ascii=False)
     (demo.out / 'report.json').write_text(text + '\n')
     summary = summarize(found)
-    print('the suite has ended; drawing what it did', flush=True)
+    print('the suite has ended; drawing the pictures and the film', flush=True)
     written = demo.draw(found['weights'], summary)
     for name, line in summary.items():
         print(f'{name:<8} {line}')
@@ -259,20 +299,26 @@ def main() -> None:
     """Run the demo. Exits with 1 and the reason where it fails, with 130 if interrupted."""
     share = Path(get_package_share_directory('embodied_kv'))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument('--seconds', type=float, default=20.0, help='from the first command on')
     parser.add_argument(
-        '--episodes', type=int, help='instead: until so many tasks, each in a new scene, are over'
+        '--seconds', type=float, default=20.0, help='duration (s) from the first command'
+    )
+    parser.add_argument(
+        '--episodes', type=int, help='number of tasks, each in a new scene, instead of a duration'
     )
     parser.add_argument('--out', type=Path, default=Path('out/demo'), help='folder to write to')
-    parser.add_argument('--namespace', default='demo', help='of the suite and the robot')
-    parser.add_argument('--no-table', action='store_true', help='lines, also in a terminal')
-    parser.add_argument('--seed', type=int, help='of the first scene')
-    parser.add_argument('--timeout', type=float, default=120.0, help='s until the first command')
+    parser.add_argument('--namespace', default='demo', help='namespace of suite and robot')
+    parser.add_argument('--no-table', action='store_true', help='print lines also in a terminal')
+    parser.add_argument('--seed', type=int, help='seed of the first scene')
     parser.add_argument(
-        '--planner', type=Path, help="folder of the memory's planner, instead of the params'"
+        '--timeout', type=float, default=120.0, help='time limit (s) of the first command'
     )
     parser.add_argument(
-        '--mission', type=float, help=f'most s for the mission at the end, {MISSION:g}; 0: none'
+        '--planner', type=Path, help='folder of the planner, instead of the one in the params file'
+    )
+    parser.add_argument(
+        '--mission',
+        type=float,
+        help=f'time limit (s) of the mission at the end, {MISSION:g}; 0: none',
     )
     parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
     arguments = parser.parse_args()

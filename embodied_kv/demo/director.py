@@ -1,8 +1,6 @@
-"""Tells the robot one task after the other, judges each by the truth, and asks about the scene.
+"""The director gives the robot tasks, judges each by the true state, and asks questions.
 
-Knows tasks, questions and moments. Does not know topics, or who robot and simulator are: what it
-wants goes out through `tell`, `ask` and `reset`, and what hinders a task it is told. Its time is
-that of the moments' stamps, in ns.
+Its outputs are the callbacks `tell`, `ask` and `reset`. Its time is that of the stamps, in ns.
 """
 
 from __future__ import annotations
@@ -17,22 +15,22 @@ from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.language import SCENE_QUESTIONS
 from embodied_kv.demo.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task
 
-ORDER = ('pick', 'put', 'push', 'reach')  # of families, over and over
+ORDER = ('pick', 'put', 'push', 'reach')  # order of the families, repeated
 SECOND = 1_000_000_000  # ns
-PERIOD = 0.085 * SECOND  # between two looks: the nearest moment to a control period
-HOLD = 1.0 * SECOND  # for which a task that is done stays in force
-SETTLE = 0.5 * SECOND  # after a reset, until the robot acts on pictures of the new scene
-HEARD = 0.15 * SECOND  # after which an instruction is surely in the robot's frames
+PERIOD = 0.085 * SECOND  # between two evaluated moments: the nearest to a control period
+HOLD = 1.0 * SECOND  # for which a completed task stays in force
+SETTLE = 0.5 * SECOND  # after a reset, until the robot acts on the new scene
+HEARD = 0.15 * SECOND  # after which all frames of the robot have the instruction
 ASK_EVERY = 4.0 * SECOND
-PATIENCE = 3.0 * SECOND  # with a reset, before it is asked for again
-TRIES = 8  # draws of a task that is worth telling
+PATIENCE = 3.0 * SECOND  # before a reset is requested again
+TRIES = 8  # draws of a suitable task
 
 
 @dataclass
-class Told:
-    """A task that was told. done: None until it is over. seconds: it took, or lasts.
+class GivenTask:
+    """A task that the robot received. done: None until it ends. seconds: its duration so far.
 
-    replaced: why nobody could do it any more, '' otherwise; then it is not done, but not failed.
+    replaced: why the task became impossible, else ''; a replaced task is neither done nor failed.
     """
 
     stamp: int
@@ -46,15 +44,15 @@ class Told:
 
     @property
     def failed(self) -> bool:
-        """Whether its time passed, and it could have been done."""
+        """Whether the time limit passed, although the task was possible."""
         return self.done is False and not self.replaced
 
 
 @dataclass
 class SceneQuestion:
-    """A question, and its true answer when it was asked.
+    """A question and its true answer at that time.
 
-    stream: the number of the answer's, 0 until the service has told it. refused: why not.
+    stream: number of the answer's stream, 0 until the service returns it. refused: the reason.
     """
 
     stamp: int
@@ -64,17 +62,23 @@ class SceneQuestion:
     refused: str = ''
 
     def is_right(self, answer: str) -> bool:
-        """Whether that is the truth."""
+        """Return whether the answer is true."""
         return answer.strip() == self.truth
 
 
 class Director:
-    """Gives out tasks, drawn from where things lie, and keeps what became of them.
+    """Draws tasks from the true state, and records their results.
 
-    seed: of tasks, phrases and questions. tell, ask, reset: take an instruction, a Question, and
-    nothing. hindrance: why nobody could do a task at a moment, or ''. fresh: a new scene for every
-    task; else where the family in turn has none in the old. A task that something hinders for
-    STEADY looks is replaced: by one of its family, else of another, else in a new scene.
+    A task that is impossible for STEADY moments is replaced: by one of its family, else of
+    another, else in a new scene.
+
+    Args:
+        seed: Of tasks, phrases and questions.
+        tell: Takes an instruction.
+        ask: Takes a SceneQuestion.
+        reset: Requests a new scene.
+        hindrance: Returns why a task is impossible at a moment, or ''.
+        fresh: A new scene for each task; else only where the next family has no task.
     """
 
     def __init__(
@@ -90,25 +94,25 @@ class Director:
         self._rng = np.random.default_rng(seed)
         self._tell, self._ask, self._reset, self._fresh = tell, ask, reset, fresh
         self._hindrance = hindrance
-        self.told: list[Told] = []
+        self.told: list[GivenTask] = []
         self.questions: list[SceneQuestion] = []
-        self.current: Told | None = None
+        self.current: GivenTask | None = None
         self._scene: int | None = None
-        self._spent: int | None = None  # the scene in which no more is told
-        self._hindered = 0  # looks in a row at which the current task could not be done
-        self._look = self._free = self._reset_again = self._next_question = 0.0  # ns
+        self._spent: int | None = None  # the scene that gets no further task
+        self._hindered = 0  # successive moments at which the task was impossible
+        self._next_moment = self._free = self._reset_again = self._next_question = 0.0  # ns
         self._ended = math.inf  # ns
 
     @property
-    def judged(self) -> list[Told]:
-        """The tasks that are over: done, failed or replaced."""
+    def judged(self) -> list[GivenTask]:
+        """The tasks that ended: done, failed or replaced."""
         return [told for told in self.told if told.done is not None]
 
-    def see(self, moment: TrueMoment) -> None:
-        """Takes a moment; looks at one in each control period."""
-        if moment.stamp < self._look or moment.stamp >= self._ended:
+    def add_moment(self, moment: TrueMoment) -> None:
+        """Take a moment; one in each control period is evaluated."""
+        if moment.stamp < self._next_moment or moment.stamp >= self._ended:
             return
-        self._look = moment.stamp + PERIOD
+        self._next_moment = moment.stamp + PERIOD
         if moment.scene != self._scene:
             self._enter(moment)
         if self.current is not None:
@@ -119,11 +123,11 @@ class Director:
             self._question(moment)
 
     def end(self, stamp: int) -> None:
-        """From then on nothing is told, asked or judged: what is in force is somebody else's."""
+        """Stop giving, asking and judging from this stamp on."""
         self.current, self._ended = None, stamp
 
     def task_at(self, moment: TrueMoment) -> Task | None:
-        """The task in force then; None where that is not certain."""
+        """Return the task in force at a moment, or None where it is uncertain."""
         if moment.stamp >= self._ended:
             return None
         before = (told for told in reversed(self.told) if told.stamp <= moment.stamp)
@@ -133,7 +137,7 @@ class Director:
         return told.task
 
     def _enter(self, moment: TrueMoment) -> None:
-        """A new scene: what was told in the last one has no meaning here."""
+        """Enter a new scene, and drop the task of the last one."""
         if self._scene is None:
             self._spent = moment.scene if self._fresh else None
             self._next_question = moment.stamp + ASK_EVERY / 2
@@ -141,7 +145,7 @@ class Director:
             self._free = moment.stamp + SETTLE
         self._scene, self.current, self._reset_again = moment.scene, None, 0.0
 
-    def _watch(self, told: Told, moment: TrueMoment) -> None:
+    def _watch(self, told: GivenTask, moment: TrueMoment) -> None:
         self._judge.see(moment.truth)
         told.seconds = (moment.stamp - told.stamp) / SECOND
         told.wrong = self._judge.wrong
@@ -155,10 +159,10 @@ class Director:
             self._spent = moment.scene if self._fresh else None
 
     def _go_on(self, moment: TrueMoment) -> None:
-        """Tell the next task, or ask for a scene that has one."""
+        """Give the next task, or request a new scene."""
         if moment.scene != self._spent and (task := self._draw(moment)):
             number = int(self._rng.integers(2 * len(PHRASES[task.family])))
-            self.current = Told(moment.stamp, moment.scene, task, task.phrase(number))
+            self.current = GivenTask(moment.stamp, moment.scene, task, task.phrase(number))
             self.told.append(self.current)
             self._judge, self._hindered = Judge(task, moment.truth), 0
             self._tell(self.current.instruction)
@@ -169,19 +173,19 @@ class Director:
             self._reset()
 
     def _draw(self, moment: TrueMoment) -> Task | None:
-        """A task of the family whose turn it is, or None; of any, in place of a replaced one."""
+        """Return a task of the next family, or of any after a replaced one; None if impossible."""
         turn = sum(not told.replaced for told in self.told) % len(ORDER)
         families = ORDER[turn:] + ORDER[:turn]
         replacing = self.told and self.told[-1].replaced
         for family in families if replacing else families[:1]:
             for _ in range(TRIES):
                 task = draw_task(moment.truth.things, self._rng, family)
-                if task and self._is_worth_telling(task, moment):
+                if task and self._is_suitable(task, moment):
                     return task
         return None
 
-    def _is_worth_telling(self, task: Task, moment: TrueMoment) -> bool:
-        """Whether it can be done, and a judge would not call it over if nothing moved at all."""
+    def _is_suitable(self, task: Task, moment: TrueMoment) -> bool:
+        """Return whether the task is possible, and does not succeed without any motion."""
         judge = Judge(task, moment.truth)
         for _ in range(STEADY):
             judge.see(moment.truth)

@@ -5,20 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from embodied_kv.demo.sim.expert import Phase
-from embodied_kv.demo.sim.eyes import ROBOT, beside, learnt, look_around, look_at
-from embodied_kv.demo.sim.language import NARRATE, SUBTASK, SUBTASKS
-from embodied_kv.demo.sim.mission_memory import RECORD, parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_table import MOVES, TABLE, KnownTable
+from embodied_kv.demo.sim import table_memory
+from embodied_kv.demo.sim.language import HELD, NARRATE, SUBTASK, SUBTASKS
+from embodied_kv.demo.sim.phases import Phase
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
+from embodied_kv.demo.sim.table_memory import (
+    MOVES,
+    NAME,
+    RECORD,
+    ROBOT,
+    TABLE,
+    KnownTable,
+    parse_task,
+    read_table,
+)
 from embodied_kv.planning.domain import Draft, Look
 
 DONE = SUBTASKS[Phase.HOLD]
-LIES = re.compile(r'the (.+) is ((?:in|on|next to) the .+)')
+PLACE = re.compile(r'(?:in|on|next to) the .+')
+LIES = re.compile(rf'the (.+) is ({PLACE.pattern})')
 HOLDS = re.compile(r'I hold the (.+)')
+WHERE = re.compile(rf'Where is the ({NAME})\?')
+INSIDE = re.compile(rf'What is (?:in|on) the ({NAME})\?')
 
 
 class TabletopDomain:
-    """Plans and remembers coloured things on a table, as the bundled planner was trained to.
+    """The domain of coloured things on a table, in which the bundled planner was trained.
 
     Args:
         language: Not used: the policy narrates its subtask.
@@ -28,20 +40,20 @@ class TabletopDomain:
         pass
 
     def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
-        """Look at the whole table, or at the thing of an instruction and all places."""
+        """Query the whole table, or the target of an instruction and all places."""
         table = _table(known)
-        return look_at(instruction, table) if instruction else look_around(table)
+        return query_target(instruction, table) if instruction else query_table(table)
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
-        """Refuse what is no instruction of this table, and things that nobody has seen."""
-        return refusal(instruction, _table(known))
+        """Return why an instruction is refused: it is unknown, or names an unseen thing."""
+        return table_memory.refusal(instruction, _table(known))
 
     def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return the numbers of the records of moves, newest first."""
         return _table(known).moves
 
     def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
-        """Return the instruction, with the place where its thing lay before."""
+        """Return the instruction, with the previous position of its thing."""
         if not done:
             return f'{instruction}, not finished'
         task = parse_task(instruction)
@@ -50,15 +62,28 @@ class TabletopDomain:
         return f'{instruction}, from the {_table(known).origin(task.target, TABLE)}'
 
     def facts_of_step(self, instruction: str) -> list[Draft]:
-        """Return next to what a thing lies now, or at which side."""
-        return beside(instruction)
+        """Return the position after a step that no answer tells: next to a thing, or a side."""
+        task = parse_task(instruction)
+        if task is None or task.family not in ('next', 'push'):
+            return []
+        where = f'on the {task.side}' if task.side else f'next to the {task.place}'
+        return [(task.target, 'object', f'{task.target}: {where}')]
 
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
-        """Return where a thing is, what a place holds, or what the robot holds."""
-        return learnt(question, answer)
+        """Return the position of a thing, or the contents of a place or of the gripper."""
+        question, answer = question.strip(), answer.strip()
+        if question == HELD and answer:
+            return [(ROBOT, 'agent', f'{ROBOT}: holds {answer}')]
+        if match := WHERE.fullmatch(question):
+            name = match[1]
+            is_place = PLACE.fullmatch(answer) or answer == f'held by the {ROBOT}'
+            return [(name, 'object', f'{name}: {answer}')] if is_place else []
+        if (match := INSIDE.fullmatch(question)) and answer:
+            return [(match[1], 'place', f'{match[1]}: holds {answer}')]
+        return []
 
     def facts_of_narration(self, prompt: str, answer: str) -> list[Draft]:
-        """Return where the thing is that the policy has moved."""
+        """Return the position of the thing that the policy has moved."""
         if prompt != NARRATE:
             return []
         if match := LIES.fullmatch(answer):
@@ -68,7 +93,7 @@ class TabletopDomain:
         return []
 
     def facts_of_record(self, record: Draft) -> list[Draft]:
-        """Return which record moved a thing last."""
+        """Return the number of the record that moved a thing last."""
         match = RECORD.fullmatch(record[2])
         task = parse_task(match[2]) if match and match[3] else None
         if task is None or task.family not in MOVES:
@@ -77,13 +102,13 @@ class TabletopDomain:
         return [(f'last {task.target}', 'note', words)]
 
     def says_done(self, prompt: str, answer: str) -> bool:
-        """Return whether the policy says that its subtask is to hold still."""
+        """Return whether the policy reports that its subtask is to hold still."""
         return prompt == SUBTASK and answer == DONE
 
     def names(self, segment: Draft) -> set[str]:
-        """Return the things and places that a segment is about."""
-        told = _table([segment])
-        return {*told.where, *told.places}
+        """Return the things and places that a segment describes."""
+        known = _table([segment])
+        return {*known.where, *known.places}
 
 
 def _table(known: Sequence[Draft]) -> KnownTable:

@@ -1,7 +1,4 @@
-"""The predicted path of the gripper, drawn into a picture.
-
-Knows pixels. Does not know robots or cameras.
-"""
+"""The predicted path of the gripper, drawn into a picture."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ FINE = 4  # bits of a pixel's fraction that cv2 draws with
 
 
 def draw_path(image: np.ndarray, points: np.ndarray) -> None:
-    """Into an RGB image: a ring where the path begins, a dot for each action, white to red.
+    """Draw a ring at the start of the path, and a dot for each action, from white to red.
 
-    points: pixels [n, 2] as (column, row); those behind the camera (NaN) are left out.
+    image: RGB, changed in place. points: pixels [n, 2] as (column, row); NaN is skipped.
     """
     points = points[np.isfinite(points).all(1)]
     if not len(points):

@@ -1,122 +1,120 @@
-"""The mission that ends a demo: chosen by how things lie, told in a sentence, judged by the truth.
-
-Knows missions, moments and what is said of a mission's progress. Does not know topics.
-"""
+"""The mission at the end of a demo: chosen from the true scene and judged by it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-
-from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.mission_memory import parse_task, true_table
-from embodied_kv.demo.sim.mission_oracle import begin, next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.missions import Mission, Part, Which
-from embodied_kv.demo.sim.tasks import Judge, Task
+from embodied_kv.demo.sim.language import in_or_on
+from embodied_kv.demo.sim.table_memory import TABLE, parse_task, true_table
+from embodied_kv.demo.sim.tasks import Judge, Task, off_the
+
+
+@dataclass(frozen=True)
+class Errand:
+    """Things that go into `place` ('put') or from there onto the table ('take'), and a report."""
+
+    family: str
+    names: tuple[str, ...]
+    place: str
+
+    @property
+    def words(self) -> str:
+        """The sentence, in words that the planner was trained with (`training.planner`)."""
+        things, at = ' and '.join(f'the {name}' for name in self.names), in_or_on(self.place)
+        to = off_the(self.place) if self.family == 'take' else 'into' if at == 'in' else 'on'
+        move = f'{self.family} {things} {to} the {self.place}'
+        return f'{move}, then say what is {at} the {self.place}'
 
 
 def choose_mission(
     moment: TrueMoment, hindrance: Callable[[Task, TrueMoment], str]
-) -> Mission | None:
-    """Return a mission that the policy can do: one move, and to say what the place then holds.
+) -> Errand | None:
+    """Return a mission that the policy can execute, or None where it can move nothing.
 
-    A thing goes into an empty place, for the policy puts a second one onto the first. Without an
-    empty place a thing goes out of one. hindrance: why a task is impossible at a moment, or ''.
-    None where nothing can be moved.
+    A thing goes into an empty place, because the policy puts a second thing onto the first. Where
+    no place is empty, a thing is taken out of one.
+
+    Args:
+        moment: The true scene.
+        hindrance: Returns why a task is impossible at a moment, or ''.
     """
     table = true_table(moment.truth)
     empty = [place for place in table.places if not table.inside(place)]
-    moves = [
-        *(Part('put', Which(names=(name,)), place) for place in empty for name in table.where),
-        *(
-            Part('take', Which(names=(name,), place=place))
-            for place in table.places
-            for name in table.inside(place)
-        ),
+    errands = [
+        *(Errand('put', (name,), place) for place in empty for name in table.where),
+        *(Errand('take', (n,), place) for place in table.places for n in table.inside(place)),
     ]
-    for move in moves:
-        (name,), place = move.which.names, move.place or move.which.place
-        if not hindrance(Task(move.kind, name, place), moment):
-            return Mission((move, Part('say', place=place, about='inside')))
-    return None
+    possible = (e for e in errands if not hindrance(Task(e.family, e.names[0], e.place), moment))
+    return next(possible, None)
 
 
 @dataclass
 class LastMission:
-    """One mission from the moment it is told on. words: the sentence. steps: as they were told.
+    """One mission, from its start to its end.
 
-    ended: ns, None while it runs. success, message: what the robot says of its end. said: what it
-    was asked to say. done, truth: whether all that was to be moved lies where it should when it
-    ended, and what would then have been true to say.
+    steps: the steps in order. ended: ns, None while it runs. success, message, said: the result of
+    the robot and what it reported. done: whether all things lay where they should at the end.
+    truth: the report that would have been true then.
     """
 
-    mission: Mission
-    words: str
+    errand: Errand
     began: TrueMoment
 
     def __post_init__(self) -> None:
         self.stamp, self.ended = self.began.stamp, None
-        self.steps: list[Told] = []
+        self.steps: list[GivenTask] = []
         self.success = self.done = False
         self.message = self.truth = ''
         self.said: tuple[str, ...] = ()
         self._now, self._before, self._judge = self.began, 0, None
 
-    @classmethod
-    def told(cls, mission: Mission, moment: TrueMoment, seed: int) -> LastMission:
-        """In words that the seed draws."""
-        words = ''.join(say_mission(mission, np.random.default_rng(seed)))
-        return cls(mission, words, moment)
-
     @property
     def right(self) -> bool:
-        """Whether it said the truth at last."""
+        """Whether the last report is true."""
         return bool(self.said) and self.said[-1] == self.truth
 
-    def see(self, moment: TrueMoment) -> None:
-        """Takes the next moment."""
+    def add_moment(self, moment: TrueMoment) -> None:
+        """Take the next moment."""
         self._now = moment
         if self._judge and self.ended is None:
             self._judge.see(moment.truth)
 
-    def hear(self, stamp: int, step: str, steps: int) -> None:
-        """How it stands: the instruction in force, or '', and steps carried out so far."""
+    def set_progress(self, stamp: int, step: str, steps: int) -> None:
+        """Take the progress: the instruction in force, or '', and the number of steps so far."""
         if self.ended is not None:
             return
         if self._judge and (steps > self._before or step != self.steps[-1].instruction):
             self._close(stamp)
         task = parse_task(step)
         if task and self._judge is None:
-            self.steps.append(Told(stamp, self._now.scene, task, step))
+            self.steps.append(GivenTask(stamp, self._now.scene, task, step))
             self._before, self._judge = steps, Judge(task, self._now.truth)
 
     def end(self, stamp: int, success: bool, message: str, said: tuple[str, ...]) -> None:
-        """It is over, or nobody waits for it any longer."""
+        """Take the result, and judge it by the present scene."""
         self._close(stamp)
         self.ended, self.success, self.message, self.said = stamp, success, message, said
-        table = true_table(self._now.truth)
-        *moves, say = self.mission.parts
-        goals = [next_step(Mission((part,)), table, begin(table)).kind for part in moves]
-        self.done = all(kind == 'done' for kind in goals)
-        self.truth = next_step(Mission((say,)), table, begin(table)).words
+        table, place = true_table(self._now.truth), self.errand.place
+        goal = place if self.errand.family == 'put' else TABLE
+        self.done = all(table.where.get(name) == goal for name in self.errand.names)
+        self.truth = f'the {place} holds {table.holds(place)}'
 
     def _close(self, stamp: int) -> None:
-        """The step in force, if any, is over."""
+        """End the step in force, if any."""
         if self._judge:
             step = self.steps[-1]
             step.seconds, step.done = (stamp - step.stamp) / SECOND, self._judge.done
             step.wrong, self._judge = self._judge.wrong, None
 
     def report(self, since_began: Callable[[int], float]) -> dict[str, object]:
-        """since_began: of a stamp, in s."""
+        """Return the entry of report.json. since_began: converts a stamp to s of the run."""
         return {
             'at': round(since_began(self.stamp), 2),
             'seconds': round((self.ended - self.stamp) / SECOND, 2),
-            'told': self.words,
+            'told': self.errand.words,
             'steps': [
                 {
                     'at': round(since_began(step.stamp), 2),

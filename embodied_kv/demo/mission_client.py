@@ -1,7 +1,4 @@
-"""Gives a suite a mission, as any other program could, and asks whether its planner knows any.
-
-Knows an action, a topic and parameters. Does not know what the mission is about. One thread's.
-"""
+"""The client of the mission action. It first asks whether the planner was trained for missions."""
 
 from __future__ import annotations
 
@@ -21,27 +18,28 @@ from embodied_kv.planning.robot_folder import planner_of
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
 
-UNKNOWN = 'memory does not answer'
+UNKNOWN = 'the memory node does not answer'
+TIMEOUT = 'the time limit passed'
 
 
 class MissionClient:
-    """node: whose executor is spun. states: what is new, for whoever takes it out.
+    """The mission client of a node; it belongs to the thread that spins the node.
 
-    refusal: why no mission can be given, '' where one can; None until the suite has answered.
-    result: None until the mission is over, or was refused.
+    states: new states, which the caller removes. refusal: why no mission is possible, '' where one
+    is, None until the suite answers. result: None until the mission ends or is rejected.
     """
 
     def __init__(self, node: Node) -> None:
         self._client = ActionClient(node, Mission, 'mission')
         self._parameters = node.create_client(GetParameters, 'memory/get_parameters')
-        node.create_subscription(MissionState, 'mission/state', self._hear, qos.STATUS)
+        node.create_subscription(MissionState, 'mission/state', self._on_state, qos.STATUS)
         self.states: deque[MissionState] = deque()
         self.refusal: str | None = None
         self.result: Mission.Result | None = None
         self._words, self._handle, self._is_cancelled = '', None, False
 
     def ask(self) -> None:
-        """Whether a mission can be given; `refusal` is the answer."""
+        """Ask whether a mission is possible; `refusal` is the answer."""
         if not self._parameters.service_is_ready():
             self.refusal = UNKNOWN
             return
@@ -49,13 +47,13 @@ class MissionClient:
         self._parameters.call_async(request).add_done_callback(self._answered)
 
     def send(self, words: str) -> None:
-        """The mission."""
+        """Send the mission."""
         self._words = words
         sent = self._client.send_goal_async(Mission.Goal(mission=words))
         sent.add_done_callback(self._accepted)
 
     def cancel(self) -> None:
-        """It took too long; one that nobody has accepted yet is cancelled as soon as it is."""
+        """Cancel the mission, as soon as it is accepted."""
         self._is_cancelled = True
         if self._handle is not None:
             self._handle.cancel_goal_async()
@@ -64,19 +62,21 @@ class MissionClient:
         try:
             values = future.result().values
             if len(values) < 2:
-                raise ValueError('memory does not say which planner it has')
+                raise ValueError('the memory node has no parameters planner and contract')
             planner, contract = (value.string_value for value in values)
             path = planner_of(planner, Embodiment.load(contract).contract.language.planner)
             self.refusal = without_missions(path)
         except (ValueError, OSError) as error:
             self.refusal = reason(error)
         if not self.refusal and not self._client.server_is_ready():
-            self.refusal = 'nobody takes missions: is the node mission active?'
+            self.refusal = 'no mission server is available; activate the node mission'
 
     def _accepted(self, future: Future) -> None:
         self._handle = future.result()
         if not self._handle.accepted:
-            self.result = Mission.Result(message='refused: see the log of the robot')
+            self.result = Mission.Result(
+                message='the mission was rejected; see the log of the robot'
+            )
             return
         self._handle.get_result_async().add_done_callback(self._ended)
         if self._is_cancelled:
@@ -86,8 +86,8 @@ class MissionClient:
         answer = future.result()
         self.result = answer.result
         if answer.status == GoalStatus.STATUS_CANCELED:
-            self.result.message = 'it took too long'
+            self.result.message = TIMEOUT
 
-    def _hear(self, message: MissionState) -> None:
+    def _on_state(self, message: MissionState) -> None:
         if message.mission == self._words:
             self.states.append(message)

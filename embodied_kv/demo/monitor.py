@@ -1,7 +1,4 @@
-"""Watches a suite and its robot from outside, by their topics and services only, and counts.
-
-Knows messages and numbers. Does not know the engine, processes, pictures or tasks. One thread's.
-"""
+"""The monitor observes the suite and the robot through their topics and services, and counts."""
 
 from __future__ import annotations
 
@@ -26,20 +23,21 @@ from embodied_kv.demo.recording import Decision
 from embodied_kv.demo.sim.scene import SceneConfig
 from embodied_kv.msg import ActionChunk, ControlState, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.conversions import nanoseconds
 from embodied_kv.srv import Ask, KvStats
 
 CAMERAS = ('front', 'wrist')
-KEPT = 30  # stamps whose images and joints are remembered
+KEPT = 30  # stamps with stored images and joints
 ARM_EVERY = 0.5  # s between two requests to arm
-BRAKING = 0.4  # s in which the arm comes to rest before a new scene
-WINDOW = 3.0  # s that the rates of this moment look back
+BRAKING = 0.4  # s: stopping time of the arm before a new scene
+WINDOW = 3.0  # s: averaging time of the rates
 
 
 @dataclass
 class StreamText:
-    """A stream, as its deltas told it. stamp: ns, of its frame. reason: '' while it lives.
+    """The text of a stream. stamp: ns, of its frame. reason: of its end, '' before.
 
-    heard: ns, when its end was.
+    received: ns, reception of its end.
     """
 
     stamp: int
@@ -47,20 +45,20 @@ class StreamText:
     text: str = ''
     tokens: int = 0
     reason: str = ''
-    heard: int = 0
+    received: int = 0
 
     @property
     def is_whole(self) -> bool:
-        """Whether it said all that it had to say."""
+        """Whether the stream ended regularly."""
         return self.reason in ('eos', 'length')
 
 
 class Monitor(Node):
-    """Hears what the suite and the robot publish; also tells, asks, resets and polls.
+    """Subscribes to all topics; also instructs, asks, resets and polls.
 
-    Counts from `began` on: the moment of the first fresh command, s on the steady clock. moments,
-    decisions, ended: the truth, the fresh chunks with their frames, and the whole streams that are
-    new, for whoever takes them out. ranges: that the robot's scenes are drawn from.
+    Counting starts at `began`, the first fresh command (s, steady clock). moments, decisions,
+    ended: new true states, fresh chunks with their frames, and complete streams, which the caller
+    removes. ranges: of the robot's scenes. The node belongs to one thread.
     """
 
     def __init__(self, namespace: str, ranges: SceneConfig) -> None:
@@ -73,7 +71,7 @@ class Monitor(Node):
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
         self.streams: dict[int, StreamText] = {}
-        self.newest: dict[str, StreamText] = {}  # query -> what was said last, whole
+        self.newest: dict[str, StreamText] = {}  # query -> its newest complete text
         self.instruction = ''
         self.weights = 'unknown'
         self.stats = KvStats.Response()
@@ -82,37 +80,34 @@ class Monitor(Node):
         self._moments = TrueMoments(ranges)
         self._recent: dict[str, deque[tuple[float, int]]] = {'frames': deque(), 'tokens': deque()}
         for name in CAMERAS:
-            self._subscribe(Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR)
-        self._subscribe(JointState, 'joint_states', self._on_joints, qos.JOINTS)
-        self._subscribe(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
-        self._subscribe(Header, 'held', self._on_truth('held'), qos.JOINTS)
-        self._subscribe(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
-        self._subscribe(ActionChunk, 'action_chunk', self._on_command, 10)
-        self._subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
-        self._subscribe(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
+            self.create_subscription(
+                Image, f'camera/{name}/image', self._on_image(name), qos.SENSOR
+            )
+        self.create_subscription(JointState, 'joint_states', self._on_joints, qos.JOINTS)
+        self.create_subscription(PoseArray, 'objects', self._on_truth('objects'), qos.JOINTS)
+        self.create_subscription(Header, 'held', self._on_truth('held'), qos.JOINTS)
+        self.create_subscription(KvHandle, 'kv_handle', self._on_handle, qos.HANDLE)
+        self.create_subscription(ActionChunk, 'action_chunk', self._on_command, 10)
+        self.create_subscription(TextDelta, 'language/text', self._on_text, qos.TEXT)
+        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 10)
         self._instructions = self.create_publisher(String, 'instruction', qos.INSTRUCTION)
         self._ask = self.create_client(Ask, 'language/ask')
         self._reset = self.create_client(Trigger, 'sim/reset')
         self._resetting: Timer | None = None
         self._arm = self.create_client(SetBool, 'control/arm')
         self._is_disarmed = False
-        self._subscribe(ControlState, 'control/state', self._on_state, qos.STATUS)
+        self.create_subscription(ControlState, 'control/state', self._on_state, qos.STATUS)
         self.create_timer(ARM_EVERY, self._keep_armed)
         self._stats = self.create_client(KvStats, 'kv/stats')
         self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
 
-    def _subscribe(self, kind: type, topic: str, callback, profile) -> None:
-        self.create_subscription(kind, topic, callback, profile)
-
-    # ------------------------------------------------------------------ doing
-
     @property
     def seconds(self) -> float:
-        """Since the first fresh command; 0 before."""
+        """Duration since the first fresh command (s); 0 before."""
         return 0.0 if self.began is None else time.monotonic() - self.began
 
     def since_began(self, stamp: int) -> float:
-        """A stamp in s since the first fresh command."""
+        """Return a stamp in s since the first fresh command."""
         return (stamp - self.began_stamp) / 1e9
 
     def tell(self, instruction: str) -> None:
@@ -121,7 +116,7 @@ class Monitor(Node):
         self._instructions.publish(String(data=instruction))
 
     def ask(self, question: SceneQuestion) -> None:
-        """Ask about the newest frame; the question is told the stream of its answer."""
+        """Ask about the newest frame; the response sets the stream of the question."""
 
         def answered(future) -> None:
             response = future.result()
@@ -132,7 +127,7 @@ class Monitor(Node):
         self._ask.call_async(request).add_done_callback(answered)
 
     def reset(self) -> None:
-        """Let the arm come to rest, then ask the robot for a new scene."""
+        """Stop the arm, then request a new scene."""
         if self._resetting is None:
             self._instructions.publish(String(data=''))
             self._resetting = self.create_timer(BRAKING, self._reset_now)
@@ -147,12 +142,12 @@ class Monitor(Node):
         self._is_disarmed = message.state == ControlState.DISARMED
 
     def _keep_armed(self) -> None:
-        """Arm the simulated arm, as its operator; a busy machine may let it be disarmed."""
+        """Arm the simulated arm like an operator; on a busy machine it may get disarmed."""
         if self._is_disarmed and self._arm.service_is_ready():
             self._arm.call_async(SetBool.Request(data=True))
 
     def poll(self) -> None:
-        """Ask for the cache's statistics and for the weights' name: `stats`, `weights`."""
+        """Request the statistics of the cache and the name of the weights: `stats`, `weights`."""
 
         def counted(future) -> None:
             self.stats = future.result()
@@ -167,29 +162,27 @@ class Monitor(Node):
             request = GetParameters.Request(names=['preset', 'checkpoint'])
             self._parameters.call_async(request).add_done_callback(named)
 
-    # ------------------------------------------------------------------ hearing
-
     def _on_image(self, name: str):
-        def heard(message: Image) -> None:
+        def received(message: Image) -> None:
             shape = (message.height, message.width, 3)
             self._remember(name, message, np.frombuffer(message.data, np.uint8).reshape(shape))
 
-        return heard
+        return received
 
     def _on_joints(self, message: JointState) -> None:
         self._remember('joints', message, np.array(message.position))
         self._on_truth('joints')(message)
 
     def _on_truth(self, part: str):
-        def heard(message: JointState | PoseArray | Header) -> None:
+        def received(message: JointState | PoseArray | Header) -> None:
             if moment := self._moments.add(part, message):
                 self.moments.append(moment)
 
-        return heard
+        return received
 
     def _remember(self, name: str, message: Image | JointState, value: np.ndarray) -> None:
         seen = self._seen[name]
-        seen[_nanoseconds(message)] = value
+        seen[nanoseconds(message.header.stamp)] = value
         while len(seen) > KEPT:
             del seen[next(iter(seen))]
 
@@ -208,7 +201,7 @@ class Monitor(Node):
                 self.decisions.append(decision)
 
     def _on_text(self, message: TextDelta) -> None:
-        new = StreamText(_nanoseconds(message), message.query)
+        new = StreamText(nanoseconds(message.header.stamp), message.query)
         words = self.streams.setdefault(message.stream, new)
         if self.began is not None:
             self.tokens += message.tokens - words.tokens
@@ -216,7 +209,7 @@ class Monitor(Node):
         words.text += message.text
         words.tokens, words.reason = message.tokens, message.reason
         if words.is_whole:
-            words.heard = self.get_clock().now().nanoseconds
+            words.received = self.get_clock().now().nanoseconds
             self.ended.append(words)
             self.newest[words.query] = words
 
@@ -227,10 +220,8 @@ class Monitor(Node):
                 values = {value.key: value.value for value in status.values}
                 self.diagnostics[node] = {'says': status.message, **values}
 
-    # ------------------------------------------------------------------ telling
-
     def rate(self, what: str) -> float:
-        """'frames' or 'tokens' per second, lately."""
+        """Return the present 'frames' or 'tokens' per second."""
         recent, now = self._recent[what], time.monotonic()
         while recent and recent[0][0] < now - WINDOW:
             recent.popleft()
@@ -238,12 +229,12 @@ class Monitor(Node):
 
     @property
     def missed(self) -> int:
-        """Periods whose deadline was not met."""
+        """Number of periods with a missed deadline."""
         return sum(not command.deadline_met for command in self.commands)
 
     def _decision(self, command: ActionChunk) -> Decision | None:
-        """None where its frame was not seen, or the command is not fresh."""
-        stamp = _nanoseconds(command)
+        """Return the decision; None for an unknown frame or a command that is not fresh."""
+        stamp = nanoseconds(command.header.stamp)
         frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
         if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
             return None
@@ -259,7 +250,3 @@ class Monitor(Node):
             f'denoise {command.denoise_ms:.1f} ms\n{command.steps} Euler steps\n'
             f'{self.stats.streams} streams',
         )
-
-
-def _nanoseconds(message: Image | JointState | ActionChunk | TextDelta) -> int:
-    return message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec

@@ -1,4 +1,4 @@
-"""An excerpt of a film as an animated WebP, which a browser plays inside a page.
+"""Convert an excerpt of a film to an animated WebP, which a browser plays inside a page.
 
 python -m embodied_kv.demo.moving_picture out/demo/demo.mp4 docs/images/demo.webp --begin 1
 """
@@ -77,7 +77,7 @@ def _frames(
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Write what the command line names."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('film', type=Path)
     parser.add_argument('out', type=Path)

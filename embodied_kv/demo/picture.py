@@ -1,13 +1,10 @@
-"""Pictures for people: a moment's scene drawn large, the planned path in it, and a few words.
-
-Knows the tabletop, its cameras, and pixels. Does not know ROS, or what a page or film shows.
-"""
+"""Rendering of a moment for the film: the scene at high resolution with the planned path."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from embodied_kv.demo.director import Told
+from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.draw_path import draw_path
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.kinematics import forward
@@ -17,26 +14,26 @@ INK, GREY = '#1d2430', '#6b7480'
 DONE, FAILED, REPLACED = '#1b8a3a', '#c62828', '#b26a00'
 
 
-class Scenery:
-    """Draws moments at `size` pixels, round things round. A context manager; one thread's.
+class SceneRenderer:
+    """Renders moments at `size` pixels. A context manager that belongs to one thread.
 
-    ranges: that the robot's scenes are drawn from. Raises as Tabletop does.
+    ranges: of the robot's scenes. Raises like Tabletop.
     """
 
     def __init__(self, ranges: SceneConfig, size: int) -> None:
         large = SceneConfig(**vars(ranges) | {'image_size': size})
         self._table = Tabletop(large, smooth=True)
 
-    def __enter__(self) -> Scenery:
+    def __enter__(self) -> SceneRenderer:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._table.close()
 
     def draw(self, moment: TrueMoment, path: np.ndarray) -> dict[str, np.ndarray]:
-        """What each camera would have seen: uint8 [size, size, 3] RGB by its name.
+        """Return uint8 [size, size, 3] RGB by camera.
 
-        path: joints [n, 7], drawn into the front camera's as the way of the gripper point.
+        path: joints [n, 7]; the path of the gripper point is drawn into the front picture.
         """
         moment.show_on(self._table)
         images = self._table.render()
@@ -44,8 +41,8 @@ class Scenery:
         return images
 
 
-def verdict(told: Told) -> tuple[str, str]:
-    """What became of a task, in a word, and its colour; ('', INK) where it is not over."""
+def verdict(told: GivenTask) -> tuple[str, str]:
+    """Return the result of a task in a word, and its colour; ('', INK) before its end."""
     if told.done:
         return '✓ done', DONE
     if told.replaced:
@@ -54,5 +51,5 @@ def verdict(told: Told) -> tuple[str, str]:
 
 
 def printable(text: str) -> str:
-    """The text with a dot for each character that cannot be shown, as bytes that are no UTF-8."""
+    """Return the text with a dot for each unprintable character or invalid byte."""
     return ''.join(c if c.isprintable() and c != '\ufffd' else '·' for c in text)

@@ -1,7 +1,7 @@
-"""What a run of the demo leaves behind to be drawn after it: moments, decisions and sentences.
+"""The recording of a run for the film: true states, decisions and sentences.
 
-Knows what was when, in ns on the ROS clock. Does not know topics, pictures of people's size or who
-draws them. A few numbers and the policy's own small images: the measured run pays for no more.
+Stamps are in ns on the ROS clock. Only numbers and the small images of the policy are stored, to
+keep the load on the measured run low; the film is rendered afterwards.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from embodied_kv.demo.nodes.truth import TrueMoment
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """A frame and the fresh chunk that it led to.
+    """A frame and its fresh chunk.
 
-    stamp, ready: ns, of the frame and of the chunk's command. seen: uint8 [height, width, 3] by
-    camera, the very images that the policy got. joints: float64 [7] in the frame. actions: float64
-    [chunk, 7], the i-th due at stamp + i * dt; before `first` their moments had passed at once.
+    stamp, ready: ns, of the frame and of the command. seen: uint8 [height, width, 3] by camera,
+    the input of the policy. joints: float64 [7] in the frame. actions: float64 [chunk, 7], the
+    i-th due at stamp + i * dt; those before `first` were late.
     """
 
     stamp: int
@@ -33,22 +33,22 @@ class Decision:
     note: str
 
     def path(self, joints: np.ndarray, at: int) -> np.ndarray:
-        """From these joints on, the actions that are still to come at that ns: float64 [n, 7]."""
+        """Return the joints and the remaining actions at that ns: float64 [n, 7]."""
         passed = int(np.ceil((at - self.stamp) / 1e9 / self.dt))
         return np.vstack([joints, self.actions[max(self.first, passed) :]])
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """heard: ns, when it was whole. query: what it answers."""
+    """A complete text. received: ns, of its end. query: the question."""
 
-    heard: int
+    received: int
     query: str
     text: str
 
 
 class Recording:
-    """The first `longest` s of a run, and as much from `go_on` on. Each list grows by time."""
+    """Records the first `longest` s of a run, and as much after `go_on`, in order of time."""
 
     def __init__(self, longest: float) -> None:
         self._longest, self._until = longest * 1e9, 0.0  # ns
@@ -56,53 +56,51 @@ class Recording:
         self.decisions: list[Decision] = []
         self.sentences: list[Sentence] = []
 
-    def see(self, moment: TrueMoment) -> None:
-        """Takes the next moment."""
+    def add_moment(self, moment: TrueMoment) -> None:
+        """Take the next moment."""
         if not self.moments:
             self.go_on(moment.stamp)
         if moment.stamp <= self._until:
             self.moments.append(moment)
 
     def go_on(self, stamp: int) -> None:
-        """What comes in the next `longest` s is kept."""
+        """Record the next `longest` s."""
         self._until = stamp + self._longest
 
     def stop(self, stamp: int) -> None:
-        """What comes later is not kept."""
+        """End the recording at this stamp."""
         self._until = min(self._until, stamp)
 
     def decide(self, decision: Decision) -> None:
-        """Takes the next decision."""
+        """Take the next decision."""
         if self._is_running(decision.ready):
             self.decisions.append(decision)
 
-    def hear(self, sentence: Sentence) -> None:
-        """Takes the next sentence."""
-        if self._is_running(sentence.heard):
+    def add_text(self, sentence: Sentence) -> None:
+        """Take the next sentence."""
+        if self._is_running(sentence.received):
             self.sentences.append(sentence)
 
     def _is_running(self, at: int) -> bool:
         return at <= self._until
 
-    # ------------------------------------------------------------------ what was, at that ns
-
     def moment(self, at: int) -> TrueMoment | None:
-        """The last moment until then."""
+        """Return the last moment until that ns."""
         before = bisect_right(self.moments, at, key=lambda moment: moment.stamp)
         return self.moments[before - 1] if before else None
 
     def decision(self, at: int) -> Decision | None:
-        """The last chunk that was ready until then, if it is about the scene of then."""
+        """Return the last chunk that was ready at that ns, if it belongs to the same scene."""
         before = bisect_right(self.decisions, at, key=lambda decision: decision.ready)
         decision = self.decisions[before - 1] if before else None
         then, now = decision and self.moment(decision.stamp), self.moment(at)
         return decision if then and now and then.scene == now.scene else None
 
     def said(self, at: int, since: int = 0) -> dict[str, str]:
-        """Query -> what was heard last until then, and since; the newest comes last."""
+        """Return the last text of each query from `since` to that ns, the newest last."""
         newest: dict[str, str] = {}
         for sentence in self.sentences:
-            if since <= sentence.heard <= at:
+            if since <= sentence.received <= at:
                 newest.pop(sentence.query, None)
                 newest[sentence.query] = sentence.text
         return newest

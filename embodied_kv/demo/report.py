@@ -1,7 +1,4 @@
-"""What a run of the demo comes to, as report.json says it.
-
-Knows what a Monitor counted, a Director judged and a Score compared. Does not know topics.
-"""
+"""The contents of report.json."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ import numpy as np
 from rclpy.utilities import get_rmw_implementation_identifier
 
 from embodied_kv.control.command import FRESH, SOURCES
-from embodied_kv.demo.director import Director, SceneQuestion, Told
+from embodied_kv.demo.director import Director, GivenTask, SceneQuestion
 from embodied_kv.demo.monitor import Monitor, StreamText
 from embodied_kv.demo.score import Score
 
-LAST = 20  # streams that are shown
+LAST = 20  # streams in the report
 
 
 def report(monitor: Monitor, director: Director, score: Score) -> dict[str, object]:
-    """Counts, rates per second, durations in ms, tasks, and what was said."""
+    """Return counts, rates per second, durations in ms, tasks and texts."""
     seconds = max(monitor.seconds, 1e-9)
     fresh = [c for c in monitor.commands if SOURCES[c.source] == FRESH]
     streams = monitor.streams.values()
@@ -74,7 +71,7 @@ def report(monitor: Monitor, director: Director, score: Score) -> dict[str, obje
 
 
 def percentiles(values: Iterable[float]) -> dict[str, float]:
-    """p50, p90, p99 and max; nothing where there are no values."""
+    """Return p50, p90, p99 and max; {} without values."""
     values = list(values)
     if not values:
         return {}
@@ -83,7 +80,7 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def machine() -> dict[str, object]:
-    """What this ran on."""
+    """Return a description of the machine."""
     cpu = platform.processor()
     if (info := Path('/proc/cpuinfo')).exists():
         names = [line for line in info.read_text().splitlines() if line.startswith('model name')]
@@ -99,7 +96,7 @@ def machine() -> dict[str, object]:
     }
 
 
-def _task(told: Told, at: float) -> dict[str, object]:
+def _task(told: GivenTask, at: float) -> dict[str, object]:
     return {
         'at': round(at, 2),
         'instruction': told.instruction,
@@ -113,7 +110,7 @@ def _task(told: Told, at: float) -> dict[str, object]:
 
 
 def _question(question: SceneQuestion, at: float, words: StreamText | None) -> dict[str, object]:
-    """right: None where there is no whole answer."""
+    """Return the entry of a question. right: None without a complete answer."""
     answer = words.text.strip() if words else ''
     whole = words is not None and words.is_whole
     return {

@@ -1,7 +1,6 @@
-"""How often what the robot says unasked is true: subtasks and narrations against the expert's.
+"""The share of true subtasks and narrations, compared with those of the expert.
 
-Knows moments, sentences and counting. Does not know topics. A sentence is about the frame that its
-stream looks at, so it is compared with the truth of that frame's stamp.
+A text describes the frame of its stream, so it is compared with the true state at that stamp.
 """
 
 from __future__ import annotations
@@ -10,20 +9,22 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, narrate, say_subtask
+from embodied_kv.demo.sim.phases import TableMoment
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tasks import Task
 
 SAY = {SUBTASK: say_subtask, NARRATE: narrate}
-FRAME = 110_000_000  # ns: a control period, and what a stamp may be off
-KEPT = 900  # moments: half a minute, longer than any stream lives
+FRAME = 110_000_000  # ns: a control period with the tolerance of a stamp
+KEPT = 900  # moments: half a minute, longer than any stream
 
 
 @dataclass
 class Count:
-    """exact: said at the frame itself; near: true of a moment within one frame of it."""
+    """Counts of texts. exact: true at the frame. near: true within one frame of it."""
 
     exact: int = 0
     near: int = 0
@@ -31,7 +32,7 @@ class Count:
 
 
 class Score:
-    """Takes moments and sentences in any order. task_at: the task in force, None if uncertain."""
+    """Takes moments and texts in any order. task_at: returns the task in force, or None."""
 
     def __init__(self, task_at: Callable[[TrueMoment], Task | None]) -> None:
         self._task_at = task_at
@@ -39,19 +40,19 @@ class Score:
         self._waiting: deque[tuple[int, str, str]] = deque()
         self.counts = {query: Count() for query in SAY}
 
-    def see(self, moment: TrueMoment) -> None:
-        """Takes a moment; compares what was waiting for it."""
+    def add_moment(self, moment: TrueMoment) -> None:
+        """Take a moment, and compare the texts that need it."""
         self._moments.append(moment)
         while self._waiting and self._waiting[0][0] + FRAME <= moment.stamp:
             self._compare(*self._waiting.popleft())
 
-    def hear(self, stamp: int, query: str, said: str) -> None:
-        """Takes a sentence that has ended, about the frame of that stamp."""
+    def add_text(self, stamp: int, query: str, said: str) -> None:
+        """Take a complete text about the frame of that stamp."""
         if query in SAY:
             self._waiting.append((stamp, query, said.strip()))
 
     def report(self) -> dict[str, dict[str, int]]:
-        """The counts of what could be compared."""
+        """Return the counts of compared texts."""
         names = {'subtask': self.counts[SUBTASK], 'narration': self.counts[NARRATE]}
         return {
             name: {'exact': count.exact, 'within one frame': count.near, 'of': count.of}
@@ -73,10 +74,11 @@ class Score:
 
 
 def sentences(query: str, moments: list[TrueMoment], task: Task) -> list[str]:
-    """What there is to say at each moment. Raises KeyError for a query that is not of SAY."""
+    """Return the true text at each moment. Raises KeyError for an unknown query."""
     tables = Tables.of([moment.truth for moment in moments])
     names = [[thing.name for thing in moment.truth.things] for moment in moments]
     orders = Orders.of([task] * len(moments), names)
-    phases = plan([moment.joints for moment in moments], tables, orders, chunk_size=1)[1]
+    joints = np.array([moment.joints for moment in moments], np.float64)
+    phases = TableMoment(joints, tables, orders).phase()
     say = SAY[query]
     return [say(phase, task, m.truth) for phase, m in zip(phases, moments, strict=True)]

@@ -1,7 +1,4 @@
-"""What the demo shows while it runs: a live table, or a line every ten seconds without a terminal.
-
-Knows rich, what a Monitor counted and what a Director told. Does not know topics or processes.
-"""
+"""The display of a running demo: a live table, or without a terminal a line every ten seconds."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.picture import printable
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
-PERIOD, LINES = 0.25, 10.0  # s between two looks, and between two lines
-LATELY = 30  # commands that the shown durations are the median of
-WORDS = 120  # characters of a sentence
+PERIOD, LINES = 0.25, 10.0  # s between two updates, and between two lines
+LATELY = 30  # commands of which the medians are shown
+WORDS = 120  # characters of a text
 
 
 class Screen:
-    """Shows a Monitor now and then. live: rather a table, if this is a terminal."""
+    """Displays a Monitor. live: as a table, if the output is a terminal."""
 
     def __init__(self, live: bool) -> None:
         self._console = Console()
@@ -44,14 +41,14 @@ class Screen:
             self._live.stop()
 
     def due(self) -> bool:
-        """Whether it is time to show something again."""
+        """Return whether an update is due."""
         if (now := time.monotonic()) < self._next:
             return False
         self._next = now + PERIOD
         return True
 
     def show(self, monitor: Monitor, director: Director, elapsed: float) -> None:
-        """elapsed: s since the start of the demo."""
+        """Display the present state. elapsed: s since the start of the demo."""
         rows = _rows(monitor, director, elapsed)
         if self._live:
             table = Table(title='embodied_kv', min_width=60)
@@ -65,7 +62,7 @@ class Screen:
             self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _is_time(self, runs: bool) -> bool:
-        """Whether a line is due: now and then, and with the first command."""
+        """Return whether a line is due: periodically, and with the first command."""
         now = time.monotonic()
         if now < self._next_line and runs == self._runs:
             return False

@@ -1,7 +1,7 @@
-"""A sheet of what the robot was told, saw, planned and said: one PNG, a card for each task.
+"""The storyboard of a run: one PNG with a card for each task.
 
-Knows recordings and pages. Does not know ROS. A card shows the task's last frame: the scene drawn
-large, with the planned path in it; the wrist camera; the very images that the policy got; words.
+A card shows the last frame of the task: the scene at high resolution with the planned path, the
+wrist camera, the input images of the policy, and its texts.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from embodied_kv.demo.director import Told
-from embodied_kv.demo.picture import GREY, INK, Scenery, printable, verdict
+from embodied_kv.demo.director import GivenTask
+from embodied_kv.demo.picture import GREY, INK, SceneRenderer, printable, verdict
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
 CARDS = 6  # tasks at most
-PICTURE = 960  # pixels of a card's picture, twice those of the page: its edges are smooth
+PICTURE = 960  # pixels of a card's picture, twice those of the page for smooth edges
 COLUMNS, CARD, DPI = 3, (5.75, 3.1), 168  # inches
 FRONT, WRIST, SMALL = 2.85, 1.03, 0.47  # inches of a card's pictures
-TOLD, SAID = (27, 2), (34, 4)  # characters a line, and lines, of the instruction and of the words
+TOLD, SAID = (27, 2), (34, 4)  # characters per line, and lines, of instruction and text
 
 
 @dataclass(frozen=True, eq=False)
 class Card:
-    """A task's last frame. seconds: since the first chunk. mark: the verdict and its colour.
+    """The last frame of a task. seconds: since the first chunk. mark: verdict and its colour.
 
-    views, seen: uint8 [height, width, 3] by camera; drawn for people, and as the policy got it.
+    views, seen: uint8 [height, width, 3] by camera; rendered, and as the policy received it.
     """
 
     seconds: float
@@ -44,8 +44,10 @@ class Card:
     mark: tuple[str, str]
 
 
-def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> list[Card]:
-    """Of the first CARDS tasks, those of which the recording has a frame."""
+def make_cards(
+    recording: Recording, told: Sequence[GivenTask], renderer: SceneRenderer
+) -> list[Card]:
+    """Return the cards of the first CARDS tasks that the recording has a frame of."""
     cards = []
     for task in told[:CARDS]:
         end = task.stamp + int(task.seconds * 1e9)
@@ -57,7 +59,7 @@ def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> 
         path = decision.path(decision.joints, decision.stamp)
         card = Card(
             seconds=(decision.stamp - recording.moments[0].stamp) / 1e9,
-            views=scenery.draw(recording.moment(decision.stamp), path),
+            views=renderer.draw(recording.moment(decision.stamp), path),
             seen=decision.seen,
             instruction=task.instruction,
             said='{} {}'.format(*said[-1]) if said else '',
@@ -69,7 +71,7 @@ def make_cards(recording: Recording, told: Sequence[Told], scenery: Scenery) -> 
 
 
 def draw_storyboard(path: Path, cards: Sequence[Card], title: str, note: str = '') -> None:
-    """Write the PNG. note: stands beside the title."""
+    """Write the PNG. note: text at the right of the title."""
     rows = -(-len(cards) // COLUMNS)
     figure = Figure((COLUMNS * CARD[0], rows * CARD[1] + 0.6), dpi=DPI, facecolor='white')
     FigureCanvasAgg(figure)
@@ -87,7 +89,7 @@ def _draw_card(figure: Figure, card: Card, box: tuple[float, ...]) -> None:
     left, bottom, width, height = box
 
     def axes(x: float, y: float, size: float) -> Axes:
-        """Square, in inches from the card's lower left corner."""
+        """Return square axes, in inches from the lower left corner of the card."""
         card = CARD[0] / width, CARD[1] / height
         panel = figure.add_axes(
             (left + x / card[0], bottom + y / card[1], size / card[0], size / card[1])
@@ -122,5 +124,5 @@ def _draw_card(figure: Figure, card: Card, box: tuple[float, ...]) -> None:
 
 
 def _wrapped(text: str, width: int, lines: int) -> str:
-    """Printable, and at most that many characters a line and lines."""
+    """Return printable text of at most that many characters per line, and lines."""
     return '\n'.join(textwrap.wrap(printable(text), width, max_lines=lines, placeholder=' …'))

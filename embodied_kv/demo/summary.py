@@ -1,7 +1,4 @@
-"""The result of a demo run in five sentences for a reader who has never seen one.
-
-Knows report.json and English, nothing else: each number is in the report.
-"""
+"""The result of a demo run in five sentences; each number is in report.json."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from collections.abc import Mapping
 
 
 def summarize(report: Mapping) -> dict[str, str]:
-    """Return tasks, words, timing, memory and mission, each in words. report: report.json's."""
+    """Return a sentence on tasks, words, timing, memory and mission. report: report.json."""
     return {
         'tasks': _tasks(report),
         'words': _words(report['words right']),

@@ -1,9 +1,8 @@
 """`python -m embodied_kv try`: one chunk of actions and one sentence for a picture.
 
-Knows the policy of the simulated robot that comes with the package, and its front camera. Needs no
-ROS 2, no simulator and no compiled code. A picture of the front camera says nothing about the
-joints or the wrist camera: the arm stands where the simulated robot starts, over an empty table,
-unless `--joints` and `--wrist` say otherwise.
+The command uses the bundled policy of the simulated robot, without ROS 2, simulator and compiled
+code. By default the arm is at the start of the simulated robot, over an empty table; `--joints`
+and `--wrist` set another state.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from embodied_kv.serving.load import load_policy
 from embodied_kv.types import ActionChunk, Observation
 
 PROMPT = 'Subtask:'
-EMPTY = Path(__file__).parent / 'assets' / 'try' / 'wrist.png'  # seen at the start
+EMPTY = Path(__file__).parent / 'assets' / 'try' / 'wrist.png'  # the view at the start
 SMALLEST = 512  # pixels of the written picture's longer side, at least
 
 
@@ -58,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=tuple(JOINTS),
         help='rad, and m for the gripper; the start of the simulated robot by default',
     )
-    parser.add_argument('--prompt', default=PROMPT, help=f"what to ask ('{PROMPT}')")
+    parser.add_argument('--prompt', default=PROMPT, help=f"question to the policy ('{PROMPT}')")
     parser.add_argument('--out', type=Path, default=Path('try.png'), help='picture to write')
 
 
@@ -118,14 +117,14 @@ def ask(
         image: The picture of the front camera, uint8 [H, W, 3] RGB.
         wrist: The picture of the wrist camera, uint8 [H, W, 3] RGB.
         joints: The measured joints [7] (rad, and m for the gripper).
-        instruction: What the robot is to do.
-        prompt: What the sentence answers.
+        instruction: The instruction of the robot.
+        prompt: The question of the sentence.
 
     Raises:
-        ValueError: An input is not what the policy takes.
+        ValueError: An input does not fit the policy.
     """
     settings = EngineConfig(rows=3, streams=1, time_budget=False, compressed_rows=0, compile='off')
-    policy = load_policy(Embodiment.load('tabletop'), 'tabletop', '', settings, _unsaid, _unsaid)
+    policy = load_policy(Embodiment.load('tabletop'), 'tabletop', '', settings, _no_log, _no_log)
     engine = Engine(policy, settings)
     observation = Observation(
         images=(image, wrist),
@@ -164,5 +163,5 @@ def _sentence(engine: Engine) -> str:
                 return text.strip()
 
 
-def _unsaid(line: str) -> None:
+def _no_log(line: str) -> None:
     pass

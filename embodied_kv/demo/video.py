@@ -1,7 +1,7 @@
-"""The run as a film in real time: what the robot was told, saw, planned, said and did.
+"""The film of a run in real time: instructions, camera pictures, plans, texts and motions.
 
-Knows pages and frames. Does not know ROS. A frame of the film shows its moment drawn large, beside
-it the small images that the policy got; the words are set only where they change.
+Each frame shows its moment at high resolution, and the small input images of the policy. The text
+is only rendered where it changes.
 """
 
 from __future__ import annotations
@@ -19,47 +19,47 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from embodied_kv.demo.director import Told
+from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
 from embodied_kv.demo.picture import (
     DONE,
     FAILED,
     GREY,
     INK,
-    Scenery,
+    SceneRenderer,
     printable,
     verdict,
 )
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
-RATE = 15  # frames of film a second
-# What browsers play as well: H.264 of 4:2:0.
+RATE = 15  # frames per second
+# Browsers can play H.264 with 4:2:0.
 CODEC, QUALITY = 'libx264', {'preset': 'veryfast', 'crf': '20'}
 PERIOD = 1_000_000_000 // RATE  # ns
-LONGEST = 30.0  # s of a run in its film: drawing takes about as long as two thirds of them
-ENDING = 4.0  # s for which the summary stands at the end
+LONGEST = 30.0  # s of a run; rendering takes about two thirds of this time
+ENDING = 4.0  # s of the summary at the end
 WIDTH, HEIGHT, DPI = 1280, 720, 100
 LARGE, WRIST, SMALL = 624, 480, 128  # pixels of the pictures
 FRONT_AT, WRIST_AT, SMALL_AT = (8, 64), (640, 64), (1136, 88)  # (column, row) of their corners
-LABEL, SAID = 736, 748  # columns that labels end at and words begin at
+LABEL, SAID = 736, 748  # right edge of labels, left edge of texts
 ANSWERED = 3.5  # s for which an answer is shown
-HASTE = 2  # times as fast as it was: a mission
-STANDING = 2.0  # s for which a mission's end stands
-LONG, WRAPPED = 64, 78  # letters of a title from which on it is set smaller, and of its lines
+HASTE = 2  # speed factor of a mission
+STANDING = 2.0  # s of the last frame of a mission
+LONG, WRAPPED = 64, 78  # letters of a title that is set smaller, and of its lines
 ANSWER = 72  # letters of a mission's answer
-PAST = 3  # tasks that are over, of which is told
+PAST = 3  # previous tasks that are listed
 
 
 class FilmError(Exception):
-    """Why there is no film; meant for the user."""
+    """Error: the film cannot be written. The message is for the user."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """The words of a frame. past: mark, colour and words of tasks that are over.
+    """The texts of a frame. title: the task or mission. pace: speed factor.
 
-    title: the task, or the mission. pace: times as fast as it was.
+    past: mark, colour and text of previous tasks.
     """
 
     title: str
@@ -75,59 +75,59 @@ class Page:
 def draw_film(
     path: Path,
     recording: Recording,
-    told: Sequence[Told],
-    scenery: Scenery,
+    told: Sequence[GivenTask],
+    renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None = None,
 ) -> None:
-    """Write the film, an mp4 file: the run, the mission, the summary. scenery: draws LARGE pixels.
+    """Write an mp4 file with the run, the mission and the summary. renderer: of LARGE pixels.
 
-    Raises FilmError where this PyAV does not write H.264.
+    Raises FilmError where PyAV cannot encode H.264.
     """
     try:
         av.Codec(CODEC, 'w')
     except ValueError as error:
         raise FilmError(
-            f'this PyAV has no encoder {CODEC} (H.264); install the package av of PyPI'
+            f'PyAV has no encoder {CODEC} (H.264); install the package av of PyPI'
         ) from error
     with av.open(str(path), 'w', format='mp4', options={'movflags': 'faststart'}) as container:
         stream = container.add_stream(CODEC, rate=RATE, options=QUALITY)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, 'yuv420p'
-        for pixels in _frames(recording, told, scenery, summary, mission):
+        for pixels in _frames(recording, told, renderer, summary, mission):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, 'rgb24')))
         container.mux(stream.encode())
 
 
 def _frames(
     recording: Recording,
-    told: Sequence[Told],
-    scenery: Scenery,
+    told: Sequence[GivenTask],
+    renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None,
 ) -> Iterator[np.ndarray]:
-    """uint8 [HEIGHT, WIDTH, 3] RGB."""
+    """Yield the frames, uint8 [HEIGHT, WIDTH, 3] RGB."""
     if not recording.moments:
         return
     first, last = recording.moments[0].stamp, recording.moments[-1].stamp
-    # Between the last task and the mission nothing is recorded.
+    # The recording has a gap between the last task and the mission.
     end = recording.moment(mission.stamp).stamp if mission else last
     end = min(end, first + int(LONGEST * 1e9))
     frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     for at in range(first, end, PERIOD):
-        frame = _frame(recording, page(recording, told, at), scenery, at)
+        frame = _frame(recording, page(recording, told, at), renderer, at)
         yield frame
     if mission:
         for at in range(mission.stamp, min(last, mission.ended), HASTE * PERIOD):
-            yield _frame(recording, mission_page(recording, mission, at), scenery, at)
-        frame = _frame(recording, mission_page(recording, mission, mission.ended), scenery, last)
+            yield _frame(recording, mission_page(recording, mission, at), renderer, at)
+        frame = _frame(recording, mission_page(recording, mission, mission.ended), renderer, last)
         yield from repeat(frame, round(STANDING * RATE))
     yield from repeat(_ending(frame, summary), round(ENDING * RATE))
 
 
-def _frame(recording: Recording, page: Page, scenery: Scenery, at: int) -> np.ndarray:
+def _frame(recording: Recording, page: Page, renderer: SceneRenderer, at: int) -> np.ndarray:
     moment, decision = recording.moment(at), recording.decision(at)
     path = decision.path(moment.joints, at) if decision else moment.joints[None]
-    views = scenery.draw(moment, path)
+    views = renderer.draw(moment, path)
     frame = _lettered(page).copy()
     _put(frame, views['front'], FRONT_AT)
     wrist = cv2.resize(views['wrist'], (WRIST, WRIST), interpolation=cv2.INTER_AREA)
@@ -148,8 +148,8 @@ def _put(frame: np.ndarray, image: np.ndarray, corner: tuple[int, int]) -> None:
     frame[row : row + len(image), column : column + image.shape[1]] = image
 
 
-def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
-    """What there is to read at that ns."""
+def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
+    """Return the texts at that ns."""
     before = [task for task in told if task.stamp <= at]
     over = [task for task in before if task.stamp + task.seconds * 1e9 <= at]
     now = before[-1] if before else None
@@ -163,12 +163,16 @@ def page(recording: Recording, told: Sequence[Told], at: int) -> Page:
         subtask=printable(said.get(SUBTASK, '').strip()),
         narration=printable(said.get(NARRATE, '').strip()),
         answered=printable('{} {}'.format(*answers[-1]).strip()) if answers else '',
-        past=tuple((*verdict(task), _why(task)) for task in over if task is not now)[-PAST:],
+        past=tuple(
+            (*verdict(task), ': '.join(filter(None, (task.instruction, task.replaced))))
+            for task in over
+            if task is not now
+        )[-PAST:],
     )
 
 
 def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
-    """What there is to read at that ns of a mission."""
+    """Return the texts at that ns of a mission."""
     is_over = at >= mission.ended
     good = mission.done and mission.right
     mark = (('✓ done', DONE) if good else ('✗ not done', FAILED)) if is_over else ('', INK)
@@ -181,7 +185,7 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     ]
     return replace(
         page(recording, begun, at),
-        title=mission.words,
+        title=mission.errand.words,
         mark=mark,
         answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
         past=tuple(steps[-PAST:]),
@@ -189,32 +193,30 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     )
 
 
-def _why(task: Told) -> str:
-    return f'{task.instruction}: {task.replaced}' if task.replaced else task.instruction
-
-
 @lru_cache(1)
 def _lettered(page: Page) -> np.ndarray:
-    """A white frame with the words on it: uint8 [HEIGHT, WIDTH, 3]."""
+    """Return a white frame with the texts: uint8 [HEIGHT, WIDTH, 3]."""
     figure, write = _sheet()
     title = f'“{page.title}”'
     size = 19 if len(title) <= LONG else 13
     title = title if len(title) <= LONG else textwrap.fill(title, WRAPPED)
     write(12, 34, title, size=size, weight='bold', color=INK)
-    pace = f'×{page.pace}   ' if page.pace > 1 else ''
+    pace = f'{page.pace}x speed   ' if page.pace > 1 else ''
     write(WIDTH - 12, 34, f'{pace}{page.seconds} s', size=13, ha='right')
     write(
         SMALL_AT[0] - 16, 34, page.mark[0], size=17, weight='bold', color=page.mark[1], ha='right'
     )
-    write(FRONT_AT[0], 704, 'front camera; dots: where the gripper is to go, white next, red last')
+    write(
+        FRONT_AT[0], 704, 'front camera; dots: planned path of the gripper, white next, red last'
+    )
     write(WRIST_AT[0], 556, 'wrist camera')
-    write(SMALL_AT[0], 75, 'all the policy sees:')
-    write(SMALL_AT[0], SMALL_AT[1] + 2 * SMALL + 22, '2 × 64 × 64 pixels')
-    write(LABEL, 589, 'says', ha='right')
+    write(SMALL_AT[0], 75, 'input of the policy:')
+    write(SMALL_AT[0], SMALL_AT[1] + 2 * SMALL + 22, '2 images, 64 x 64 pixels')
+    write(LABEL, 589, 'language', ha='right')
     write(SAID, 589, page.subtask, size=15, style='italic', color=INK)
     write(SAID, 615, page.narration, size=12, style='italic', color=INK)
     if page.answered:
-        write(LABEL, 638, 'asked', ha='right')
+        write(LABEL, 638, 'answer', ha='right')
         write(SAID, 638, page.answered, size=12)
     for i, (mark, colour, words) in enumerate(page.past):
         row = 662 + 19 * i
@@ -224,7 +226,7 @@ def _lettered(page: Page) -> np.ndarray:
 
 
 def _ending(frame: np.ndarray, summary: Mapping[str, str]) -> np.ndarray:
-    """The summary, on what was seen last."""
+    """Return a frame with the summary over the last picture."""
     figure, write = _sheet()
     row = 200
     for name, line in summary.items():
@@ -237,13 +239,13 @@ def _ending(frame: np.ndarray, summary: Mapping[str, str]) -> np.ndarray:
 
 
 def _sheet():
-    """An empty figure of a frame's size, and how to write on it: column, row, words."""
+    """Return an empty figure of the size of a frame, and a function that writes text on it."""
     figure = Figure((WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor='white')
     FigureCanvasAgg(figure)
 
     def write(column: float, row: float, words: str, **style: object) -> None:
-        look = dict(size=10, color=GREY, va='center', parse_math=False) | style
-        figure.text(column / WIDTH, 1 - row / HEIGHT, words, **look)
+        style = dict(size=10, color=GREY, va='center', parse_math=False) | style
+        figure.text(column / WIDTH, 1 - row / HEIGHT, words, **style)
 
     return figure, write
 

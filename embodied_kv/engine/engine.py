@@ -31,8 +31,8 @@ from embodied_kv.kv.handle import KvHandle, RowLease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
-from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
+from embodied_kv.model.prepacked import pack
 from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
@@ -41,7 +41,7 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 class Engine:
     """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
 
-    The policy's larger weights are packed in place (`model.packed`).
+    The policy's larger weights are packed in place (`model.prepacked`).
 
     period: s between two frames of a robot. watched: prove of every graph that it writes its
     buffers alone, which takes a run of each. say: takes a line for the user, before something is
@@ -61,7 +61,7 @@ class Engine:
                 f'engine.margin_ms is {config.margin_ms} of a period of {period * 1e3:.1f} ms: no '
                 'time is left; lower it, or the rate'
             )
-        if config.rtc == 'trained' and not policy.most_given:
+        if config.rtc == 'trained' and not policy.max_action_prefix:
             raise ValueError(
                 'engine.rtc is trained, but this checkpoint was not trained to go on from actions '
                 'that are given: set it to guided'

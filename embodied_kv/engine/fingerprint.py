@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from embodied_kv import kernels
 from embodied_kv.capsule.fingerprint import Fingerprint
 from embodied_kv.engine.engine import Engine
-from embodied_kv.model.packed import packed_names
+from embodied_kv.model.prepacked import prepacked_names
 
 SETTINGS = (  # fields of EngineConfig
     'action_keep_ratio',
@@ -63,7 +63,7 @@ def fingerprint(engine: Engine) -> Fingerprint:
         'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),
         'layout': [engine.kv.prefixes.layout, engine.kv.decode_kv.layout],
-        'packed': packed_names(policy.model),
+        'packed': prepacked_names(policy.model),
         'torch': torch.__version__,
     }
     return Fingerprint.of(dict(_flat(json.loads(json.dumps(facts, default=str)))))

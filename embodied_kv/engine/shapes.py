@@ -18,7 +18,7 @@ from pathlib import Path
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.dense import dense_form
-from embodied_kv.model import packed
+from embodied_kv.model import prepacked
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.graph_cache import Shape
@@ -104,7 +104,7 @@ def compiler_for(
         e.threads,
         say,
         names=names,
-        lower=packed.lower,
+        lower=prepacked.lower,
         traced_form=dense_form,
         builds=e.compile == 'now',
         facts=trace_facts(policy, e),

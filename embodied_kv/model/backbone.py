@@ -1,7 +1,6 @@
 """The language backbone: Gemma layers over a cache view, token table and head.
 
-It prefills prefixes and extends decode streams by the same `layer`; which of them it does is the
-cache's matter.
+The same `layer` prefills prefixes and extends decode streams; the cache view determines which.
 """
 
 from __future__ import annotations
@@ -40,20 +39,19 @@ class Backbone(nn.Module):
         self.rope = Rope(c.head_dim, c.rope_theta)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """ids [..., T] -> [..., T, width], times sqrt(width)."""
+        """Return [..., T, width] of ids [..., T], times sqrt(width)."""
         return self.embed(ids) * self.config.width**0.5
 
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """One layer: hidden [B, T, width] -> the same; its K and V go where `cache` says."""
+        """Return hidden [B, T, width] after layer i, which stores its K and V through `cache`."""
         layer = self.layers[i]
         hidden = hidden + layer.attention(i, layer.attn_norm(hidden), cache, rope)
         return hidden + layer.feed_forward(layer.mlp_norm(hidden))
 
     def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
-        """Stores K and V of hidden [B, T, width] in every layer, and computes nothing beyond them.
+        """Store K and V of hidden [B, T, width] in every layer; return the last layer's input.
 
-        The last layer's attention and feed-forward would only make a hidden state that nobody
-        reads. Returns the hidden state that enters the last layer, [B, T, width].
+        The attention and feed-forward of the last layer are skipped: their result is not read.
         """
         rope = self.rope(positions, hidden.dtype)
         last = self.config.layers - 1
@@ -64,25 +62,25 @@ class Backbone(nn.Module):
         return hidden
 
     def forward(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
-        """hidden [B, T, width] at logical positions [B, T] -> after the final norm."""
+        """Return hidden [B, T, width] at logical positions [B, T] after the final norm."""
         rope = self.rope(positions, hidden.dtype)
         for i in range(self.config.layers):
             hidden = self.layer(i, hidden, cache, rope)
         return self.norm(hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [..., width] after the final norm -> float32 [..., vocab]."""
+        """Return float32 [..., vocab] of hidden [..., width] after the final norm."""
         return F.linear(hidden, self.embed.weight).float()
 
 
 class BackboneModel(nn.Module):
-    """A model around a backbone, on its device and in its dtype."""
+    """A model around a backbone."""
 
     backbone: Backbone
 
     @classmethod
     def empty(cls: type[M], config: Any, device: str) -> M:
-        """Modules in the config's dtype, not initialised: a loader or `init_random` fills them."""
+        """Return a model in the dtype of the config with uninitialised weights."""
         with torch.device('meta'):
             model = cls(config)
         model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
@@ -98,5 +96,5 @@ class BackboneModel(nn.Module):
 
 
 def arange_positions(batch: int, length: int, device: torch.device) -> Tensor:
-    """Positions of a packed prefix: 0 .. length-1 in every slot, [batch, length]."""
+    """Return the positions of a packed prefix: 0 .. length-1 in each slot, [batch, length]."""
     return torch.arange(length, device=device).expand(batch, length)

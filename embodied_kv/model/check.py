@@ -1,9 +1,8 @@
-"""What a robot's contract and a checkpoint mean together, before any arm moves.
+"""Validate a checkpoint against the contract of a robot, without moving the robot.
 
-`python -m embodied_kv.model.check CONTRACT [CHECKPOINT]` prints every number of state and action
-with its source, its unit, its normalisation and where it goes, the prompt as it is said, the
-memory that it takes, and writes the pictures as they are cut. Exit status: 0 it can run, 1 it
-cannot, and says why.
+`python -m embodied_kv.model.check CONTRACT [CHECKPOINT]` prints each dimension of state and action
+with its source, unit, normalisation and destination, the prompt, and the memory use, and writes
+the pictures as the network receives them. Exit status: 0 if the checkpoint can run, else 1.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.processing.scaling import Scaling
+from embodied_kv.model.processing.normalizer import Scaling
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.framing import framed
 from embodied_kv.robots.mapping import ActionDimension, Dimension
 from embodied_kv.robots.reading import shipped
 
-CAMERA = 480, 640  # of the card that stands for a camera's picture
+CAMERA = 480, 640  # height and width of a test card
 INSTRUCTION = 'pick up the red block and place it on the plate'
 
 
 def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
-    """A row for each number of the state."""
+    """Return a table with a row for each dimension of the state."""
     table = Table('', 'state', 'from', 'unit', 'policy =', 'normalised -1 … 1', title='State')
     scale = checkpoint and checkpoint.processing.normalizer.state_scale
     for i, d in enumerate(robot.state.dimensions):
@@ -46,7 +45,7 @@ def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
 
 
 def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
-    """A row for each number of an action."""
+    """Return a table with a row for each dimension of an action."""
     columns = ('', 'action', 'to', 'unit', 'policy =', 'means', 'normalised -1 … 1', 'limits (SI)')
     table = Table(*columns, title='Action')
     scale = checkpoint and checkpoint.processing.normalizer.action_scale
@@ -60,29 +59,29 @@ def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
 
 
 def affine(d: Dimension) -> str:
-    """policy = scale * SI + offset, for people."""
-    said = '' if d.scale == 1 else f'{d.scale:.6g} · '
-    return f'{said}SI' + (f' {d.offset:+.6g}' if d.offset else '')
+    """Return `scale * SI + offset`, which is the policy's value, as text."""
+    factor = '' if d.scale == 1 else f'{d.scale:.6g} · '
+    return f'{factor}SI' + (f' {d.offset:+.6g}' if d.offset else '')
 
 
 def meaning(d: ActionDimension) -> str:
-    """What an action's number asks for."""
+    """Return what the value of an action commands."""
     kind = 'velocity' if d.is_velocity else 'offset from the state' if d.relative else 'position'
     clamp = f', within {d.clamp[0]:g} … {d.clamp[1]:g}' if d.clamp else ''
     return kind + clamp + (', one of both' if d.binary else '')
 
 
 def ends(scale: Scaling | None, i: int, d: Dimension) -> str:
-    """What -1 and 1 of the network are, in the policy's numbers; of the chunk's last action."""
+    """Return the policy values of -1 and 1 of the network, for the last action of a chunk."""
     if scale is None:
-        return 'the checkpoint says'
+        return 'by the checkpoint'
     dims = scale.origin.shape[-1]
     low, high = (scale.unnormalise(np.full(dims, end)).reshape(-1, dims) for end in (-1.0, 1.0))
     return f'{low[-1, i]:.4g} … {high[-1, i]:.4g} ({scale.mode})'
 
 
 def limits(robot: Embodiment, d: ActionDimension) -> str:
-    """As the contract has them."""
+    """Return the limits in the contract."""
     of = robot.contract.limits[d.axis]
     position = f'{of.position[0]:g} … {of.position[1]:g}, ' if of.position else ''
     velocity = f'{of.velocity:g}' if of.velocity else 'robot_description'
@@ -90,7 +89,7 @@ def limits(robot: Embodiment, d: ActionDimension) -> str:
 
 
 def card(name: str) -> NDArray[np.uint8]:
-    """A camera's picture that shows where its corners go: uint8 [480, 640, 3]."""
+    """Return a test card that labels the corners of a picture: uint8 [480, 640, 3]."""
     height, width = CAMERA
     image = Image.new('RGB', (width, height), (40, 44, 52))
     draw = ImageDraw.Draw(image)
@@ -101,32 +100,32 @@ def card(name: str) -> NDArray[np.uint8]:
     draw.ellipse([width / 2 - 150, height / 2 - 150, width / 2 + 150, height / 2 + 150], width=4)
     corners = {(12, 8): 'top left', (width - 150, 8): 'top right'}
     corners |= {(12, height - 40): 'bottom left', (width - 190, height - 40): 'bottom right'}
-    for place, said in corners.items():
-        draw.text(place, said, (255, 210, 90), font_size=26)
+    for place, label in corners.items():
+        draw.text(place, label, (255, 210, 90), font_size=26)
     draw.text((width / 2 - 120, height / 2 - 16), name[-22:], (255, 255, 255), font_size=24)
     return np.asarray(image)
 
 
 def pictures(robot: Embodiment, checkpoint: Checkpoint, given: dict[str, Path]) -> Image.Image:
-    """The views side by side, as the network gets them.
+    """Return the views side by side, as the network receives them.
 
-    given: a file for a view, else a card. Raises ValueError, OSError.
+    given: file of a view, instead of a test card. Raises ValueError, OSError.
     """
     size, resize = checkpoint.config.vision.image_size, checkpoint.processing.resize
-    seen = []
+    framed_views = []
     for name in checkpoint.config.views:
         view = robot.contract.views[name]
         pixels = (
             np.asarray(Image.open(given[name]).convert('RGB')) if name in given else card(name)
         )
-        seen.append(framed(pixels, view.crop, view.rotate))
-    tensors = resize.to_model(seen, size)
+        framed_views.append(framed(pixels, view.crop, view.rotate))
+    tensors = resize.to_model(framed_views, size)
     shown = ((tensors.permute(0, 2, 3, 1).numpy() + 1) * 127.5).round().clip(0, 255)
     return Image.fromarray(np.concatenate(list(shown.astype(np.uint8)), axis=1))
 
 
 def memory(config: ModelConfig, engine: EngineConfig) -> str:
-    """What weights and cache take, of the dtype that the checkpoint is served in."""
+    """Return the memory use of weights and cache in the dtype of the config."""
     weights = (
         sum(p.numel() for p in Pi05.empty(config, 'meta').parameters()) * DTYPES[config.dtype]
     )
@@ -138,7 +137,7 @@ def memory(config: ModelConfig, engine: EngineConfig) -> str:
 
 
 def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
-    """The prompt of a state in the middle of the data, as it is said, and its tokens."""
+    """Return the prompt for a state in the middle of the data, and its number of tokens."""
     tokenizer, p, config = checkpoint.tokenizer(), checkpoint.processing, checkpoint.config
     middle = np.zeros(config.state_dim)
     ids, _ = p.prompt.tokens(tokenizer, INSTRUCTION, middle, config.max_text)
@@ -161,11 +160,11 @@ def untrained(robot: Embodiment, name: str) -> ModelConfig:
 
 
 def check(arguments: argparse.Namespace, console: Console) -> None:
-    """Print all that is known. Raises ValueError, which says what is not."""
+    """Print the description. Raises ValueError where checkpoint and contract do not fit."""
     robot = Embodiment.load(arguments.contract)
     contract = robot.contract
     console.print(
-        f'[bold]{contract.robot_type}[/]: {contract.fps:g} actions a second, '
+        f'[bold]{contract.robot_type}[/]: {contract.fps:g} actions per second, '
         f'{contract.execution_horizon or "all"} of a chunk are executed'
     )
     checkpoint, config = None, None
@@ -187,41 +186,48 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
         console.print(memory(config, EngineConfig()), markup=False)
     if checkpoint is None:
         return
-    said, tokens = prompt(checkpoint)
-    console.print(f'prompt ({tokens} tokens): {said!r}', markup=False)
+    text, tokens = prompt(checkpoint)
+    console.print(f'prompt ({tokens} tokens): {text!r}', markup=False)
     pictures(robot, checkpoint, arguments.image).save(arguments.png)
-    console.print(f'pictures as the network gets them: {arguments.png}', markup=False)
+    console.print(f'pictures as the network receives them: {arguments.png}', markup=False)
 
 
 def _image(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition('=')
     if not equals:
-        raise argparse.ArgumentTypeError(f'{text!r}: write VIEW=FILE')
+        raise argparse.ArgumentTypeError(f'must be VIEW=FILE (got {text!r})')
     return name, Path(path)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog='python -m embodied_kv.model.check',
-        description='What a contract and a checkpoint mean together, or why they do not fit.',
+        description='Validate a checkpoint against the contract of a robot.',
     )
     parser.add_argument('contract', help=f'{", ".join(shipped())}, or a YAML file')
     parser.add_argument(
         'checkpoint',
         nargs='?',
-        help='folder of openpi, LeRobot, or our own; random: untrained weights',
+        help='folder of openpi, LeRobot or embodied_kv; random: untrained weights',
     )
-    parser.add_argument('--preset', default='', help='dimensions that the checkpoint does not say')
     parser.add_argument(
-        '--image', type=_image, action='append', default=[], metavar='VIEW=FILE', help='a picture'
+        '--preset', default='', help='preset for dimensions that the checkpoint does not state'
     )
-    parser.add_argument('--png', default='check.png', help='where the pictures are written')
+    parser.add_argument(
+        '--image',
+        type=_image,
+        action='append',
+        default=[],
+        metavar='VIEW=FILE',
+        help='picture of a view',
+    )
+    parser.add_argument('--png', default='check.png', help='file to write the pictures to')
     given = parser.parse_args(arguments)
     given.image = dict(given.image)
     try:
         check(given, Console(width=None if sys.stdout.isatty() else 200))
     except (ValueError, OSError) as error:
-        print(f'it cannot run: {error}', file=sys.stderr)
+        print(f'the checkpoint cannot run: {error}', file=sys.stderr)
         return 1
     return 0
 

@@ -1,7 +1,6 @@
 """The action expert: flow matching over a shared prefix, conditioned on time by adaptive norms.
 
-The modulation depends on time alone, so the tables of every step are made once (`modulation`) and
-a denoise step looks them up.
+The modulation depends on time alone, so the tables of all steps are computed once (`modulation`).
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from embodied_kv.model.layers import DecoderLayer, Rope
 
 @dataclass(frozen=True)
 class Modulation:
-    """What the norms of one denoise step add.
+    """The modulation of the norms in one denoise step.
 
-    scale (with its 1), shift, gate: each [norms, width]; or, of every norm, a tensor that
-    broadcasts over [B, chunk, width], where the slots of a batch differ in time.
+    scale (including 1), shift, gate: each [norms, width]; or, where the slots of a batch differ in
+    time, one tensor for each norm that broadcasts over [B, chunk, width].
     """
 
     scale: Tensor | Sequence[Tensor]
@@ -55,7 +54,7 @@ class Expert(nn.Module):
         self.rope = Rope(b.head_dim, b.rope_theta)
 
     def time_embedding(self, times: Tensor) -> Tensor:
-        """times float32 [S] -> sines, then cosines, [S, width] float32; angles in float64."""
+        """Return sines, then cosines, [S, width] float32 of times [S]; angles in float64."""
         e = self.config
         fraction = torch.linspace(0, 1, e.width // 2, dtype=torch.float64, device=times.device)
         period = e.time_min_period * (e.time_max_period / e.time_min_period) ** fraction
@@ -63,14 +62,14 @@ class Expert(nn.Module):
         return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
     def conditioning(self, times: Tensor) -> Tensor:
-        """times [S] -> [S, width]: linear, SiLU, linear, SiLU."""
+        """Return [S, width] of times [S]: linear, SiLU, linear, SiLU."""
         embedding = self.time_embedding(times).to(self.time_in.weight.dtype)
         return F.silu(self.time_out(F.silu(self.time_in(embedding))))
 
     def modulation(self, times: Tensor) -> list[Modulation]:
-        """One table per time of times [S].
+        """Return one table for each of times [S].
 
-        Norms are in the order attention, MLP of each layer, then final.
+        The norms are in the order attention, MLP of each layer, then final.
         """
         condition = self.conditioning(times)
         dense = [norm for layer in self.layers for norm in (layer.attn_norm, layer.mlp_norm)]
@@ -82,13 +81,13 @@ class Expert(nn.Module):
         ]
 
     def embed(self, x: Tensor) -> Tensor:
-        """x_t [B, chunk, action_dim] -> [B, chunk, width]."""
+        """Return [B, chunk, width] of x_t [B, chunk, action_dim]."""
         return self.action_in(x)
 
     def forward(
         self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """hidden [B, chunk, width] -> after the final adaptive norm (whose gate is unused)."""
+        """Return hidden [B, chunk, width] after the final adaptive norm (its gate is unused)."""
         for i, layer in enumerate(self.layers):
             a, f = 2 * i, 2 * i + 1
             branch = layer.attention(i, self._norm(hidden, m, a), cache, rope)

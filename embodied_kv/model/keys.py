@@ -1,7 +1,4 @@
-"""The names of openpi's and LeRobot's pi0.5 weights, and which of them make each of ours.
-
-Knows names and row counts alone; reads nothing.
-"""
+"""The names of pi0.5 weights in openpi and LeRobot, and the parameters that they form here."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ PREFIXES = {
     'expert.time_in.': 'time_mlp_in.',
     'expert.time_out.': 'time_mlp_out.',
 }
-# Ours on the left; the rows of theirs, one after the other, on the right.
+# Our name: the names of their matrices, whose rows are concatenated.
 LAYER = {
     'qkv': ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj'),
     'o': ('self_attn.o_proj',),
@@ -36,10 +33,10 @@ TIED = {PALIGEMMA + 'lm_head.weight', PALIGEMMA + 'model.language_model.embed_to
 
 
 def canonical(name: str) -> str | None:
-    """One spelling for the variants of their names; None for a weight that nothing uses.
+    """Return the canonical form of a name, or None for an unused weight.
 
     Variants: a leading `model.`, the older `action_time_mlp_*`, SigLIP with or without an inner
-    `vision_model.`, and the tied embedding: stored as lm_head, as embed_tokens, or as both.
+    `vision_model.`, and the tied embedding, stored as lm_head, as embed_tokens, or as both.
     """
     name = name.removeprefix('model.')
     if name == UNUSED:
@@ -51,7 +48,7 @@ def canonical(name: str) -> str | None:
 
 
 def sources(name: str) -> tuple[str, ...]:
-    """The canonical names whose rows, one after the other, make our parameter `name`."""
+    """Return the canonical names whose concatenated rows form our parameter `name`."""
     if name == EMBEDDING:
         return (EMBEDDING,)
     ours = next(prefix for prefix in PREFIXES if name.startswith(prefix))
@@ -67,7 +64,7 @@ def sources(name: str) -> tuple[str, ...]:
 
 
 def row_counts(name: str, rows: int, config: ModelConfig) -> list[int]:
-    """How many of our parameter's `rows` come from each of its sources."""
+    """Return how many rows of our parameter come from each of its sources."""
     if '.qkv.' in name:
         b = config.backbone
         return [heads * b.head_dim for heads in (b.heads, b.kv_heads, b.kv_heads)]

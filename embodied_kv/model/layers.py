@@ -1,7 +1,6 @@
-"""The transformer layer that the backbone and the action expert share, and rotary positions.
+"""The transformer layer of the backbone and the action expert, and rotary positions.
 
-Knows tensors. The cache comes as an argument (`kv.views`), so the layer knows neither rows nor
-decode streams.
+The cache is an argument (`kv.views`), so the layer is independent of rows and decode streams.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from embodied_kv.runtime.stream import Stream
 
 
 class Rope:
-    """Rotary positions, half-split: the first half of a head turns against the second.
+    """Rotary positions, half-split: the first half of a head rotates against the second.
 
-    Angles are float32; cos and sin are cast to the dtype of what they turn, as in the references.
+    Angles are float32; cos and sin are cast to the dtype of the input, as in the references.
     """
 
     def __init__(self, head_dim: int, theta: float) -> None:
@@ -27,7 +26,7 @@ class Rope:
         self._frequency: Tensor | None = None
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """positions [..., T] -> cos, sin [..., T, 1, head_dim / 2], to be used in every layer."""
+        """Return cos, sin [..., T, 1, head_dim / 2] of positions [..., T], for every layer."""
         if self._frequency is None or self._frequency.device != positions.device:
             self._frequency = (self._theta**-self._exponent).to(positions.device)
         angles = positions[..., None, None].float() * self._frequency
@@ -35,7 +34,7 @@ class Rope:
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """x [B, T, heads, head_dim], turned by its positions; by four kernels."""
+    """Return x [B, T, heads, head_dim] rotated by its positions; four kernels."""
     cos, sin = rope
     halves = x.unflatten(-1, (2, -1))  # [B, T, heads, 2, head_dim / 2]
     turned, across = halves * cos.unsqueeze(-2), halves * sin.unsqueeze(-2)
@@ -48,8 +47,8 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 class RmsNorm(nn.Module):
     """x / rms(x) * (1 + weight), statistics in float32.
 
-    In inference mode the float32 sum of 1 and a weight that does not learn is made once, and again
-    when the weight is replaced or written in place. A write through `weight.data` is not seen.
+    In inference mode the float32 sum of 1 and a frozen weight is cached, and recomputed when the
+    weight is replaced or written in place. A write through `weight.data` is not detected.
     """
 
     def __init__(self, width: int, eps: float) -> None:
@@ -76,15 +75,15 @@ class RmsNorm(nn.Module):
     @torch.inference_mode(False)
     @torch.no_grad()
     def _new_scale(self) -> Tensor:
-        """Make it, for all threads and streams.
+        """Recompute the scale for all threads and streams.
 
-        It is written where the former one lies, which captured graphs read. Neither a trace nor a
-        watch (`runtime.writes`) of the computation around it sees that.
+        Captured graphs read the former tensor, so the scale is written in place. Neither a trace
+        nor `runtime.writes` of the surrounding computation records this.
         """
         weight, former = self.weight, self._made and self._made[-1]
         version = weight._version
         with _disable_current_modes():
-            of = weight.detach()  # as long as it is held, no other weight has its address
+            of = weight.detach()  # keeps its address from reuse by another weight
             scale = 1 + of.float()
             if former is not None and (former.device, former.shape) == (scale.device, scale.shape):
                 scale = former.copy_(scale)
@@ -94,7 +93,7 @@ class RmsNorm(nn.Module):
 
 
 def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:
-    """x / sqrt(mean(x^2) + eps) * scale in float32, back in x's dtype."""
+    """Return x / sqrt(mean(x^2) + eps) * scale, computed in float32, in the dtype of x."""
     return F.rms_norm(x.float(), scale.shape[-1:], scale, eps).to(x.dtype)
 
 
@@ -110,7 +109,7 @@ class DecoderLayer(nn.Module):
         self.down = nn.Linear(mlp, width, bias=False)
 
     def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """x [B, T, W], normed -> q [B, T, heads, D], k, v [B, T, kv_heads, D]; q and k turned."""
+        """Return rotated q [B, T, heads, D] and k, v [B, T, kv_heads, D] of normed x [B, T, W]."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         turned, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
         q, k = rotate(turned, rope).split([self.heads, self.kv_heads], dim=2)
@@ -119,10 +118,10 @@ class DecoderLayer(nn.Module):
     def attention(
         self, layer: int, x: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """The attention branch of normed x [B, T, W]."""
+        """Return the attention branch of normed x [B, T, W]."""
         return self.o(cache.attend(layer, *self.project(x, rope)).flatten(2))
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The gated branch of normed x [B, T, W]."""
+        """Return the gated branch of normed x [B, T, W]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.gelu(gate, approximate='tanh') * up)

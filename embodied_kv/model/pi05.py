@@ -1,8 +1,8 @@
-"""pi0.5: vision tower, backbone, action expert and language head around a KV cache it is handed.
+"""pi0.5: vision tower, backbone, action expert and language head around a KV cache view.
 
 Black et al., pi0.5 (2025), in the conventions of the public PyTorch references. The prefix is one
-bidirectional block of valid tokens, packed: absent views and padding take no room in the cache,
-and positions are 0 .. n-1. Actions and words both read it.
+bidirectional block of packed valid tokens: absent views and padding occupy no cache, and positions
+are 0 .. n-1. Actions and language both read the prefix.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from embodied_kv.model.vision import VisionTower
 
 
 class Pi05(BackboneModel):
-    """The whole model; all methods are meant for inference_mode but for training's own use."""
+    """The model. Its methods run in inference_mode, except during training."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -27,19 +27,19 @@ class Pi05(BackboneModel):
         self.expert = Expert(config.expert, config.backbone, config.padded_action_dim)
 
     def embed_images(self, images: Tensor) -> Tensor:
-        """images [N, 3, S, S] in [-1, 1] -> [N, tokens, width]; not scaled."""
+        """Return [N, tokens, width] of images [N, 3, S, S] in [-1, 1]; not scaled."""
         return self.vision(images)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """ids [..., T] -> [..., T, width]; scaled by sqrt(width)."""
+        """Return [..., T, width] of ids [..., T], scaled by sqrt(width)."""
         return self.backbone.embed_tokens(ids)
 
     def prefill(
         self, embeddings: Tensor, cache: KvView, last_hidden: bool = False
     ) -> Tensor | None:
-        """Writes packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen.
+        """Write packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen.
 
-        Returns the hidden states after the final norm only where they are asked for.
+        Returns the hidden states after the final norm if `last_hidden`, else None.
         """
         positions = arange_positions(*embeddings.shape[:2], embeddings.device)
         if last_hidden:
@@ -48,23 +48,23 @@ class Pi05(BackboneModel):
         return None
 
     def suffix_rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotary tables of action slots at logical positions [B, chunk].
+        """Return the rotary tables of action slots at logical positions [B, chunk].
 
-        Each slot begins at its number of valid prefix tokens.
+        The positions of a slot start at its number of valid prefix tokens.
         """
         return self.expert.rope(positions, self.dtype)
 
     def velocity(
         self, x: Tensor, modulation: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
-        """v(x_t, t) of flow matching: x_t float32 [B, chunk, padded_action_dim] -> the same."""
+        """Return v(x_t, t) of flow matching for x_t float32 [B, chunk, padded_action_dim]."""
         hidden = self.expert.embed(x.to(self.dtype))
         return self.expert.action_out(self.expert(hidden, modulation, cache, rope)).float()
 
     def extend(self, ids: Tensor, cache: TailAppend) -> Tensor:
-        """Appends ids [B, T] to the decode streams of `cache` -> logits.
+        """Append ids [B, T] to the decode streams of `cache`.
 
-        The logits are float32 [B, vocab], after each slot's last own id.
+        Returns the logits float32 [B, vocab] after the last id of each slot.
         """
         hidden = self.backbone(self.embed_tokens(ids), cache.positions, cache)
         return self.backbone.logits(cache.newest(hidden))

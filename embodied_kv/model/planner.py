@@ -1,23 +1,53 @@
-"""The memory's planner: the backbone alone, causal, over text.
+"""The planner of the memory: the language backbone alone, causal, over text.
 
-Full attention in every layer, so that the keys of a piece of text can be moved to another
-position (`memory.rotate`). A recurrent planner folds all that came before into one state, which
-cannot be moved: `benchmarks.hybrid` measures capsules, not memory.
+Every layer has full attention, so that the keys of a text can be moved to another position
+(`memory.rotate`). A recurrent planner folds all previous tokens into one state, which cannot be
+moved; `benchmarks.hybrid` measures capsules with it, not memory.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
+from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView
 from embodied_kv.model.backbone import Backbone, BackboneModel
-from embodied_kv.model.planner_config import PlannerConfig
+
+
+@dataclass(frozen=True)
+class PlannerConfig:
+    """Dimensions of a planner. max_tokens: of a prompt with its memory, and the answer."""
+
+    name: str
+    backbone: BackboneConfig
+    max_tokens: int
+    dtype: str = 'float32'
+
+
+# More than half of a head's angles turn by less than 2 rad over all positions, so that attention
+# finds a name at any position.
+PLANNER_MISSIONS = PlannerConfig(
+    'planner_missions',
+    BackboneConfig(
+        width=128,
+        layers=8,
+        heads=4,
+        kv_heads=2,
+        head_dim=64,
+        mlp=256,
+        vocab_size=640,
+        rope_theta=10_000_000.0,
+    ),
+    max_tokens=1280,
+)
 
 
 class Planner(BackboneModel):
-    """Token ids through a cache view to logits; whoever calls steps it layer by layer, or at once.
+    """Token ids through a cache view to logits, layer by layer or at once.
 
-    Which keys a token sees is the view's matter.
+    The view determines which keys a token attends to.
     """
 
     def __init__(self, config: PlannerConfig) -> None:
@@ -26,26 +56,26 @@ class Planner(BackboneModel):
         self.backbone = Backbone(config.backbone)
 
     def embed(self, ids: Tensor) -> Tensor:
-        """ids [B, T] -> [B, T, width]."""
+        """Return [B, T, width] of ids [B, T]."""
         return self.backbone.embed_tokens(ids)
 
     def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Rotary tables of logical positions [B, T], for every layer."""
+        """Return the rotary tables of logical positions [B, T], for every layer."""
         return self.backbone.rope(positions, self.dtype)
 
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """hidden [B, T, width] -> the same, after layer i."""
+        """Return hidden [B, T, width] after layer i."""
         return self.backbone.layer(i, hidden, cache, rope)
 
     def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """K that layer i would store for hidden [B, T, width]: [B, T, kv_heads, head_dim]."""
+        """Return the K [B, T, kv_heads, head_dim] that layer i stores for hidden [B, T, width]."""
         layer = self.backbone.layers[i]
         return layer.project(layer.attn_norm(hidden), rope)[1]
 
     def forward(self, ids: Tensor, positions: Tensor, cache: KvView) -> Tensor:
-        """ids, positions [B, T] -> hidden states after the final norm, [B, T, width]."""
+        """Return hidden states [B, T, width] after the final norm of ids, positions [B, T]."""
         return self.backbone(self.embed(ids), positions, cache)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [..., width] after the final norm -> float32 [..., vocab]."""
+        """Return float32 [..., vocab] of hidden [..., width] after the final norm."""
         return self.backbone.logits(hidden)

@@ -1,14 +1,13 @@
-"""A planner on disk: a folder of model.safetensors and tokenizer.json.
+"""Planner checkpoints: a folder with model.safetensors and tokenizer.json.
 
-The metadata of the weights carries their dimensions, the digest of these, and the digest of the
-tokenizer. Knows dimensions and names of parameters; does not know prompts. Nothing is unpickled,
-and what does not belong together is refused by the first thing that differs.
+The metadata of the weights has their dimensions, the digest of these, and the digest of the
+tokenizer. Nothing is unpickled, and parts that do not match are refused.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -18,9 +17,15 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.checkpoints.own import ASSETS, CONFIG, FREE, WORDS, build_config
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
+from embodied_kv.model.checkpoints.own import (
+    ASSETS,
+    CONFIG,
+    WORDS,
+    build_config,
+    check_same,
+    dimensions,
+)
+from embodied_kv.model.planner import PLANNER_MISSIONS, Planner, PlannerConfig
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
@@ -30,10 +35,10 @@ DIGEST = 'embodied_kv.planner'
 
 @dataclass(frozen=True, eq=False)
 class LoadedPlanner:
-    """A planner, and its tokenizer.
+    """A planner with its tokenizer.
 
-    fingerprint: 32 hex digits that change with dimensions, weights, dtype or tokenizer: KV that
-    another one has computed means nothing to this one.
+    fingerprint: 32 hex digits that change with dimensions, weights, dtype or tokenizer. KV of a
+    planner with another fingerprint is invalid for this one.
     """
 
     model: Planner
@@ -48,21 +53,21 @@ class LoadedPlanner:
 def load_planner(
     path: str | Path, config: PlannerConfig | None = None, device: str = 'cpu'
 ) -> LoadedPlanner:
-    """The planner in a folder, in the dtype of its config; no gradients.
+    """Return the planner in a folder, in the dtype of its config; no gradients.
 
-    config: what it has to be, name and dtype aside; its dtype is the one that is used. None takes
-    what is there. Raises CheckpointError that names the first dimension that differs, or what is
-    missing, damaged or of another tokenizer.
+    Args:
+        path: The folder.
+        config: The required dimensions, and the dtype to use; None for those of the folder.
+        device: The device of the weights.
+
+    Raises:
+        CheckpointError: A part is missing, damaged, of other dimensions or another tokenizer.
     """
     path = Path(path)
     weights = Weights(path)
-    there = _parse(weights)
-    if config is None:
-        config = there
-    for name, value in _dimensions(config):
-        found = dict(_dimensions(there))[name]
-        if found != value:
-            raise CheckpointError(f'{path}: {name} is {found}, the planner has {value}')
+    found = _parse(weights)
+    config = config or found
+    check_same(path, found, config)
     folder = path if path.is_dir() else path.parent
     try:
         tokenizer = Tokenizer.load(folder, limit=config.backbone.vocab_size)
@@ -78,12 +83,14 @@ def load_planner(
 
 
 def without_missions(path: str | Path) -> str:
-    """Why a planner cannot do missions, as its own config says; '' where it was taught them.
+    """Return why a planner cannot execute missions, by its config, or ''.
 
-    Reads no weights. Raises CheckpointError for what is no planner.
+    Reads no weights. Raises CheckpointError where the path is no planner.
     """
     name = _parse(Weights(path)).name
-    return '' if name == PLANNER_MISSIONS.name else f'the planner {name} was not taught missions'
+    if name == PLANNER_MISSIONS.name:
+        return ''
+    return f'the planner {name} was not trained for missions'
 
 
 def random_planner(
@@ -92,9 +99,10 @@ def random_planner(
     seed: int = 0,
     device: str = 'cpu',
 ) -> LoadedPlanner:
-    """Seeded random weights; tokenizer: None for the built-in one of bytes.
+    """Return a planner with seeded random weights. tokenizer: None for the byte tokenizer.
 
-    Raises ValueError for a tokenizer with more tokens than the planner embeds.
+    Raises:
+        ValueError: The tokenizer has more tokens than the planner embeds.
     """
     tokenizer = tokenizer or Tokenizer.bytes()
     if tokenizer.vocab_size > config.backbone.vocab_size:
@@ -108,15 +116,16 @@ def random_planner(
 
 
 def bundled_planner(name: str) -> Path:
-    """The folder of a planner that comes with the package.
+    """Return the folder of a planner of this package.
 
-    Raises ValueError where there is none, with the command that trains it.
+    Raises:
+        ValueError: The package has no planner of that name.
     """
     path = ASSETS / name
     if not (path / 'model.safetensors').is_file():
         raise ValueError(
-            f"no planner '{name}' comes with this package: train one with "
-            '`python -m training.planner`, and name its folder'
+            f"this package has no planner '{name}'; train one with `python -m training.planner` "
+            'and pass its folder'
         )
     return path
 
@@ -128,10 +137,7 @@ def save_planner(
     tokenizer: Tokenizer,
     card: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the folder, in place of the old one: whole, or not at all.
-
-    card: what else the metadata should say, such as what the weights are made of and made for.
-    """
+    """Replace the folder atomically. card: further metadata, such as the origin of the weights."""
     about = {
         CONFIG: json.dumps(asdict(config)),
         DIGEST: planner_digest(config),
@@ -143,9 +149,15 @@ def save_planner(
 
 
 def planner_digest(config: PlannerConfig) -> str:
-    """16 hex digits that change with any dimension; name and dtype are none."""
-    dimensions = dict(_dimensions(config))
-    return sha256(json.dumps(dimensions, sort_keys=True).encode()).hexdigest()[:16]
+    """Return 16 hex digits that change with any dimension, not with name and dtype."""
+    return sha256(json.dumps(dimensions(config), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse_config(text: str) -> PlannerConfig:
+    """Return the config of a JSON text. Raises ValueError, KeyError or TypeError."""
+    values = json.loads(text)
+    backbone = build_config(BackboneConfig, values['backbone'])
+    return build_config(PlannerConfig, values | dict(backbone=backbone))
 
 
 def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
@@ -156,16 +168,9 @@ def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
     return LoadedPlanner(model, tokenizer, digest.hexdigest()[:32])
 
 
-def parse_config(text: str) -> PlannerConfig:
-    """From the JSON of `asdict`. Raises ValueError, KeyError or TypeError for any other."""
-    values = json.loads(text)
-    backbone = build_config(BackboneConfig, values['backbone'])
-    return build_config(PlannerConfig, values | dict(backbone=backbone))
-
-
 def _parse(weights: Weights) -> PlannerConfig:
     if CONFIG not in weights.metadata:
-        raise CheckpointError(f'{weights.path} does not say its dimensions: no planner of ours')
+        raise CheckpointError(f'{weights.path} must have dimensions in its metadata (got none)')
     try:
         config = parse_config(weights.metadata[CONFIG])
     except (ValueError, KeyError, TypeError) as error:
@@ -173,14 +178,6 @@ def _parse(weights: Weights) -> PlannerConfig:
     if weights.metadata.get(DIGEST) != planner_digest(config):
         raise CheckpointError(f'{weights.path}: its dimensions are not those it was saved with')
     return config
-
-
-def _dimensions(config: PlannerConfig) -> Iterator[tuple[str, object]]:
-    """Fields of a config, flat; those that may differ are left out."""
-    fields = asdict(config)
-    for name, value in fields.pop('backbone').items():
-        yield f'backbone.{name}', value
-    yield from ((name, value) for name, value in fields.items() if name not in FREE)
 
 
 def _words_digest(tokenizer: Tokenizer) -> str:

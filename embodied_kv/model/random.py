@@ -1,6 +1,6 @@
-"""Seeded random weights: for latency, for tests, and to start training from.
+"""Seeded random weights for latency measurements, tests, and the start of training.
 
-Knows the scale that each kind of parameter needs so that activations stay near one at any depth.
+The scale of each kind of parameter keeps activations near one at any depth.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import zlib
 import torch
 from torch import Tensor, nn
 
-# One block of normal numbers is drawn, and repeated from another offset for every parameter:
-# drawing billions would take minutes. Its length is prime, so that no two rows of a matrix agree.
+# One block of normal numbers is repeated from another offset for each parameter, because drawing
+# billions takes minutes. Its length is prime, so that no two rows of a matrix are equal.
 BLOCK = 1_000_003
 
 
 @torch.no_grad()
 def init_random(model: nn.Module, seed: int = 0) -> None:
-    """Fill every parameter of a Pi05: a function of seed, names and shapes alone."""
+    """Fill every parameter, as a function of seed, names and shapes alone."""
     generator = torch.Generator().manual_seed(seed)
-    # Twice, so that any offset has BLOCK values after it.
+    # Twice, so that BLOCK values follow any offset.
     block = torch.randn(BLOCK, generator=generator).repeat(2)
     for name, parameter in model.state_dict().items():
         mean, deviation = _distribution(name, parameter)
@@ -29,7 +29,7 @@ def init_random(model: nn.Module, seed: int = 0) -> None:
 
 
 def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation."""
+    """Return mean and standard deviation."""
     if name.startswith('backbone.') and 'norm' in name:
         return 0.0, 0.1  # used as 1 + w
     if name.startswith('vision.') and 'norm' in name and name.endswith('weight'):
@@ -37,7 +37,7 @@ def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
     if name.endswith('bias'):
         return 0.0, 0.1
     if name == 'backbone.embed.weight':
-        # Tokens are scaled by sqrt(width); any louder, and the tied head only echoes its input.
+        # Tokens are scaled by sqrt(width); with larger values the tied head repeats its input.
         return 0.0, 0.03 * parameter.shape[1] ** -0.5
     if 'embed' in name and 'patch' not in name:
         return 0.0, parameter.shape[1] ** -0.5

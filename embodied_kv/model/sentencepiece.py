@@ -1,7 +1,7 @@
-"""SentencePiece's `.model` file as a backend of `tokenizers`: BPE with byte fallback, as Gemma's.
+"""Reader of SentencePiece `.model` files: BPE with byte fallback, as Gemma has, for `tokenizers`.
 
-Knows the file's protobuf fields and how the vocabulary's scores become merges. Refuses models that
-work otherwise (unigram, a dummy prefix, a normaliser that rewrites text): their ids would differ.
+Other models (unigram, a dummy prefix, a normaliser that rewrites text) are refused, because their
+ids would differ.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-SPACE = '\u2581'  # how a vocabulary spells it
+SPACE = '\u2581'  # a space in the vocabulary
 BPE = 2  # TrainerSpec.model_type
-# SentencePiece.type. Text never becomes a control or byte piece by the spelling of its name.
+# SentencePiece.type. Text with the name of a control or byte piece remains text.
 NORMAL, UNKNOWN, USER_DEFINED, UNUSED = 1, 2, 4, 5
-# Fields of sentencepiece_model.proto: of the whole, of a piece, of the trainer, of the normaliser.
+# Fields of sentencepiece_model.proto: model, piece, trainer, normaliser.
 PIECES, TRAINER, NORMALIZER = 1, 2, 3
 PIECE, SCORE, TYPE = 1, 2, 3
 MODEL_TYPE, BYTE_FALLBACK = 3, 35
@@ -26,7 +26,7 @@ CHARSMAP, DUMMY_PREFIX, REMOVE_EXTRA_SPACES, ESCAPE_SPACES = 2, 3, 4, 5
 
 @dataclass(frozen=True)
 class Piece:
-    """A word of the vocabulary, how early it is merged, and its kind (1 normal, 2 unknown, …)."""
+    """An entry of the vocabulary. score: higher ones merge first. kind: SentencePiece.type."""
 
     text: str
     score: float
@@ -34,15 +34,15 @@ class Piece:
 
 
 def read_backend(path: str | Path) -> Tokenizer:
-    """The tokenizer in a `.model` file. Raises ValueError that says why it cannot be read."""
+    """Return the tokenizer of a `.model` file. Raises ValueError where it cannot be read."""
     path = Path(path)
     try:
         pieces, settings = _parse(path.read_bytes())
     except (ValueError, IndexError, struct.error) as error:
         raise ValueError(f'{path} is not a SentencePiece model: {error}') from error
-    for setting, wanted, there in settings:
-        if there != wanted:
-            raise ValueError(f'{path}: {setting} is {there}, only {wanted} is supported')
+    for setting, wanted, found in settings:
+        if found != wanted:
+            raise ValueError(f'{path}: {setting} is {found}, only {wanted} is supported')
     return _backend(pieces)
 
 
@@ -57,14 +57,14 @@ def _backend(pieces: list[Piece]) -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.Split(' ', 'merged_with_previous')
     steps = decoders.Replace(SPACE, ' '), decoders.ByteFallback(), decoders.Fuse()
     backend.decoder = decoders.Sequence(list(steps))
-    # Found whole before anything is merged, and never merged: in the text as spaces are spelt.
+    # Added tokens are matched whole before merging, in text with spaces replaced.
     whole = [piece.text for piece in pieces if piece.kind == USER_DEFINED]
     backend.add_tokens([AddedToken(text, normalized=True, special=False) for text in whole])
     return backend
 
 
 def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Every split of a word into two others, the words of the highest scores first."""
+    """Return each split of a piece into two pieces, by descending score of the piece."""
     found = []
     words = {p.text: p for p in pieces if p.kind in (NORMAL, USER_DEFINED, UNUSED)}
     for piece in words.values():
@@ -81,7 +81,7 @@ def _merges(pieces: list[Piece], ids: dict[str, int]) -> list[tuple[str, str]]:
 
 
 def _parse(data: bytes) -> tuple[list[Piece], list[tuple[str, object, object]]]:
-    """The pieces, and (name, what it must be, what it is) of each setting that changes ids."""
+    """Return the pieces, and (name, required, found) of each setting that changes ids."""
     pieces, trainer, normaliser = [], {}, {}
     for field, value in _fields(data):
         if field == PIECES:
@@ -105,7 +105,7 @@ def _parse(data: bytes) -> tuple[list[Piece], list[tuple[str, object, object]]]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The numbers and values of a protobuf message's fields."""
+    """Yield the number and value of each field of a protobuf message."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)

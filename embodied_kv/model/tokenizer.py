@@ -1,7 +1,7 @@
-"""Text to ids and back. Knows that a token is a string of bytes, and which three ids are special.
+"""Conversion of text to token ids and back.
 
-Does not know prompts or the model. Reads a `tokenizer.json` or SentencePiece's `.model`; carries a
-byte-level tokenizer for weights that come without one.
+A tokenizer is read from a `tokenizer.json` or a SentencePiece `.model`. A byte-level tokenizer is
+built in for weights without one. A token is a string of bytes.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
 
 @lru_cache(maxsize=1)
 def byte_symbols() -> tuple[str, ...]:
-    """GPT-2's printable symbol of each byte 0..255, as every byte-level vocabulary spells it."""
+    """Return GPT-2's printable symbol of each byte 0..255, used in byte-level vocabularies."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     rest = iter(range(0x100, 0x200))
     return tuple(chr(byte if byte in printable else next(rest)) for byte in range(256))
 
 
 class Tokenizer:
-    """A `tokenizers.Tokenizer` and its special ids: `pad`, `eos`, `bos`, `vocab_size`."""
+    """A `tokenizers.Tokenizer` and its special ids: `pad`, `eos`, `bos`, `vocab_size`.
+
+    Raises ValueError for a missing special token or an unknown decoder.
+    """
 
     def __init__(self, backend: Backend, name: str, limit: int | None = None) -> None:
-        """Raises ValueError that names the missing special token or the unknown decoder."""
         self.backend = backend
-        backend.encode_special_tokens = True  # as text: a user writes no special token
-        _keep_nothing(backend)
+        backend.encode_special_tokens = True  # text of a user contains no special token
+        _disable_cache(backend)
         words = backend.get_vocab_size(with_added_tokens=False)
         if limit is not None and words > limit:
             raise ValueError(f'{name} has {words} tokens, the model embeds {limit}')
@@ -63,7 +65,7 @@ class Tokenizer:
 
     @classmethod
     def bytes(cls) -> Tokenizer:
-        """The built-in one: a token is a byte. pad 0, eos 1, bos 2 as in Gemma; 256 more ids."""
+        """Return the byte tokenizer: pad 0, eos 1, bos 2 as in Gemma, and 256 ids of bytes."""
         symbols = ['<pad>', '<eos>', '<bos>', *byte_symbols()]
         backend = Backend(models.BPE(vocab={s: i for i, s in enumerate(symbols)}, merges=[]))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -72,15 +74,15 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path, limit: int | None = None) -> Tokenizer:
-        """From a tokenizer.json, or a folder that has one, or SentencePiece's `.model`.
+        """Return the tokenizer of a tokenizer.json, a folder with one, or a `.model` file.
 
-        limit: ids that the model embeds; an added token beyond it (PaliGemma's `<image>`) is never
-        encoded. Raises ValueError that says what is wrong.
+        limit: number of ids that the model embeds; added tokens beyond it (PaliGemma's `<image>`)
+        are never encoded. Raises ValueError where the file cannot be used.
         """
         path = Path(path)
         path = path / 'tokenizer.json' if path.is_dir() else path
         if not path.is_file():
-            raise ValueError(f'{path} does not exist; a {path.name} is expected there')
+            raise ValueError(f'{path} does not exist; copy a {path.name} there')
         if path.suffix == '.model':
             return cls(read_backend(path), str(path), limit)
         try:
@@ -91,7 +93,7 @@ class Tokenizer:
 
     @property
     def frame(self) -> list[int]:
-        """The ids that the file itself puts around every text, such as a BOS before it."""
+        """The ids that the file adds to every text, such as a BOS before it."""
         return self.backend.encode('', add_special_tokens=True).ids
 
     def save(self, path: str | Path) -> None:
@@ -99,9 +101,9 @@ class Tokenizer:
         Path(path).write_text(self.backend.to_str(), encoding='utf-8')
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Return the ids of the text, with BOS before it if asked for.
+        """Return the ids of the text, with BOS before it if requested.
 
-        The name of a special token in the text is text: no id of it is `pad`, `eos` or `bos`.
+        The name of a special token in the text remains text.
 
         Raises:
             ValueError: The text is no str, or UTF-8 cannot encode it.
@@ -109,20 +111,20 @@ class Tokenizer:
         if not is_text(text):
             raise ValueError(f'text must be a str that UTF-8 can encode (got {shown(repr(text))})')
         ids = self.backend.encode(text, add_special_tokens=False).ids
-        # A model that knows the name as a word of its own would still find it.
+        # A vocabulary with the name as an ordinary word would still match it.
         never = self.pad, self.eos, self.bos
         known = (token for token in ids if token < self.vocab_size and token not in never)
         return [self.bos] * bos + [*known]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Text of the ids; special ids and ids beyond the vocabulary are nothing.
+        """Return the text of the ids, without special ids and ids beyond the vocabulary.
 
         Bytes that are not UTF-8 become U+FFFD.
         """
         return b''.join(map(self.token_bytes, ids)).decode('utf-8', 'replace')
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that one token stands for."""
+        """Return the bytes of one token."""
         if not 0 <= token < self.vocab_size or token in (self.pad, self.eos, self.bos):
             return b''
         if token in self._added:
@@ -138,27 +140,27 @@ class Tokenizer:
         return symbol.replace(SPACE, ' ').encode()
 
 
-def _keep_nothing(backend: Backend) -> None:
-    """Turns off the cache of words, which otherwise keeps the first ten thousand there are.
+def _disable_cache(backend: Backend) -> None:
+    """Disable the cache of words, which keeps the first ten thousand.
 
-    Where nothing splits a prompt, as in Gemma, it is one word with its state in it: none comes
-    twice, and each takes some thousand bytes.
+    Gemma does not split a prompt, so each prompt with its state is one word of some thousand
+    bytes, which never occurs again.
     """
-    if resize := getattr(backend.model, '_resize_cache', None):  # not every kind has a cache
+    if resize := getattr(backend.model, '_resize_cache', None):  # some models have no cache
         resize(0)
 
 
 class StreamDecoder:
-    """Text of a growing sequence of ids, piece by piece; never half a character."""
+    """The text of a growing sequence of ids, in pieces of whole characters."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._utf8 = codecs.getincrementaldecoder('utf-8')('replace')
 
     def feed(self, ids: Iterable[int]) -> str:
-        """The text that these ids complete; bytes of an unfinished character wait."""
+        """Return the text that these ids complete; bytes of an incomplete character are kept."""
         return self._utf8.decode(b''.join(map(self._tokenizer.token_bytes, ids)))
 
     def finish(self) -> str:
-        """What still waited, as U+FFFD, so that the pieces add up to `Tokenizer.decode`."""
+        """Return an incomplete character as U+FFFD; all pieces add up to `Tokenizer.decode`."""
         return self._utf8.decode(b'', final=True)

@@ -1,7 +1,6 @@
-"""The vision tower: SigLIP, an optional patch merge, the projector into the backbone's width.
+"""The vision tower: SigLIP, an optional patch merge, and the projector to the backbone's width.
 
-Knows images as tensors in [-1, 1]. Does not know cameras, masks or the prefix: whoever calls
-leaves out the views that are missing. Image features are not scaled: in pi0.5 only tokens are.
+The caller leaves out absent views. Image features are not scaled: pi0.5 only scales tokens.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from embodied_kv.config import ModelConfig, VisionConfig
 
 
 def siglip(config: VisionConfig) -> nn.Module:
-    """transformers' SigLIP encoder; its weights are memory as it came, for a loader to fill.
+    """Return the SigLIP encoder of transformers with uninitialised weights.
 
-    transformers is imported here and not with the module: it takes as long as everything else.
+    transformers is imported lazily: it takes as long as all other imports together.
     """
     from transformers import SiglipVisionConfig, SiglipVisionModel
 
@@ -40,7 +39,7 @@ def siglip(config: VisionConfig) -> nn.Module:
 
 
 def merge_patches(features: Tensor, merge: int) -> Tensor:
-    """Concatenate the features of each merge x merge square of patches; row-major order stays.
+    """Concatenate the features of each merge x merge square of patches, in row-major order.
 
     features: [B, side * side, width] -> [B, (side / merge) ** 2, merge * merge * width].
     """
@@ -55,7 +54,7 @@ def merge_patches(features: Tensor, merge: int) -> Tensor:
 class VisionTower(nn.Module):
     """Images [B, 3, S, S] in [-1, 1] -> tokens [B, config.vision.tokens, backbone width].
 
-    `tower.*` carries SigLIP's own parameter names; `projector` is one linear layer with a bias.
+    `tower.*` has the parameter names of SigLIP; `projector` is one linear layer with a bias.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -73,7 +72,7 @@ class VisionTower(nn.Module):
         return self.project(self.encode(self.embed_patches(images)))
 
     def embed_patches(self, images: Tensor) -> Tensor:
-        """Patch convolution, bias, position table: [B, 3, S, S] -> [B, patches, vision width]."""
+        """Return [B, patches, vision width] of images: patch convolution, bias, position table."""
         size = self.image_size
         if images.shape[1:] != (3, size, size):
             raise ValueError(f'images are {list(images.shape)}, expected [B, 3, {size}, {size}]')
@@ -82,16 +81,16 @@ class VisionTower(nn.Module):
         return patches.flatten(2).mT + table.position_embedding.weight
 
     def encode(self, patches: Tensor) -> Tensor:
-        """Encoder layers and the last LayerNorm; [B, patches, vision width] both ways."""
+        """Return [B, patches, vision width] after the encoder layers and the last LayerNorm."""
         hidden = self.tower.encoder(inputs_embeds=patches).last_hidden_state
         return self.tower.post_layernorm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """[B, patches, vision width] -> [B, tokens, backbone width]."""
+        """Return [B, tokens, backbone width] of [B, patches, vision width]."""
         return self.projector(merge_patches(hidden, self.merge))
 
     def trace(self, images: Tensor) -> dict[str, Tensor]:
-        """Every stage by name, for parity: patch_embeddings, last_hidden, image_embeddings."""
+        """Return each stage by name, for parity."""
         patches = self.embed_patches(images)
         hidden = self.encode(patches)
         return {

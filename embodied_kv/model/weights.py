@@ -1,8 +1,8 @@
-"""Safetensors: files become named tensors, named tensors become a model's parameters; and back.
+"""Reading and writing of weights as safetensors.
 
-Knows two spellings of a parameter's name: ours, and that of openpi and LeRobot (`model.keys`).
-Reads one tensor at a time into memory that the model already has. What is missing, left over or of
-another shape is refused by name before a byte of the model changes.
+Parameter names are our own, or those of openpi and LeRobot (`model.keys`). Tensors are read one by
+one into the memory of the model. Missing tensors, left over tensors and other shapes are refused
+by name before the model changes.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ NAMED_IN_AN_ERROR = 6
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be used, and why, in one line."""
+    """Error: a checkpoint cannot be used. The message gives the reason."""
 
 
 class Weights:
-    """The tensors of a .safetensors file, of an index of several, or of a folder with either.
+    """The tensors of a .safetensors file, an index of several, or a folder with either.
 
-    ignore: prefixes of the names that are not weights. Raises CheckpointError.
+    ignore: prefixes of names that are not weights. Raises CheckpointError.
     """
 
     def __init__(self, path: str | Path, ignore: Sequence[str] = ()) -> None:
@@ -39,8 +39,9 @@ class Weights:
         self._files = {}
         for file in _files(self.path):
             handle = _open(file)
+            names = handle.keys()
             self.metadata.update(handle.metadata() or {})
-            for name in handle.keys():
+            for name in names:
                 if name in self._files:
                     raise CheckpointError(f'{self.path}: {name} is in two files')
                 if not name.startswith(tuple(ignore)):
@@ -51,27 +52,28 @@ class Weights:
         return self._files.keys()
 
     def shape(self, name: str) -> list[int]:
-        """Raises CheckpointError where the tensor does not hold floating-point numbers."""
+        """Return the shape. Raises CheckpointError for a tensor without floating-point numbers."""
         piece = self._files[name].get_slice(name)
         if piece.get_dtype() not in DTYPES:
             raise CheckpointError(f'{self.path}: {name} is {piece.get_dtype()}, expected a float')
         return piece.get_shape()
 
     def read(self, name: str) -> Tensor:
-        """The tensor, in the dtype of the file."""
+        """Return the tensor in the dtype of the file."""
         return self._files[name].get_tensor(name)
 
 
 def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-    """A file of parameters. about: of its metadata, what it says beside the format."""
+    """Write a file of parameters. about: metadata in addition to the format."""
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
     save_file(tensors, path, {'format': 'pt', **about})
 
 
 def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
-    """Copy every parameter of `model` from `weights`, converted to the dtype it has there.
+    """Copy every parameter of `model` from `weights`, converted to the dtype of the model.
 
-    Raises CheckpointError that names what is missing, left over, or of another shape.
+    Raises:
+        CheckpointError: A tensor is missing, left over, or of another shape.
     """
     parameters = model.state_dict()
     native = any(name.startswith('backbone.') for name in weights.names)
@@ -89,9 +91,9 @@ def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
         targets = parameters[name].split(rows) if len(group) > 1 else [parameters[name]]
         copies += zip(targets, (spellings[source][0] for source in group), strict=True)
     for target, name in copies:
-        there, here = weights.shape(name), list(target.shape)
-        if there != here:
-            raise CheckpointError(f'{weights.path}: {name} is {there}, the model has {here}')
+        found, wanted = weights.shape(name), list(target.shape)
+        if found != wanted:
+            raise CheckpointError(f'{weights.path}: {name} is {found}, the model has {wanted}')
     for first, *others in spellings.values():
         for other in others:
             if not torch.equal(weights.read(first), weights.read(other)):
@@ -104,14 +106,14 @@ def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
 def _check_names(path: Path, present: Iterable[str], wanted: Sequence[str]) -> None:
     missing = [name for name in wanted if name not in present]
     left_over = sorted(set(present) - set(wanted))
-    warning_counts = [
+    problems = [
         f'{what}: {", ".join(names[:NAMED_IN_AN_ERROR])}'
         + (f' and {len(names) - NAMED_IN_AN_ERROR} more' if names[NAMED_IN_AN_ERROR:] else '')
         for what, names in (('missing', missing), ('left over', left_over))
         if names
     ]
-    if warning_counts:
-        raise CheckpointError(f'{path}: {"; ".join(warning_counts)}')
+    if problems:
+        raise CheckpointError(f'{path}: {"; ".join(problems)}')
 
 
 def _files(path: Path) -> list[Path]:
@@ -141,7 +143,7 @@ def _open(file: Path) -> safe_open:
 
 
 def _what_is_wrong(file: Path) -> str:
-    """Truncated, or no safetensors file at all: 8 bytes of header length, the header, the data."""
+    """Return the defect. The format: 8 bytes of header length, the header, the data."""
     size = file.stat().st_size
     with file.open('rb') as stream:
         start = stream.read(9)

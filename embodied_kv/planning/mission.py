@@ -18,7 +18,7 @@ from typing import Protocol
 
 from embodied_kv.capsule.capsule import Fact, facts_of
 from embodied_kv.errors import ErrorCode
-from embodied_kv.model.mission_words import PlannerAnswer, Tried, mission_question
+from embodied_kv.model.planner_prompts import PlannerAnswer, Tried, mission_question
 
 MOST_STEPS = 40  # of a mission, the failed ones included
 MOST_ANSWERS = 100  # of the planner, to a mission; those that move nothing included

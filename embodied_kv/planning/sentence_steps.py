@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from embodied_kv.model.mission_words import PlannerAnswer
+from embodied_kv.model.planner_prompts import PlannerAnswer
 from embodied_kv.planning.mission import MissionState
 
 TRIES = 3  # of a step that fails

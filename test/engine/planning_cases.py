@@ -1,8 +1,8 @@
 """A tiny planner with random weights, and a table to remember."""
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.planning import Planning
 

@@ -75,13 +75,13 @@ def test_served_steps_equal_steps_as_they_are_trained(make_engine, observe):
 
 def test_no_more_are_given_than_the_policy_was_trained_for(make_engine, observe):
     engine = make_engine(rtc='trained')
-    object.__setattr__(engine.policy, 'most_given', 2)
+    object.__setattr__(engine.policy, 'max_action_prefix', 2)
     far, near = chunk(engine, observe(1), 4), chunk(engine, observe(1), 2)
     np.testing.assert_array_equal(far.values, near.values)
 
 
 def test_a_policy_that_was_not_trained_so_is_refused():
-    policy = replace(Policy.random(TINY, seed=1), most_given=0)
+    policy = replace(Policy.random(TINY, seed=1), max_action_prefix=0)
     with pytest.raises(
         ValueError, match='was not trained to go on from actions.*set it to guided'
     ):

@@ -11,10 +11,10 @@ from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model import packed
+from embodied_kv.model import prepacked
 from embodied_kv.model.policy import Policy
 
-pytestmark = pytest.mark.skipif(platform.machine() not in packed.X86, reason='packs on x86')
+pytestmark = pytest.mark.skipif(platform.machine() not in prepacked.X86, reason='packs on x86')
 CONFIG = EngineConfig(rows=4, streams=2, decode_tokens=32, time_budget=False)
 
 
@@ -22,10 +22,10 @@ CONFIG = EngineConfig(rows=4, streams=2, decode_tokens=32, time_budget=False)
 def engines(monkeypatch):
     """One without, and one with packed weights, which is watched."""
     plain = Engine(Policy.random(TINY, seed=1), CONFIG)
-    monkeypatch.setattr(packed, 'LEAST', {torch.float32: 1})
+    monkeypatch.setattr(prepacked, 'LEAST', {torch.float32: 1})
     made = Engine(Policy.random(TINY, seed=1), CONFIG, watched=True)
-    assert not packed.packed_names(plain.policy.model)
-    assert packed.packed_names(made.policy.model)
+    assert not prepacked.prepacked_names(plain.policy.model)
+    assert prepacked.prepacked_names(made.policy.model)
     return plain, made
 
 

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import PlacedTokens
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import Planner, PlannerConfig
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 50), max_tokens=24)
 TOKENS = 14

@@ -8,8 +8,7 @@ from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.rotate import Rotation
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import Planner, PlannerConfig
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 50), max_tokens=64)
 B = CONFIG.backbone

@@ -156,5 +156,5 @@ def test_an_adapter_without_its_base_says_where_to_put_it(tmp_path):
     folder = copied(LEROBOT, tmp_path / 'policy')
     adapter(folder, base_model_name_or_path='lerobot/pi05_base')
     (folder / 'model.safetensors').unlink()
-    with pytest.raises(CheckpointError, match='adapter of lerobot/pi05_base: put the model'):
+    with pytest.raises(CheckpointError, match='adapter of lerobot/pi05_base: copy the model'):
         opened(folder)

@@ -9,7 +9,7 @@ from cases import ALOHA, LEROBOT
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity.recorded import Case
+from embodied_kv.model.parity.cases import Case
 from embodied_kv.types import Observation
 
 

@@ -39,7 +39,7 @@ def test_a_given_picture_is_cut_as_the_contract_says(tmp_path):
 def test_a_contract_alone_is_told(capsys):
     assert main(['franka']) == 0
     said = capsys.readouterr().out
-    assert '0.333333 · SI' in said and 'the checkpoint says' in said
+    assert '0.333333 · SI' in said and 'by the checkpoint' in said
 
 
 @pytest.mark.parametrize('preset', [[], ['--preset', 'tiny']])
@@ -63,4 +63,4 @@ def test_untrained_weights_of_a_preset_fit_any_contract(capsys, preset):
 def test_what_cannot_run_is_refused_with_the_reason(arguments, reason, capsys, tmp_path):
     png = ['--png', str(tmp_path / 'views.png')]
     assert main([*arguments, *png]) == 1
-    assert 'it cannot run' in (said := capsys.readouterr().err) and reason in said
+    assert 'the checkpoint cannot run' in (said := capsys.readouterr().err) and reason in said

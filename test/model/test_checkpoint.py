@@ -14,7 +14,7 @@ from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled, save
 from embodied_kv.model.parity.golden import Golden
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.processing.own import identity
+from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill
@@ -50,7 +50,7 @@ def folder(tmp_path):
     """Our own checkpoint of TINY, and the model in it."""
     model = Pi05(TINY)
     init_random(model, seed=2)
-    normalizer = identity(TINY, lower=-2.0, upper=3.0)
+    normalizer = Normalizer.identity(TINY, lower=-2.0, upper=3.0)
     save(tmp_path / 'policy', model.state_dict(), TINY, normalizer, Tokenizer.bytes())
     return tmp_path / 'policy', model
 
@@ -209,7 +209,7 @@ def test_loaded_equals_saved(folder):
 def test_saving_again_replaces_the_whole_and_leaves_nothing_behind(folder):
     path, model = folder
     init_random(model, seed=9)
-    save(path, model.state_dict(), TINY, identity(TINY), Tokenizer.bytes())
+    save(path, model.state_dict(), TINY, Normalizer.identity(TINY), Tokenizer.bytes())
     assert equal(open_checkpoint(path).load().model, model)
     assert [entry.name for entry in path.parent.iterdir()] == ['policy']
 

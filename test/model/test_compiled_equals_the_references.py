@@ -9,9 +9,8 @@ from cases import ALOHA, CASES, LEROBOT, LIBERO
 
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity.command import RESULT
-from embodied_kv.model.parity.golden import Golden
-from embodied_kv.model.parity.recorded import Case
+from embodied_kv.model.parity.cases import Case
+from embodied_kv.model.parity.golden import RESULT, Golden
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing.images import BILINEAR
 from embodied_kv.runtime.compiled import Compiler

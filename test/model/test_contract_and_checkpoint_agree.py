@@ -64,7 +64,7 @@ def test_names_that_differ_are_shown_as_two_lists(tmp_path):
         (dict(chunk_size=50), 'differ in chunk_size'),
         (dict(normalization={'action': 'mean_std'}), 'normalises the action by quantiles'),
         (dict(state_names=NAMES), 'the state has 8 dims, checkpoint.state_names has 7'),
-        (dict(views=('observation.images.top',)), 'views that the checkpoint does not know'),
+        (dict(views=('observation.images.top',)), 'views that the checkpoint does not have'),
     ],
 )
 def test_lerobot_and_a_contract_of_another_robot(contract, complaint):
@@ -80,7 +80,7 @@ def test_lerobot_and_a_contract_of_another_robot(contract, complaint):
         (LIBERO, dict(action_names=NAMES[:6], relative=None), 'the action has 7 dims'),
         (LIBERO, dict(conversion='aloha'), 'aloha is for 14 dims'),
         (LIBERO, dict(action_names=None, relative=(False,) * 6), 'relative has 6 entries'),
-        (ALOHA, dict(views=('cam_high',)), 'views that the checkpoint does not know'),
+        (ALOHA, dict(views=('cam_high',)), 'views that the checkpoint does not have'),
     ],
 )
 def test_openpi_and_a_contract_of_another_robot(folder, contract, complaint):

@@ -139,10 +139,10 @@ def test_steps_and_times_are_those_of_the_config(folder):
 
 
 def test_it_says_how_many_actions_it_was_trained_to_be_given(folder):
-    assert opened(folder).most_given == 0
+    assert opened(folder).max_action_prefix == 0
     more = dict(rtc_training_max_delay=4, rtc_config={'enabled': True})
     rewrite(folder / 'config.json', lambda value: value.update(more))
-    assert opened(folder).most_given == 4
+    assert opened(folder).max_action_prefix == 4
     assert 'trained, up to 4 actions given' in '\n'.join(opened(folder).lines())
 
 

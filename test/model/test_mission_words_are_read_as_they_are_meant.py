@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.model.mission_words import (
+from embodied_kv.model.planner_prompts import (
     PlannerAnswer,
     Tried,
     mission_question,
@@ -50,7 +50,7 @@ def test_a_mission_cannot_tell_what_was_done_for_it():
 
 
 def test_no_mission_is_no_question():
-    with pytest.raises(ValueError, match='there is no mission'):
+    with pytest.raises(ValueError, match='mission must have words'):
         mission_question(' . ', 1)
 
 
@@ -70,7 +70,7 @@ def test_an_answer_is_read_as_one_kind(text, answer):
 
 
 def test_no_words_are_no_answer():
-    with pytest.raises(ValueError, match='said nothing'):
+    with pytest.raises(ValueError, match='returned no text'):
         read_answer('  ')
 
 

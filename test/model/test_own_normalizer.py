@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.config import TINY
-from embodied_kv.model.processing import own
-from embodied_kv.model.processing.scaling import NEAR_CONSTANT
+from embodied_kv.model.processing.normalizer import NEAR_CONSTANT, Normalizer
 
 CONFIG = replace(TINY, state_dim=4, action_dim=3)
 RANDOM = np.random.default_rng(0)
@@ -20,7 +19,7 @@ def normalizer(actions=(3,), relative=(True, False, True), span=None):
     if span is not None:
         for lower, upper in zip(low, high, strict=True):
             upper[..., 1] = lower[..., 1] + span
-    return own.quantiles(*zip(low, high, strict=True), np.array(relative))
+    return Normalizer.from_quantiles(*zip(low, high, strict=True), np.array(relative))
 
 
 def test_the_formula_is_openpi_s_in_float32():
@@ -62,8 +61,8 @@ def test_a_near_constant_joint_does_not_blow_up(span):
 
 
 def test_identity_spans_the_joint_limits():
-    n = own.identity(CONFIG, lower=[-1, -2, -3, -4], upper=[1, 2, 3, 4])
+    n = Normalizer.identity(CONFIG, lower=[-1, -2, -3, -4], upper=[1, 2, 3, 4])
     np.testing.assert_allclose(n.state([1, 2, 3, 4]), 1, atol=1e-5)
     chunk = np.ones((CONFIG.chunk_size, 8))
     np.testing.assert_allclose(n.actions(chunk, np.zeros(4))[0], [1, 2, 3], atol=1e-5)
-    assert np.isfinite(own.identity(CONFIG).actions(chunk, np.zeros(4))).all()
+    assert np.isfinite(Normalizer.identity(CONFIG).actions(chunk, np.zeros(4))).all()

@@ -11,8 +11,8 @@ from benchmarks.common.launched import run_code
 from embodied_kv.config import preset
 from embodied_kv.engine.fingerprint import weights_digest
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.packed import LEAST, X86, PackedLinear, least, lower, pack
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.prepacked import LEAST, X86, PrepackedLinear, least, lower, pack
 from embodied_kv.model.random import init_random
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.compiled import Compiler
@@ -70,7 +70,7 @@ def test_the_digest_of_weights_does_not_see_that_they_are_packed():
     init_random(model, 0)
     before = weights_digest(model)
     assert pack(model) > 0
-    assert any(isinstance(module, PackedLinear) for module in model.modules())
+    assert any(isinstance(module, PrepackedLinear) for module in model.modules())
     assert weights_digest(model) == before
 
 

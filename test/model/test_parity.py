@@ -8,7 +8,7 @@ from numpy_reference import write_golden
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from embodied_kv.model.parity.command import main
+from embodied_kv.model.parity.__main__ import main
 
 GOLDEN = Path(__file__).parents[1] / 'data' / 'pi05_tiny_a.safetensors'
 
@@ -90,7 +90,10 @@ def test_an_unknown_quantity_fails(changed, capsys):
     ('change', 'complaint'),
     [
         (lambda _, metadata: metadata.pop('text_heads'), 'text_heads'),
-        (lambda _, metadata: metadata.update(horizon='ten'), "horizon is 'ten'"),
+        (
+            lambda _, metadata: metadata.update(horizon='ten'),
+            "horizon must be a positive number (got 'ten')",
+        ),
         (lambda _, metadata: metadata.update(expert_layers='2'), 'expert_layers is 2'),
         (lambda _, metadata: metadata.update(text_activation='relu'), 'text_activation is relu'),
         (lambda _, metadata: metadata.update(text_mlp_dim='120'), 'gate_proj.weight is [128, 64]'),

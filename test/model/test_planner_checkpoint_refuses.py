@@ -7,13 +7,13 @@ from safetensors.torch import save_file
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model import planner_checkpoint
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import (
     bundled_planner,
     load_planner,
     random_planner,
     save_planner,
 )
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights
 from training.planner.corpus import planner_tokenizer
@@ -42,14 +42,14 @@ def rewrite(folder, **about):
 @pytest.mark.parametrize(
     ('config', 'why'),
     [
-        (replace(CONFIG, max_tokens=65), 'max_tokens is 64, the planner has 65'),
+        (replace(CONFIG, max_tokens=65), 'max_tokens is 64, the model has 65'),
         (
             replace(CONFIG, backbone=replace(BACKBONE, layers=3)),
-            'backbone.layers is 2, the planner has 3',
+            'backbone.layers is 2, the model has 3',
         ),
         (
             replace(CONFIG, backbone=replace(BACKBONE, rope_theta=5.0)),
-            'backbone.rope_theta is 10000.0, the planner has 5.0',
+            'backbone.rope_theta is 10000.0, the model has 5.0',
         ),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_cut_file_is_refused(folder, cut):
 
 def test_a_file_that_does_not_say_its_dimensions_is_refused(folder):
     rewrite(folder, config=None)
-    with pytest.raises(CheckpointError, match='does not say its dimensions'):
+    with pytest.raises(CheckpointError, match='must have dimensions'):
         load_planner(folder)
 
 
@@ -110,7 +110,7 @@ def test_more_tokens_than_are_embedded_are_refused():
 
 def test_a_planner_that_does_not_come_with_the_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(planner_checkpoint, 'ASSETS', tmp_path)
-    with pytest.raises(ValueError, match=r"no planner 'mine' .*training\.planner"):
+    with pytest.raises(ValueError, match=r"has no planner 'mine'.*.*training\.planner"):
         bundled_planner('mine')
     (tmp_path / 'mine').mkdir()
     (tmp_path / 'mine' / 'model.safetensors').touch()

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.planner_checkpoint import load_planner, random_planner, save_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.tokenizer import Tokenizer
 from training.planner.corpus import planner_tokenizer
 

@@ -7,8 +7,8 @@ import pytest
 from cases import ALOHA, LEROBOT, LIBERO, declared, opened
 
 from embodied_kv.model import verify
-from embodied_kv.model.parity.recorded import grid
-from embodied_kv.model.parity.theirs import Theirs
+from embodied_kv.model.parity.cases import grid
+from embodied_kv.model.verify import Reference
 
 
 @pytest.fixture(scope='module')
@@ -24,7 +24,7 @@ def other(policy, change):
         change(found)
         return found
 
-    return Theirs('other 1.0', declared(LIBERO), grid(10), answer)
+    return Reference('other 1.0', declared(LIBERO), grid(10), answer)
 
 
 def test_two_that_agree_are_ok(policy, capsys):
@@ -47,12 +47,12 @@ def test_the_first_quantity_that_differs_is_named(policy, capsys, quantity, stag
         answer['actions'] = answer['actions'] + 1  # what comes after may differ too
 
     assert not verify.compare(policy, other(policy, change), 1)
-    assert f'they part at {stage}: ' in capsys.readouterr().out
+    assert f'first difference: {stage}: ' in capsys.readouterr().out
 
 
 def test_other_tokens_part_at_the_tokens(policy, capsys):
     assert not verify.compare(policy, other(policy, lambda a: a.update(tokens=a['tokens'][1:])), 1)
-    assert 'they part at tokens: inf' in capsys.readouterr().out
+    assert 'first difference: tokens: inf' in capsys.readouterr().out
 
 
 def test_observations_differ_and_come_again(policy):

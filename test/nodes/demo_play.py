@@ -2,21 +2,21 @@
 
 import numpy as np
 
-from embodied_kv.demo.director import SECOND, Told
+from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.recording import Decision, Recording, Sentence
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import SUBTASK, say_subtask
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.policy.expert import plan
 
 SEED = 1_000_001
 START, DT = 5 * SECOND, 0.1
 
 
-def play(seconds: float) -> tuple[Recording, Told]:
+def play(seconds: float) -> tuple[Recording, GivenTask]:
     """What was recorded, and the one task, which is still in force."""
     recording = Recording(longest=60.0)
     with Tabletop(task_scene('put'), SEED) as table:
@@ -25,14 +25,14 @@ def play(seconds: float) -> tuple[Recording, Told]:
         rollout, order = Rollout(table), Orders.of([task], [names])
         for i in range(round(seconds / DT)):
             stamp, truth = START + round(i * DT * SECOND), table.truth()
-            recording.see(TrueMoment(stamp, SEED, table.state(), truth, table.poses()))
+            recording.add_moment(TrueMoment(stamp, SEED, table.state(), truth, table.poses()))
             actions, phase = plan(table.state()[None], Tables.of([truth]), order, 10)
             recording.decide(decision(stamp, table.render(), table.state(), actions[0]))
             words = say_subtask(phase[0], task, truth)
-            recording.hear(Sentence(stamp + SECOND // 20, SUBTASK, words))
+            recording.add_text(Sentence(stamp + SECOND // 20, SUBTASK, words))
             rollout.follow(actions[0], rollout.time, DT)
             rollout.advance(DT)
-    return recording, Told(START, SEED, task, task.phrase(0), seconds=seconds)
+    return recording, GivenTask(START, SEED, task, task.phrase(0), seconds=seconds)
 
 
 def decision(stamp: int, seen: dict, joints: np.ndarray, actions: np.ndarray) -> Decision:

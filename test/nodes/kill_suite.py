@@ -14,12 +14,13 @@ from std_srvs.srv import SetBool
 from table_robot import TableRobot
 
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.msg import MissionState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.srv import Ask, CapsuleSnapshot, MemoryPlan
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 GIVEN = {
     'contract': 'tabletop',
     'preset': 'tiny',

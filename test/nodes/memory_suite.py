@@ -1,8 +1,8 @@
 """A memory node with a tiny planner of random weights, in a folder of the test's own."""
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner, save_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert

@@ -6,15 +6,24 @@ A stand-in for arm, eyes and planner; memory is written from its answers alone, 
 import numpy as np
 
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.eyes import beside, look_around, look_at
 from embodied_kv.demo.sim.language import COUNT, HELD
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table, refusal
-from embodied_kv.demo.sim.mission_oracle import Progress, Tried, next_step
-from embodied_kv.demo.sim.mission_table import FLOOR, MOVES, ROBOT, TABLE
-from embodied_kv.model.mission_words import read_answer
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
+from embodied_kv.demo.sim.table_memory import (
+    FLOOR,
+    MOVES,
+    ROBOT,
+    TABLE,
+    parse_task,
+    read_table,
+    refusal,
+)
+from embodied_kv.model.planner_prompts import read_answer
 from embodied_kv.planning.mission import Outcome
 from embodied_kv.planning.notes import NoteTaker
 from training.planner.mission_draws import draw_accident
+from training.planner.mission_oracle import Progress, Tried, next_step
+
+DOMAIN = TabletopDomain()
 
 
 class TableRobot:
@@ -36,7 +45,7 @@ class TableRobot:
     def look(self, instruction=''):
         self.calls.append('look')
         known = read_table(self.memory())
-        look = look_at(instruction, known) if instruction else look_around(known)
+        look = query_target(instruction, known) if instruction else query_table(known)
         try:
             questions = next(look)
             while True:
@@ -86,7 +95,7 @@ class TableRobot:
             self._memory.pop(id, None)  # the newest is the last
             self._memory[id] = text
         if done:
-            self._memory |= {id: text for id, _, text in beside(instruction)}
+            self._memory |= {id: text for id, _, text in DOMAIN.facts_of_step(instruction)}
 
     def mark(self, step):
         self.calls.append('mark')

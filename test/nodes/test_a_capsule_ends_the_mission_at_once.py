@@ -6,12 +6,13 @@ Else it would mark and remember what is of another moment.
 import pytest
 from mission_suite import TableSuite
 
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.nodes.session import Session
 from embodied_kv.planning.mission import Interrupted
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 
 

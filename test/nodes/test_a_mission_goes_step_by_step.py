@@ -8,10 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from table_robot import TableRobot
 
-from embodied_kv.demo.sim.mission_oracle import next_step
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission as Parsed
-from embodied_kv.demo.sim.missions import Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.planning.mission import (
     MOST_PLANS,
     Interrupted,
@@ -21,9 +18,13 @@ from embodied_kv.planning.mission import (
     read_state,
 )
 from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_oracle import next_step
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Mission as Parsed
+from training.planner.missions import Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 TIDY = Parsed(
     (
         Part('put', Which(names=('red cube', 'blue cylinder')), 'green bin'),

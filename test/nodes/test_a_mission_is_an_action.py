@@ -9,15 +9,16 @@ from mission_suite import TableSuite
 from std_msgs.msg import String
 
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.session import Session
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 TIDY = Mission(
     (
         Part('put', Which(names=('red cube', 'blue cylinder')), 'green bin'),
@@ -147,7 +148,7 @@ def test_what_is_no_instruction_is_never_told_to_the_arm(suite):
     suite.says = lambda question: 'in the blue bin'
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED and not suite.calls
-    assert result.message == "the planner said 'in the blue bin', which is no instruction"
+    assert result.message == "the planner answered 'in the blue bin', which is no instruction"
 
 
 def test_a_node_that_is_deactivated_ends_it(suite):

@@ -19,7 +19,7 @@ from rclpy.action import ActionClient
 
 from embodied_kv.action import Mission
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.model.planner_prompts import mission_question
 from embodied_kv.srv import Ask, CapsuleRestore, CapsuleSnapshot, MemoryPlan
 
 QUESTION = 'when is tea drunk?'

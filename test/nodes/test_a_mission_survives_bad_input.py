@@ -9,12 +9,13 @@ import pytest
 from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 
-from embodied_kv.demo.sim.mission_table import FLOOR, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
+from embodied_kv.model.planner_prompts import mission_question
 from embodied_kv.planning.mission import MOST_PLANS, Outcome
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 RED, BLUE = Which(names=('red cube',)), Which(names=('blue cylinder',))
 PUT_RED, PUT_BLUE = Part('put', RED, 'green bin'), Part('put', BLUE, 'green bin')
 UNKNOWN = 'impossible: I do not understand'
@@ -93,7 +94,7 @@ def test_a_planner_that_names_what_nobody_has_seen_moves_nothing(suite):
         asked = []
         suite.says = lambda question, said=said, asked=asked: asked.append(question) or said
         message, told = ended(suite, PUT_RED)
-        assert message == f"the planner said '{said}', but no {missing} has been seen"
+        assert message == f"the planner answered '{said}', but no {missing} has been seen"
         assert told == [] and asked == [asked[0]] * MOST_PLANS
 
 

@@ -5,12 +5,13 @@ from mission_suite import TableSuite
 from rclpy.parameter import Parameter
 
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleList, CapsuleRollback, CapsuleSnapshot
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 PUT_RED = 'put the red cube into the green bin'
 BOUNDARY = 'mission-boundary-1'

@@ -7,7 +7,7 @@ import numpy as np
 from embodied_kv.config import TINY
 from embodied_kv.model.checkpoints.own import SAYS, save
 from embodied_kv.model.policy import Policy
-from embodied_kv.model.processing import own
+from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
@@ -18,7 +18,9 @@ def folder_of(path, says):
     """Weights that know actions, and say that they learnt to answer such prompts."""
     policy, joints = Policy.random(TINY), np.ones(7)
     relative = np.array([True] * 6 + [False])
-    normalizer = own.quantiles((-joints, joints), (-0.1 * joints, 0.1 * joints), relative)
+    normalizer = Normalizer.from_quantiles(
+        (-joints, joints), (-0.1 * joints, 0.1 * joints), relative
+    )
     weights = dict(policy.model.named_parameters())
     save(path, weights, TINY, normalizer, policy.tokenizer, {SAYS: json.dumps(says)})
     return str(path)

@@ -10,10 +10,7 @@ from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.mission_memory import refusal
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission as Parsed
-from embodied_kv.demo.sim.missions import Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE, refusal
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
@@ -23,15 +20,18 @@ from embodied_kv.planning.mission import (
     MissionState,
     Robot,
 )
+from training.planner.missions import Mission as Parsed
+from training.planner.missions import Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'
 WRONG = {
-    'fling the flurb': "the planner said 'fling the flurb', which is no instruction",
+    'fling the flurb': "the planner answered 'fling the flurb', which is no instruction",
     'put the purple cube into the green bin': 'no purple cube has been seen',
     'put the red cube into the blue bin': 'no blue bin has been seen',
     'push the cyan ball to the left': 'no cyan ball has been seen',
-    ' ': 'the planner said nothing',
+    ' ': 'the planner returned no text',
 }
 
 

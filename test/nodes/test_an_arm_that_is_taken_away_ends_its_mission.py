@@ -10,16 +10,17 @@ from rclpy.action import ActionClient
 from std_srvs.srv import SetBool, Trigger
 
 from embodied_kv.action import Mission as MissionAction
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.mission import Mission as MissionNode
 from embodied_kv.nodes.missions import calls
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleRollback
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 STATES = {
     ControlState.STOPPED: 'stopped (a client of control/stop): reset it, then arm it',

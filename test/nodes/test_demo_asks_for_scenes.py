@@ -50,7 +50,7 @@ def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
         executor.spin_once(timeout_sec=0.1)
         while monitor.moments:
             moments.append(monitor.moments.popleft())
-            director.see(moments[-1])
+            director.add_moment(moments[-1])
     executor.shutdown()
     assert [moments[0].scene, moments[-1].scene] == [SEED, SEED + 1]
     told = director.told[0]

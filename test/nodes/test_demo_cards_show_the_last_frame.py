@@ -9,7 +9,7 @@ from demo_play import START, play
 
 from embodied_kv.demo.director import SECOND
 from embodied_kv.demo.draw_path import draw_path
-from embodied_kv.demo.picture import Scenery
+from embodied_kv.demo.picture import SceneRenderer
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.demo.storyboard import CARDS, draw_storyboard, make_cards
 
@@ -22,14 +22,14 @@ def run():
 
 
 @pytest.fixture(scope='module')
-def scenery():
-    with Scenery(task_scene('put'), SIZE) as scenery:
-        yield scenery
+def renderer():
+    with SceneRenderer(task_scene('put'), SIZE) as renderer:
+        yield renderer
 
 
-def test_a_card_shows_the_last_frame_before_the_verdict(run, scenery):
+def test_a_card_shows_the_last_frame_before_the_verdict(run, renderer):
     recording, told = run
-    (card,) = make_cards(recording, [replace(told, done=True, seconds=0.73)], scenery)
+    (card,) = make_cards(recording, [replace(told, done=True, seconds=0.73)], renderer)
     last = recording.decisions[6]  # that of 0.7 s was not ready yet
     assert card.seen is last.seen and card.seconds == pytest.approx(0.6)
     assert card.views['front'].shape == card.views['wrist'].shape == (SIZE, SIZE, 3)
@@ -38,28 +38,28 @@ def test_a_card_shows_the_last_frame_before_the_verdict(run, scenery):
     assert card.mark[0] == '✓ done' and card.said.startswith('Subtask: ')
 
 
-def test_words_about_an_earlier_task_are_not_on_its_card(run, scenery, monkeypatch):
+def test_words_about_an_earlier_task_are_not_on_its_card(run, renderer, monkeypatch):
     recording, told = run
     later = replace(told, stamp=START + SECOND, seconds=0.3)
-    assert [bool(card.said) for card in make_cards(recording, [told, later], scenery)] == [
+    assert [bool(card.said) for card in make_cards(recording, [told, later], renderer)] == [
         True
     ] * 2
     early = replace(later, seconds=0.07)  # the chunk of its first frame is ready, no word is
-    before = [one for one in recording.sentences if one.heard < START + SECOND]
+    before = [one for one in recording.sentences if one.received < START + SECOND]
     monkeypatch.setattr(recording, 'sentences', before)
-    assert make_cards(recording, [told, early], scenery)[1].said == ''
+    assert make_cards(recording, [told, early], renderer)[1].said == ''
 
 
-def test_a_task_of_which_nothing_was_seen_has_no_card(run, scenery):
+def test_a_task_of_which_nothing_was_seen_has_no_card(run, renderer):
     recording, told = run
     late = replace(told, stamp=START + 60 * SECOND)
-    assert len(make_cards(recording, [told, late], scenery)) == 1
-    assert len(make_cards(recording, [told] * (CARDS + 2), scenery)) == CARDS
+    assert len(make_cards(recording, [told, late], renderer)) == 1
+    assert len(make_cards(recording, [told] * (CARDS + 2), renderer)) == CARDS
 
 
-def test_the_page_is_sharp(run, scenery, tmp_path):
+def test_the_page_is_sharp(run, renderer, tmp_path):
     recording, told = run
-    draw_storyboard(tmp_path / 'frames.png', make_cards(recording, [told], scenery), 'title')
+    draw_storyboard(tmp_path / 'frames.png', make_cards(recording, [told], renderer), 'title')
     picture = cv2.imread(str(tmp_path / 'frames.png'))
     front = picture[picture.shape[0] - SIZE :, :SIZE]
     edges = np.abs(np.diff(front.astype(int), axis=1)).max(-1) > 60

@@ -7,12 +7,11 @@ import pytest
 
 from embodied_kv.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.expert import plan
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, hindrance, task_scene
+from training.policy.expert import plan
 
 SEED = 1_000_001
 DT = 0.1  # s of a control period
@@ -51,7 +50,7 @@ class Stage:
         """Until so many tasks are judged; returns them."""
         while len(self.director.judged) < tasks:
             assert self.time < most, 'too few tasks were told'
-            self.director.see(self.moment())
+            self.director.add_moment(self.moment())
             told = self.director.current
             if told and self._follows:
                 truth = self.table.truth()
@@ -112,7 +111,7 @@ def test_a_scene_with_nothing_left_to_do_is_replaced(stage):
     lost = play.moment()
     for thing in lost.truth.things:
         thing.position[:] += [5.0, 0, 0]
-    play.director.see(lost)
+    play.director.add_moment(lost)
     assert play.resets == 1 and not play.director.told
     told = play.run(1)
     assert told[0].scene == SEED + 1
@@ -129,10 +128,10 @@ def test_things_are_put_where_there_is_room(stage):
 
 def test_a_scene_that_changes_by_itself_ends_the_task_unjudged(stage):
     play = stage()
-    play.director.see(play.moment())
+    play.director.add_moment(play.moment())
     play.reset()
     play.time += 1
-    play.director.see(play.moment())
+    play.director.add_moment(play.moment())
     assert play.director.told[0].done is None and play.director.current is None
 
 

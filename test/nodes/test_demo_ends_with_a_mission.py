@@ -8,16 +8,18 @@ from demo_play import SEED
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.demo.director import SECOND, Told
-from embodied_kv.demo.last_mission import LastMission, choose_mission
+from embodied_kv.demo.director import SECOND, GivenTask
+from embodied_kv.demo.last_mission import Errand, LastMission, choose_mission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.recording import Recording
-from embodied_kv.demo.sim.mission_memory import true_table
-from embodied_kv.demo.sim.mission_oracle import begin, next_step
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import true_table
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.demo.video import HASTE, mission_page
+from training.planner.mission_oracle import begin, next_step
+from training.planner.mission_phrases import say_mission
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
 
 def possible(task, moment):
@@ -49,9 +51,18 @@ def put(moment, names, place, seconds=1):
     return replace(moment, stamp=moment.stamp + seconds * SECOND, truth=truth)
 
 
-def steps_of(mission, moment):
-    """The steps that the rules have for it, where each succeeds, and what is said."""
-    table, found = true_table(moment.truth), []
+def parsed(errand):
+    """Return the errand as the missions of the training set are written."""
+    place = errand.place if errand.family == 'take' else ''
+    things = Which(names=errand.names, place=place)
+    move = Part(errand.family, things, '' if place else errand.place)
+    return Mission((move, Part('say', place=errand.place, about='inside')))
+
+
+def steps_of(errand, moment):
+    """Return the steps by the rules, each of which succeeds, and the report."""
+    mission = parsed(errand)
+    table, found = SimulatedTable.of(true_table(moment.truth)), []
     progress = begin(table)
     while (step := next_step(mission, table, progress)).kind != 'over':
         assert step.kind in ('task', 'say', 'done'), step.text
@@ -62,19 +73,23 @@ def steps_of(mission, moment):
 
 
 def test_it_is_a_move_and_a_sentence(moment):
-    mission = choose_mission(moment, possible)
-    told = LastMission.told(mission, moment, SEED)
-    *moves, said = steps_of(mission, moment)
+    *moves, said = steps_of(choose_mission(moment, possible), moment)
     assert len(moves) == 1 and said.startswith('say: the ')
-    assert told.words == LastMission.told(mission, moment, SEED).words, 'a seed has one sentence'
-    for part in mission.parts[:-1]:
-        assert all(name in told.words for name in part.which.names)
+
+
+@pytest.mark.parametrize('family', ['put', 'take'])
+@pytest.mark.parametrize('place', ['blue bin', 'green plate'])
+@pytest.mark.parametrize('names', [('red cube',), ('red cube', 'cyan cylinder')])
+def test_sentence_is_one_that_the_planner_was_trained_with(family, place, names):
+    errand = Errand(family, names, place)
+    rng = np.random.default_rng(0)
+    assert errand.words in {''.join(say_mission(parsed(errand), rng)) for _ in range(2000)}
 
 
 def test_what_cannot_be_done_is_not_asked_for(moment):
-    (first,) = choose_mission(moment, possible).parts[0].which.names
+    (first,) = choose_mission(moment, possible).names
     other = choose_mission(moment, lambda task, _: 'no' if task.target == first else '')
-    assert first not in other.parts[0].which.names and other.parts[0].which.names
+    assert other.names and first not in other.names
     assert choose_mission(moment, lambda task, _: 'nobody can') is None
 
 
@@ -85,7 +100,7 @@ def test_without_an_empty_place_something_is_taken_out(moment):
     name = next(iter(table.where))
     full = put(moment, [name], place)
     mission = choose_mission(full, possible)
-    assert (mission.parts[0].kind, mission.parts[0].which.names) == ('take', (name,))
+    assert (mission.family, mission.names) == ('take', (name,))
     assert len(steps_of(mission, full)) == 2
 
 
@@ -96,7 +111,7 @@ def test_nothing_is_put_where_something_lies(table, seed):
     moment = TrueMoment(SECOND, seed, table.state(), table.truth(), table.poses())
     mission = choose_mission(moment, possible)
     known = true_table(moment.truth)
-    assert mission.parts[0].kind == 'take' or not known.inside(mission.parts[0].place)
+    assert mission.family == 'take' or not known.inside(mission.place)
 
 
 @pytest.fixture
@@ -104,20 +119,18 @@ def mission(moment):
     """Of two things, as other programs may ask for."""
     table = true_table(moment.truth)
     names, place = tuple(table.where)[:2], next(iter(table.places))
-    parts = Part('put', Which(names=names), place), Part('say', place=place, about='inside')
-    return LastMission.told(Mission(parts), moment, SEED)
+    return LastMission(Errand('put', names, place), moment)
 
 
 def carried_out(mission, moment, honest=True):
     """Both steps, of which the second succeeds only where it is honest; then what is said."""
-    first, second = mission.mission.parts[0].which.names
-    place = mission.mission.parts[0].place
-    mission.hear(moment.stamp, '', 0)
+    (first, second), place = mission.errand.names, mission.errand.place
+    mission.set_progress(moment.stamp, '', 0)
     for i, name in enumerate((first, second)):
-        mission.hear(moment.stamp + 2 * i * SECOND, f'put the {name} into the {place}', i)
+        mission.set_progress(moment.stamp + 2 * i * SECOND, f'put the {name} into the {place}', i)
         there = (first, second)[: i + 1] if honest else (first,)
-        mission.see(put(moment, there, place, 2 * i + 1))
-    mission.hear(moment.stamp + 4 * SECOND, '', 2)
+        mission.add_moment(put(moment, there, place, 2 * i + 1))
+    mission.set_progress(moment.stamp + 4 * SECOND, '', 2)
     said = f'the {place} holds the {" and the ".join(sorted((first, second)))}'
     mission.end(moment.stamp + 5 * SECOND, True, '3 steps', (said,))
     return mission
@@ -127,7 +140,7 @@ def test_it_is_judged_by_the_truth_and_not_by_what_the_robot_says(mission, momen
     good = carried_out(mission, moment)
     assert good.done and good.right and [step.done for step in good.steps] == [True, True]
     assert [step.seconds for step in good.steps] == [2.0, 2.0]
-    bad = carried_out(LastMission(mission.mission, mission.words, moment), moment, honest=False)
+    bad = carried_out(LastMission(mission.errand, moment), moment, honest=False)
     assert bad.success and not bad.done and not bad.right
     assert [step.done for step in bad.steps] == [True, False]
 
@@ -135,23 +148,23 @@ def test_it_is_judged_by_the_truth_and_not_by_what_the_robot_says(mission, momen
 def test_the_report_says_all_of_it(mission, moment):
     found = carried_out(mission, moment).report(lambda stamp: stamp / 1e9)
     assert (found['at'], found['seconds'], found['done'], found['right']) == (1.0, 5.0, True, True)
-    assert found['told'] == mission.words and found['said'] == [found['truth']]
+    assert found['told'] == mission.errand.words and found['said'] == [found['truth']]
     assert [step['seconds'] for step in found['steps']] == [2.0, 2.0]
 
 
 def test_what_is_heard_after_its_end_changes_nothing(mission, moment):
     told = carried_out(mission, moment)
-    told.hear(moment.stamp + 6 * SECOND, 'pick up the red cube', 3)
+    told.set_progress(moment.stamp + 6 * SECOND, 'pick up the red cube', 3)
     assert len(told.steps) == 2
 
 
 def test_its_page_tells_the_sentence_the_steps_and_the_answer(mission, moment):
     told, recording = carried_out(mission, moment), Recording(60.0)
-    recording.see(moment)
+    recording.add_moment(moment)
     during = mission_page(recording, told, moment.stamp + 3 * SECOND)
-    assert during.title == told.words and during.pace == HASTE
+    assert during.title == told.errand.words and during.pace == HASTE
     assert [past[0] for past in during.past] == ['✓ done', '…']
     assert not during.answered and during.mark[0] == ''
     end = mission_page(recording, told, told.ended)
     assert told.said[0] in end.answered and end.mark[0] == '✓ done'
-    assert isinstance(told.steps[0], Told) and len(end.past) == 2
+    assert isinstance(told.steps[0], GivenTask) and len(end.past) == 2

@@ -11,8 +11,8 @@ from demo_play import SEED, START, play
 
 from embodied_kv.demo import video
 from embodied_kv.demo.director import SECOND
-from embodied_kv.demo.last_mission import LastMission
-from embodied_kv.demo.picture import Scenery
+from embodied_kv.demo.last_mission import Errand, LastMission
+from embodied_kv.demo.picture import SceneRenderer
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.demo.video import (
@@ -45,8 +45,8 @@ def run():
 def film(run, tmp_path_factory):
     """Its frames, RGB."""
     path = tmp_path_factory.mktemp('film') / 'demo.mp4'
-    with Scenery(task_scene('put'), LARGE) as scenery:
-        draw_film(path, run[0], [run[1]], scenery, SUMMARY)
+    with SceneRenderer(task_scene('put'), LARGE) as renderer:
+        draw_film(path, run[0], [run[1]], renderer, SUMMARY)
     capture, frames = cv2.VideoCapture(str(path)), []
     assert capture.get(cv2.CAP_PROP_FPS) == RATE
     while (read := capture.read())[0]:
@@ -122,7 +122,9 @@ def test_the_verdict_stays_in_sight_when_the_next_task_is_told(run):
 def test_what_was_waited_for_before_a_mission_is_not_shown(run, monkeypatch):
     recording, told = run
     last = recording.moments[-1]
-    mission = LastMission(None, 'tidy up', replace(last, stamp=last.stamp + 10 * SECOND))
+    mission = LastMission(
+        Errand('put', ('red cube',), 'blue bin'), replace(last, stamp=last.stamp + 10 * SECOND)
+    )
     later = replace(last, stamp=mission.stamp + 2 * SECOND)
     mission.ended = later.stamp
     monkeypatch.setattr(recording, 'moments', [*recording.moments, later])
@@ -136,8 +138,8 @@ def test_what_was_waited_for_before_a_mission_is_not_shown(run, monkeypatch):
 
 
 def test_browsers_play_it(run, tmp_path):
-    with Scenery(task_scene('put'), 64) as scenery:
-        draw_film(tmp_path / 'film', run[0], [run[1]], scenery, SUMMARY)
+    with SceneRenderer(task_scene('put'), 64) as renderer:
+        draw_film(tmp_path / 'film', run[0], [run[1]], renderer, SUMMARY)
     with av.open(tmp_path / 'film') as film:
         codec = film.streams.video[0].codec_context
         assert (codec.name, codec.pix_fmt) == ('h264', 'yuv420p')
@@ -147,6 +149,9 @@ def test_browsers_play_it(run, tmp_path):
 
 def test_without_the_codec_the_reason_is_given(run, tmp_path, monkeypatch):
     monkeypatch.setattr(video, 'CODEC', 'no such')
-    with Scenery(task_scene('put'), 64) as scenery, pytest.raises(FilmError, match=r'H\.264'):
-        draw_film(tmp_path / 'film', run[0], [run[1]], scenery, SUMMARY)
+    with (
+        SceneRenderer(task_scene('put'), 64) as renderer,
+        pytest.raises(FilmError, match=r'H\.264'),
+    ):
+        draw_film(tmp_path / 'film', run[0], [run[1]], renderer, SUMMARY)
     assert not (tmp_path / 'film').exists()

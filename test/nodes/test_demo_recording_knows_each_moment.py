@@ -22,7 +22,7 @@ def recording():
     """Moments at 10, 11 and 12 s, a decision on the second of them."""
     recording = Recording(longest=5.0)
     for second in (10, 11, 12):
-        recording.see(moment(second))
+        recording.add_moment(moment(second))
     recording.decide(decision(11 * SECOND, SEEN, np.zeros(7), ACTIONS))
     return recording
 
@@ -39,7 +39,7 @@ def test_a_decision_counts_from_when_it_was_ready(recording):
 
 
 def test_a_decision_on_the_last_scene_has_no_meaning_in_the_next(recording):
-    recording.see(moment(13, scene=2))
+    recording.add_moment(moment(13, scene=2))
     assert recording.decision(12 * SECOND) and recording.decision(13 * SECOND) is None
 
 
@@ -56,9 +56,9 @@ def test_the_path_goes_on_from_here_through_what_is_still_to_come(recording):
 
 
 def test_words_are_known_from_when_they_were_heard(recording):
-    recording.hear(Sentence(10_500_000_000, 'Subtask:', 'lift'))
-    recording.hear(Sentence(11_000_000_000, 'Is it done?', 'no'))
-    recording.hear(Sentence(11_500_000_000, 'Subtask:', 'lower'))
+    recording.add_text(Sentence(10_500_000_000, 'Subtask:', 'lift'))
+    recording.add_text(Sentence(11_000_000_000, 'Is it done?', 'no'))
+    recording.add_text(Sentence(11_500_000_000, 'Subtask:', 'lower'))
     assert recording.said(10 * SECOND) == {}
     assert recording.said(11 * SECOND) == {'Subtask:': 'lift', 'Is it done?': 'no'}
     assert list(recording.said(12 * SECOND).items())[-1] == ('Subtask:', 'lower')
@@ -66,9 +66,9 @@ def test_words_are_known_from_when_they_were_heard(recording):
 
 
 def test_what_comes_after_the_longest_is_not_kept(recording):
-    recording.see(moment(15))
-    recording.see(moment(15.1))
+    recording.add_moment(moment(15))
+    recording.add_moment(moment(15.1))
     recording.decide(decision(16 * SECOND, SEEN, np.zeros(7), ACTIONS))
-    recording.hear(Sentence(16 * SECOND, 'Subtask:', 'lift'))
+    recording.add_text(Sentence(16 * SECOND, 'Subtask:', 'lift'))
     assert recording.moments[-1].stamp == 15 * SECOND
     assert len(recording.decisions) == 1 and not recording.sentences

@@ -6,10 +6,9 @@ import pytest
 
 from embodied_kv.demo.director import ORDER, SECOND, Director
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.scene import RECEPTACLES
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.demo.sim.tasks import SECONDS, STEADY, task_scene
+from embodied_kv.demo.sim.tasks import SECONDS, STEADY, hindrance, task_scene
 
 SEED = 1_000_001
 DT = 0.1  # s of a control period
@@ -42,7 +41,7 @@ def play(tables):
 
     def look(times=1):
         for _ in range(times):
-            stage.director.see(TrueMoment(round(stage.time * SECOND), *tables[stage.scene]))
+            stage.director.add_moment(TrueMoment(round(stage.time * SECOND), *tables[stage.scene]))
             stage.time += DT
 
     stage.director = Director(
@@ -107,7 +106,7 @@ def test_what_has_fallen_off_the_table_is_replaced():
         )
         for i in range(STEADY + 2):
             moment = table.state(), table.truth(), table.poses()
-            director.see(TrueMoment(round(i * DT * SECOND), SEED, *moment))
+            director.add_moment(TrueMoment(round(i * DT * SECOND), SEED, *moment))
             fallen = [thing.name == director.told[0].task.target for thing in table.objects()]
             moment[2][fallen, :3] = 0.4, 0.6, -0.7
             table.restore(moment[0], moment[2])

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.demo.director import SceneQuestion, Told
+from embodied_kv.demo.director import GivenTask, SceneQuestion
 from embodied_kv.demo.monitor import StreamText
 from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score
@@ -19,10 +19,10 @@ PICK, REACH = Task('pick', 'red cube'), Task('reach', 'red cube')
 def told():
     """What the report says of four tasks and four questions."""
     tasks = [
-        Told(2_000_000_000, 7, PICK, 'lift the red cube', True, False, 4.2),
-        Told(8_000_000_000, 7, REACH, 'reach the red cube', False, True, 6.0),
-        Told(15_000_000_000, 7, PICK, 'grasp the red cube', False, False, 1.5, 'it fell'),
-        Told(17_000_000_000, 7, PICK, 'take the red cube'),
+        GivenTask(2_000_000_000, 7, PICK, 'lift the red cube', True, False, 4.2),
+        GivenTask(8_000_000_000, 7, REACH, 'reach the red cube', False, True, 6.0),
+        GivenTask(15_000_000_000, 7, PICK, 'grasp the red cube', False, False, 1.5, 'it fell'),
+        GivenTask(17_000_000_000, 7, PICK, 'take the red cube'),
     ]
     questions = [
         SceneQuestion(0, 'What shape is the red thing?', 'cube', stream=1),

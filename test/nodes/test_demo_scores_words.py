@@ -5,12 +5,12 @@ import pytest
 
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.score import Score, sentences
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Task, task_scene
+from training.policy.expert import plan
 
 SECOND = 1_000_000_000
 DT = 1 / 30  # s between two moments
@@ -46,9 +46,9 @@ def score(task):
 
 def hear(score, moments, number, said, query=SUBTASK):
     """All moments, and a sentence about one of them; what was counted."""
-    score.hear(moments[number].stamp, query, said)
+    score.add_text(moments[number].stamp, query, said)
     for moment in moments:
-        score.see(moment)
+        score.add_moment(moment)
     return score.report()['subtask' if query == SUBTASK else 'narration']
 
 
@@ -85,19 +85,19 @@ def test_a_frame_whose_task_is_uncertain_is_not_counted(score, moments):
 
 
 def test_a_sentence_waits_until_its_frame_has_neighbours(score, moments, task):
-    score.hear(moments[20].stamp, SUBTASK, sentences(SUBTASK, moments[20:21], task)[0])
+    score.add_text(moments[20].stamp, SUBTASK, sentences(SUBTASK, moments[20:21], task)[0])
     for moment in moments[:22]:
-        score.see(moment)
+        score.add_moment(moment)
     assert score.report()['subtask']['of'] == 0
     for moment in moments[22:]:
-        score.see(moment)
+        score.add_moment(moment)
     assert score.report()['subtask']['exact'] == 1
 
 
 def test_answers_to_other_questions_are_not_its_matter(score, moments):
-    score.hear(moments[20].stamp, 'What is in the gripper?', 'nothing')
+    score.add_text(moments[20].stamp, 'What is in the gripper?', 'nothing')
     for moment in moments:
-        score.see(moment)
+        score.add_moment(moment)
     assert all(counted['of'] == 0 for counted in score.report().values())
 
 

@@ -64,8 +64,8 @@ def test_a_mission_is_told_as_it_went(report):
     mission |= {'said': [], 'message': 'it took too long', 'steps': [{}] * 2}
     line = summarize(report)['mission']
     assert line.endswith('was not carried out in 2 steps: it took too long.')
-    report['mission'] = {'refused': 'the planner p was not taught missions'}
-    line = 'No mission was given: the planner p was not taught missions.'
+    report['mission'] = {'refused': 'the planner p was not trained for missions'}
+    line = 'No mission was given: the planner p was not trained for missions.'
     assert summarize(report)['mission'] == line
 
 

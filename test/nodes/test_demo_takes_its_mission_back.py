@@ -4,10 +4,11 @@ import pytest
 from mission_suite import TableSuite
 
 from embodied_kv.demo.mission_client import MissionClient
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
+from training.planner.missions import Mission, Part, Which
+from training.planner.simulated_table import SimulatedTable
 
-LYING = KnownTable({'red cube': TABLE}, ('green bin',))
+LYING = SimulatedTable({'red cube': TABLE}, ('green bin',))
 AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 
 
@@ -29,5 +30,5 @@ def test_whenever_it_is_taken_back_it_ends(suite, accepted):
         suite.robot.until(lambda: suite.goals, show=False)
     client.cancel()
     suite.robot.until(lambda: client.result is not None, show=False)
-    assert client.result.message == 'it took too long' and not client.result.success
+    assert client.result.message == 'the time limit passed' and not client.result.success
     suite.robot.until(lambda: not suite.goals, show=False)

@@ -66,10 +66,10 @@ def refusal(moments, table, objects):
 def test_poses_of_another_scene_are_refused(table, moments):
     objects = objects_message(table, STAMP)
     objects.poses = objects.poses[:-1]
-    assert 'scene 1000001 has 6 things, but 5 poses came' in refusal(moments, table, objects)
+    assert 'scene 1000001 must have 6 poses (got 5)' in refusal(moments, table, objects)
 
 
 def test_poses_in_another_frame_are_refused(table, moments):
     objects = objects_message(table, STAMP)
     objects.header.frame_id = 'table'
-    assert "in the frame 'table', not in scene_SEED" in refusal(moments, table, objects)
+    assert "frame of objects must be scene_SEED (got 'table')" in refusal(moments, table, objects)

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ament_index_python.packages import get_package_share_directory
 
-from embodied_kv.demo.sim.mission_memory import parse_task
+from embodied_kv.demo.sim.table_memory import parse_task
 from embodied_kv.demo.video import ENDING, HASTE, STANDING
 
 PATIENCE = 240.0  # s
@@ -198,5 +198,5 @@ def test_a_process_that_ends_ends_the_demo_with_its_words(tmp_path):
     params.write_text('/**:\n  ros__parameters:\n    image_size: 3\n')
     ended = demo(tmp_path / 'out', '--params', params)
     assert ended.returncode == 1
-    assert 'sim has ended' in ended.stderr
+    assert 'process sim ended with status 1' in ended.stderr
     assert 'parameter image_size' in ended.stderr

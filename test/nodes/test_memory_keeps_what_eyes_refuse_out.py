@@ -12,7 +12,7 @@ from rclpy.action import ActionClient
 from embodied_kv.action import Mission as MissionAction
 from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.language import HELD
-from embodied_kv.demo.sim.mission_memory import read_table, refusal
+from embodied_kv.demo.sim.table_memory import read_table, refusal
 from embodied_kv.msg import ControlState, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.mission import Mission

@@ -4,7 +4,7 @@ import pytest
 from rclpy.node import Node
 from rclpy.task import Future
 
-from embodied_kv.demo.recall import Recall
+from embodied_kv.demo.memory_client import MemoryClient
 from embodied_kv.srv import MemoryPlan, MemoryQuery
 
 pytestmark = pytest.mark.usefixtures('ros')
@@ -13,7 +13,7 @@ QUESTION = 'Where is the red cube?'
 
 def asked(plan):
     """A recall whose questions have been answered."""
-    recall = Recall(Node('recall'))
+    recall = MemoryClient(Node('recall'))
     recall.ask(QUESTION, ('in the bin', 'on the left'))
     recall._asked = [Future(), Future()]
     assert not recall.is_over and recall.line == ''
@@ -23,16 +23,16 @@ def asked(plan):
 
 
 def test_without_memory_nothing_is_waited_for():
-    recall = Recall(Node('recall'))
+    recall = MemoryClient(Node('recall'))
     recall.ask(QUESTION, ('in the bin',))
     assert recall.is_over and recall.line == ''
-    assert recall.report() == {'question': QUESTION, 'refused': 'memory does not answer'}
+    assert recall.report() == {'question': QUESTION, 'refused': 'the memory node does not answer'}
 
 
 def test_where_nothing_was_asked_nothing_is_blamed_on_memory():
-    recall = Recall(Node('recall'))
+    recall = MemoryClient(Node('recall'))
     assert recall.is_over and recall.line == ''
-    assert recall.report() == {'question': '', 'refused': 'nothing was told in the last scene'}
+    assert recall.report() == {'question': '', 'refused': 'the last scene had no task'}
 
 
 def test_a_refusal_is_passed_on():

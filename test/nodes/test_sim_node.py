@@ -18,7 +18,7 @@ from std_srvs.srv import Trigger
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.demo.nodes.truth import TrueMoments
-from embodied_kv.demo.sim.mission_memory import true_table
+from embodied_kv.demo.sim.table_memory import true_table
 from embodied_kv.demo.sim.tabletop import JOINTS
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.nodes.common import qos
@@ -196,7 +196,7 @@ def test_a_refused_trajectory_is_one_short_line_of_the_log(start, capfd):
 
     def refused():
         said.append(capfd.readouterr().err)
-        return 'trajectory refused' in ''.join(said)
+        return 'trajectory rejected' in ''.join(said)
 
     outside.until(refused)
     lines = ''.join(said).splitlines()
@@ -234,7 +234,7 @@ def test_the_clock_it_publishes_is_the_time_of_its_stamps(start):
 
 @pytest.mark.parametrize(
     ('parameter', 'problem'),
-    [('rate:=1000.0', 'parameter rate'), ('family:=juggle', "parameter family is 'juggle'")],
+    [('rate:=1000.0', 'parameter rate'), ('family:=juggle', 'parameter family must be')],
 )
 def test_a_parameter_out_of_range_ends_it_with_the_reason(parameter, problem):
     ended = subprocess.run(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.expert import Phase, plan
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import SECONDS, Judge, Task, draw_task, task_scene
+from training.policy.expert import plan
 
 DT = 0.1
 

@@ -2,11 +2,17 @@
 
 import pytest
 
-from embodied_kv.demo.sim.eyes import beside, learnt, look_around, look_at
+from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.language import COUNT, HELD
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
+from embodied_kv.demo.sim.table_memory import TABLE
+from training.planner.simulated_table import SimulatedTable
 
-KNOWN = KnownTable({'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate'))
+DOMAIN = TabletopDomain()
+
+KNOWN = SimulatedTable(
+    {'red cube': TABLE, 'blue cylinder': 'green bin'}, ('green bin', 'cyan plate')
+)
 TRUE = {
     'Where is the red cube?': 'on the table',
     'Where is the blue cylinder?': 'in the green bin',
@@ -51,7 +57,7 @@ FACTS = {
 
 
 def test_a_table_of_which_nothing_is_known_is_found():
-    assert seen(look_around(KnownTable({}, ()))) == (FACTS, ())
+    assert seen(query_table(SimulatedTable({}, ()))) == (FACTS, ())
 
 
 def asked(look, colours=COLOURS):
@@ -72,13 +78,13 @@ def asked(look, colours=COLOURS):
 
 
 def test_things_are_counted_only_where_one_is_missed():
-    assert COUNT not in asked(look_at('put the red cube into the green bin', KNOWN))
-    assert COUNT not in asked(look_around(KNOWN))
-    assert COUNT in asked(look_around(KNOWN), COLOURS - {'red'})
+    assert COUNT not in asked(query_target('put the red cube into the green bin', KNOWN))
+    assert COUNT not in asked(query_table(KNOWN))
+    assert COUNT in asked(query_table(KNOWN), COLOURS - {'red'})
 
 
 def test_what_is_known_is_confirmed():
-    assert seen(look_around(KNOWN)) == (FACTS, ())
+    assert seen(query_table(KNOWN)) == (FACTS, ())
 
 
 @pytest.mark.parametrize(
@@ -93,7 +99,7 @@ def test_what_is_known_is_confirmed():
     ],
 )
 def test_one_mistake_changes_nothing_that_was_known(answers):
-    for look in (look_around(KNOWN), look_at('pick up the red cube', KNOWN)):
+    for look in (query_table(KNOWN), query_target('pick up the red cube', KNOWN)):
         found, gone = seen(look, answers=answers)
         assert FACTS | found == FACTS and not gone
 
@@ -103,33 +109,33 @@ def test_two_answers_that_agree_do():
         'Where is the red cube?': 'on the cyan plate',
         'What is on the cyan plate?': 'the red cube',
     }
-    found, _ = seen(look_at('put the red cube on the cyan plate', KNOWN), answers=moved)
+    found, _ = seen(query_target('put the red cube on the cyan plate', KNOWN), answers=moved)
     assert found['red cube'] == 'red cube: on the cyan plate'
     assert found['cyan plate'] == 'cyan plate: holds the red cube'
     held = {'Where is the blue cylinder?': 'held by the robot', HELD: 'the blue cylinder'}
     held['What is in the green bin?'] = 'nothing'
-    found, _ = seen(look_at('pick up the blue cylinder', KNOWN), answers=held)
+    found, _ = seen(query_target('pick up the blue cylinder', KNOWN), answers=held)
     assert found['robot'] == 'robot: holds the blue cylinder'
     assert found['green bin'] == 'green bin: holds nothing'
 
 
 def test_a_colour_that_nobody_sees_or_names_is_gone():
     empty = {'What is in the green bin?': 'nothing', COUNT: '1'}
-    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
+    found, gone = seen(query_table(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
     assert gone == ('blue cylinder',) and 'blue cylinder' not in found
     assert found['green bin'] == 'green bin: holds nothing'
 
 
 def test_nothing_is_gone_while_as_many_are_counted():
     empty = {'What is in the green bin?': 'nothing'}
-    found, gone = seen(look_around(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
+    found, gone = seen(query_table(KNOWN), colours=COLOURS - {'blue'}, answers=empty)
     assert not gone and FACTS | found == FACTS
 
 
 @pytest.mark.parametrize('missed', [('blue', 'blue cylinder'), ('green', 'green bin')])
 def test_a_colour_that_is_not_seen_stays_where_an_answer_names_it(missed):
     colour, name = missed
-    found, gone = seen(look_around(KNOWN), colours=COLOURS - {colour})
+    found, gone = seen(query_table(KNOWN), colours=COLOURS - {colour})
     assert not gone and found[name] == FACTS[name]
 
 
@@ -143,56 +149,67 @@ def test_a_colour_that_is_not_seen_stays_where_an_answer_names_it(missed):
 )
 def test_a_colour_is_enough_to_agree_where_only_one_thing_has_it(answers):
     (red, blue), places = KNOWN.where, KNOWN.places
-    lost = KnownTable({red: TABLE, blue: TABLE}, places)
+    lost = SimulatedTable({red: TABLE, blue: TABLE}, places)
     assert (
-        seen(look_at('pick up the blue cylinder', lost), answers=answers)[0][blue] == FACTS[blue]
+        seen(query_target('pick up the blue cylinder', lost), answers=answers)[0][blue]
+        == FACTS[blue]
     )
 
 
 def test_two_things_of_a_colour_are_told_apart_by_their_whole_names():
-    twins = KnownTable({'blue cube': TABLE, 'blue cylinder': TABLE}, KNOWN.places)
+    twins = SimulatedTable({'blue cube': TABLE, 'blue cylinder': TABLE}, KNOWN.places)
     answers = {'What is in the green bin?': 'the blue cube'}
-    found, _ = seen(look_at('pick up the blue cylinder', twins), answers=answers)
+    found, _ = seen(query_target('pick up the blue cylinder', twins), answers=answers)
     assert 'blue cylinder' not in found
 
 
 def test_a_place_that_nobody_knows_is_no_place():
     answers = {'Where is the red cube?': 'on the purple plate'}
-    found, _ = seen(look_around(KNOWN), answers=answers)
+    found, _ = seen(query_table(KNOWN), answers=answers)
     assert 'red cube' not in found
 
 
 def test_what_is_new_is_believed_where_answers_agree():
-    known = KnownTable({'red cube': TABLE}, KNOWN.places)
-    assert seen(look_around(known)) == (FACTS, ())
+    known = SimulatedTable({'red cube': TABLE}, KNOWN.places)
+    assert seen(query_table(known)) == (FACTS, ())
     lies = {'What is in the green bin?': 'the red cylinder'}
-    assert 'blue cylinder' not in seen(look_around(known), answers=lies)[0]
+    assert 'blue cylinder' not in seen(query_table(known), answers=lies)[0]
 
 
 def test_a_known_thing_keeps_its_name_whatever_shape_is_said():
-    found, _ = seen(look_around(KNOWN), answers={'What shape is the red thing?': 'cylinder'})
+    found, _ = seen(query_table(KNOWN), answers={'What shape is the red thing?': 'cylinder'})
     assert found['red cube'] == FACTS['red cube']
 
 
 def test_what_is_no_place_is_not_learnt():
-    assert learnt('Where is the red cube?', 'yes') == [] == learnt('Is it done?', 'yes')
-    assert learnt(HELD, ' ') == [] == learnt('What is in the green bin?', '')
+    assert (
+        DOMAIN.facts_of_answer('Where is the red cube?', 'yes')
+        == []
+        == DOMAIN.facts_of_answer('Is it done?', 'yes')
+    )
+    assert (
+        DOMAIN.facts_of_answer(HELD, ' ')
+        == []
+        == DOMAIN.facts_of_answer('What is in the green bin?', '')
+    )
 
 
 def test_what_is_next_to_something_stays_so_while_it_lies_on_the_table():
-    lying = KnownTable(KNOWN.where, KNOWN.places, {'red cube': 'next to the cyan plate'})
-    assert 'red cube' not in seen(look_around(lying))[0]
+    lying = SimulatedTable(KNOWN.where, KNOWN.places, {'red cube': 'next to the cyan plate'})
+    assert 'red cube' not in seen(query_table(lying))[0]
     drafts = [('red cube', 'object', 'red cube: next to the cyan plate')]
-    assert beside('put the red cube beside the cyan plate') == drafts
-    assert beside('push the red cube to the left') == [
+    assert DOMAIN.facts_of_step('put the red cube beside the cyan plate') == drafts
+    assert DOMAIN.facts_of_step('push the red cube to the left') == [
         ('red cube', 'object', 'red cube: on the left')
     ]
-    assert beside('pick up the red cube') == [] == beside('what is this?')
+    assert (
+        DOMAIN.facts_of_step('pick up the red cube') == [] == DOMAIN.facts_of_step('what is this?')
+    )
 
 
 def test_what_was_held_is_looked_for_after_a_step_about_another_thing():
-    known = KnownTable({'red cube': 'robot', 'blue cylinder': TABLE}, ('green bin',))
-    look = look_at('put the blue cylinder into the green bin', known)
+    known = SimulatedTable({'red cube': 'robot', 'blue cylinder': TABLE}, ('green bin',))
+    look = query_target('put the blue cylinder into the green bin', known)
     facts, gone = seen(look)
     assert facts['red cube'] == 'red cube: on the table' and not gone
     assert facts['robot'] == 'robot: holds nothing'

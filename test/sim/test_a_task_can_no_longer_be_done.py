@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.possible import hindrance
 from embodied_kv.demo.sim.scene import SIZES
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Tabletop, Truth
-from embodied_kv.demo.sim.tasks import FAMILIES, Task, draw_task, task_scene
+from embodied_kv.demo.sim.tasks import FAMILIES, Task, draw_task, hindrance, task_scene
 
 TASKS = [
     Task('reach', 'red cube'),

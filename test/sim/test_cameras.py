@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim import gl, kinematics
+from embodied_kv.demo.sim import kinematics, tabletop
 from embodied_kv.demo.sim.tabletop import SceneConfig, Tabletop
 
 
@@ -98,7 +98,7 @@ def test_two_tables_draw_their_own_scenes(table):
 
 def test_without_opengl_the_remedy_is_named(monkeypatch):
     monkeypatch.delenv('MUJOCO_GL', raising=False)
-    monkeypatch.setattr(gl.ctypes.util, 'find_library', lambda name: None)
+    monkeypatch.setattr(tabletop.ctypes.util, 'find_library', lambda name: None)
     with pytest.raises(RuntimeError, match='apt-get install'):
         Tabletop()
 

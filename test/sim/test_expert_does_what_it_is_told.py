@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.tasks import FAMILIES, Task, draw_task, lies_in
 
 

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.expert import Phase, plan
 from embodied_kv.demo.sim.kinematics import forward, joint_limits, top_down
 from embodied_kv.demo.sim.language import say_subtask
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import Task, draw_task, task_scene
+from training.policy.expert import plan
 
 
 @pytest.fixture(scope='module')

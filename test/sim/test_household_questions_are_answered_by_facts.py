@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.memory.household_traces import draw_trace
-from embodied_kv.demo.sim.household import draw_household
+from training.planner.household import draw_household
 from training.planner.household_questions import (
     KINDS,
     Question,

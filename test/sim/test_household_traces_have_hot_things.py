@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from benchmarks.memory.household_traces import TraceConfig, draw_trace
-from embodied_kv.demo.sim.household import draw_household
+from training.planner.household import draw_household
 
 
 def trace(seed, updates=200, segments=40, **config):

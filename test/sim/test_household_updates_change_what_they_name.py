@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.memory.household_traces import draw_trace
-from embodied_kv.demo.sim.household import TASKS, Household, draw_household, upserts
+from training.planner.household import TASKS, Household, draw_household, upserts
 
 STATE = Household(
     where={

@@ -35,7 +35,7 @@ def test_forward_equals_simulated_gripper_for_random_joints():
             table.command(rng.uniform(0.4 * lower, 0.4 * upper))
             table.step(0.35)
             assert np.allclose(
-                table.forward(table.state()[None])[0], table.gripper_position(), atol=1e-6
+                kinematics.forward(table.state()[None])[0], table.gripper_position(), atol=1e-6
             )
 
 

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.expert import Phase
 from embodied_kv.demo.sim.language import (
     SCENE_QUESTIONS,
     ask_done,
@@ -14,6 +13,7 @@ from embodied_kv.demo.sim.language import (
     narrate,
     say_subtask,
 )
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.scene import MOVABLE, draw_scene
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import Task, task_scene

@@ -5,12 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.household import TASKS
-from embodied_kv.demo.sim.mission_table import FLOOR, ROOM, TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
 from embodied_kv.demo.sim.tasks import Task
+from training.planner.household import TASKS
 from training.planner.mission_draws import draw_table
+from training.planner.simulated_table import ROOM, SimulatedTable
 
-STATE = KnownTable(
+STATE = SimulatedTable(
     where={'red cube': TABLE, 'blue ball': 'green bin', 'cyan cube': FLOOR},
     places=('green bin', 'purple plate'),
 )
@@ -96,7 +97,7 @@ def test_what_makes_no_sense_is_refused(task, reason):
 def test_a_full_receptacle_takes_no_more():
     things = dict.fromkeys(('red cube', 'red ball'), 'green bin') | {'blue cube': TABLE}
     with pytest.raises(ValueError, match='green bin is full'):
-        KnownTable(things, ('green bin',)).do(Task('put', 'blue cube', 'green bin'))
+        SimulatedTable(things, ('green bin',)).do(Task('put', 'blue cube', 'green bin'))
 
 
 def test_numbers_rise_and_then_the_oldest_record_goes():

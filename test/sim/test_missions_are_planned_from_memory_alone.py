@@ -5,11 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.mission_memory import parse_task, read_table
-from embodied_kv.demo.sim.mission_oracle import next_step
+from embodied_kv.demo.sim.table_memory import parse_task, read_table
 from embodied_kv.demo.sim.tasks import PHRASES, Task
 from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_oracle import next_step
 from training.planner.mission_rollout import roll_out
+from training.planner.simulated_table import SimulatedTable
 
 
 @pytest.mark.parametrize('family', PHRASES)
@@ -29,7 +30,7 @@ def test_an_instruction_is_read_however_it_is_said(family, place):
 def test_a_table_that_is_read_back_writes_the_same_memory(seed):
     table = draw_table(np.random.default_rng(seed), 20)
     facts = table.facts()
-    assert read_table(fact.text for fact in facts).facts() == facts
+    assert SimulatedTable.of(read_table(fact.text for fact in facts)).facts() == facts
 
 
 @given(st.integers(0, 10**6))

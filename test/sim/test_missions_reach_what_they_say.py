@@ -7,15 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.demo.sim.mission_oracle import next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Mission, Part, Which, place_of
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tasks import Task
 from training.planner.mission_draws import draw_mission, draw_table
+from training.planner.mission_oracle import next_step
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Mission, Part, Which, place_of
+from training.planner.simulated_table import SimulatedTable
 
-FIRST = KnownTable(
+FIRST = SimulatedTable(
     where={
         'red cube': TABLE,
         'blue ball': TABLE,
@@ -133,7 +134,7 @@ def test_what_cannot_be_is_said_with_its_reason(part, reason):
 
 
 def test_a_word_for_two_places_is_not_enough():
-    table = KnownTable({'red cube': TABLE}, ('green bin', 'blue bin'))
+    table = SimulatedTable({'red cube': TABLE}, ('green bin', 'blue bin'))
     (answer,) = said(Part('put', Which(), 'bin'), table)
     assert answer == 'impossible: I know more than one bin'
     assert said(Part('put', Which(), 'blue bin'), table)[0] == 'put the red cube into the blue bin'

@@ -74,8 +74,8 @@ def test_a_clock_that_jumps_back_is_survived(player):
 @pytest.mark.parametrize(
     ('names', 'points', 'times', 'message'),
     [
-        (NAMES, [[np.nan, 0]], [1], 'not finite'),
-        (NAMES, [[0, 0]], [np.inf], 'not finite'),
+        (NAMES, [[np.nan, 0]], [1], 'must be finite'),
+        (NAMES, [[0, 0]], [np.inf], 'must be finite'),
         (('pan', 'tail'), [[0, 0]], [1], 'tail'),
         (('pan',), [[0]], [1], 'pan'),
         (('pan', 'pan'), [[0, 0]], [1], 'pan'),

@@ -105,7 +105,7 @@ def test_colours_may_repeat_but_never_the_pair_of_colour_and_shape():
     [
         ({'colours': ('red', 'pink')}, 'pink'),
         ({'shapes': ('cone',)}, 'cone'),
-        ({'objects': (5, 3)}, 'objects: 5 is above 3'),
+        ({'objects': (5, 3)}, r'objects must be \(low, high\) \(got 5, 3\)'),
         ({'objects': (3, 9)}, '9'),
         ({'objects': (7, 7), 'receptacles': (1, 1)}, 'receptacles'),
         ({'put_away': (-1, 0)}, 'put_away'),

@@ -12,7 +12,6 @@ from math import ceil
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import plan
 from embodied_kv.demo.sim.language import (
     NARRATE,
     SCENE_QUESTIONS,
@@ -24,6 +23,7 @@ from embodied_kv.demo.sim.language import (
 from embodied_kv.demo.sim.tables import Orders, Tables
 from training.evaluate.cases import Case, Frame
 from training.evaluate.worlds import QUESTION_RNG
+from training.policy.expert import plan
 
 # what: (every n-th frame, of these the n-th)
 SCHEDULE = {'subtask': (2, 0), 'scene': (2, 1), 'narrate': (5, 2), 'done': (5, 4)}

@@ -108,7 +108,9 @@ class World:
             robot=self.case.name,
         )
         number = len(self._executes) - (not self.is_due)
-        leftover = self._rollout.ahead(self._rollout.time + self.setting.dt * np.arange(LONGEST))
+        leftover = self._rollout.player.planned(
+            self._rollout.time + self.setting.dt * np.arange(LONGEST)
+        )
         return Frame(
             self.case,
             number,
@@ -151,7 +153,7 @@ class World:
         self._delays.observe(late)
         first = passed(late, self.setting.dt, len(chunk))
         if first < len(chunk):
-            ran = self._rollout.target(start + first * self.setting.dt)
+            ran = self._rollout.player.target(start + first * self.setting.dt)
             self._seams.append(float(np.abs(chunk[first] - ran)[:ARM].max()))
             self._moments.append(moment)
             self._rollout.follow(chunk, start, self.setting.dt)

@@ -14,9 +14,8 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.model.planner_checkpoint import parse_config
-from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 from training.judge.chains import SEGMENTS, VOCABULARY
 

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.progress import Progress
 from training.common.learner import Learner
 from training.common.recipe import GrowingRecipe, option

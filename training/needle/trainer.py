@@ -20,7 +20,7 @@ from torch import Tensor
 from embodied_kv.config import NEEDLE, ModelConfig
 from embodied_kv.model.checkpoints.own import save
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.processing.own import identity
+from embodied_kv.model.processing.normalizer import Normalizer
 from training.common import loop
 from training.common.initial import init_for_training
 from training.common.learner import Learner
@@ -74,7 +74,7 @@ class NeedleTrainer(Learner):
         self.reader = Reader(model)
         super().__init__(self.reader, model, recipe)
         self.tokenizer = train_tokenizer(config.backbone.vocab_size)
-        self.normalizer = identity(config)
+        self.normalizer = Normalizer.identity(config)
         self._prompt = prompt_ids(self.tokenizer, self.normalizer, config)
 
     def batch(self, step: int, seed: int | None = None) -> PageBatch:

@@ -13,7 +13,12 @@ from itertools import product
 from tokenizers import Regex, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
-from embodied_kv.demo.sim.household import (
+from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
+from embodied_kv.demo.sim.tasks import PHRASES, SIDES
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
+from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
+from training.planner.household import (
     CARRIER_NAMES,
     LIDDED_NAMES,
     OBJECT_NAMES,
@@ -23,13 +28,9 @@ from embodied_kv.demo.sim.household import (
     at,
     into,
 )
-from embodied_kv.demo.sim.mission_phrases import every_phrase
-from embodied_kv.demo.sim.mission_table import FLOOR, PLACE_NAMES, TABLE
-from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
-from embodied_kv.demo.sim.tasks import PHRASES, SIDES
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
-from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 from training.planner.household_questions import NEXT, WORDS
+from training.planner.mission_phrases import every_phrase
+from training.planner.simulated_table import PLACE_NAMES
 
 SPECIALS = ('<pad>', '<eos>', '<bos>')
 NAMES = (*OBJECT_NAMES, *CARRIER_NAMES, *LIDDED_NAMES, *TABLES)

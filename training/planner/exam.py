@@ -18,11 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.demo.sim.household import draw_household
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner, load_planner
-from embodied_kv.model.planner_words import HEAD, question_words, segment_words
+from embodied_kv.model.planner_prompts import HEAD, question_words, segment_words
 from training.common import command
 from training.common.views import dense_attention, seen
+from training.planner.household import draw_household
 from training.planner.household_questions import KINDS, answer, draw_question
 from training.planner.lessons import in_some_order
 

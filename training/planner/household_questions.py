@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import ROBOT, Household, any_of, at, into, lidded
+from training.planner.household import ROBOT, Household, any_of, at, into, lidded
 
 WORDS = {
     'where': 'Where is the {x}?',

@@ -9,11 +9,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import ROBOT, Fact, Household, draw_household, into
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES
+from training.planner.household import ROBOT, Fact, Household, draw_household, into
 from training.planner.household_questions import Answer, Question, answer, draw_question
 from training.planner.pages import (
     ENDS,

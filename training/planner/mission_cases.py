@@ -12,16 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import Fact, any_of
-from embodied_kv.demo.sim.mission_oracle import Progress, Step, Tried, begin, next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import LAST, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Impossible, Mission, Part, place_of
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tasks import Task
-from embodied_kv.model.mission_words import Tried as Told
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.model.planner_prompts import Tried as Told
+from embodied_kv.model.planner_prompts import mission_question
+from training.planner.household import Fact, any_of
 from training.planner.mission_draws import PARTS, choose, draw_mission, draw_part, draw_table
+from training.planner.mission_oracle import Progress, Step, Tried, begin, next_step
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
+from training.planner.missions import Impossible, Mission, Part, place_of
+from training.planner.simulated_table import LAST, SimulatedTable
 
 SUCCESS = 0.7  # of a step of the mission that came about
 OWN = 3  # times that it is asked for, in other words each time
@@ -72,7 +73,7 @@ def question_of(words: str, progress: Progress) -> str:
     return mission_question(words, progress.part + 1, progress.moves, tried)
 
 
-def draw_moment(rng: np.random.Generator, records: int) -> tuple[KnownTable, Iterator[Case]]:
+def draw_moment(rng: np.random.Generator, records: int) -> tuple[SimulatedTable, Iterator[Case]]:
     """A table whose history began with so many records, and endless cases on it."""
     before = draw_table(rng, records)
     mission = draw_mission(rng, before)
@@ -82,7 +83,7 @@ def draw_moment(rng: np.random.Generator, records: int) -> tuple[KnownTable, Ite
 
 
 def _cases(
-    rng: np.random.Generator, table: KnownTable, mission: Mission, progress: Progress
+    rng: np.random.Generator, table: SimulatedTable, mission: Mission, progress: Progress
 ) -> Iterator[Case]:
     for _ in range(OWN):
         yield case_of(rng, table, mission, progress)
@@ -90,7 +91,7 @@ def _cases(
         yield draw_case(rng, table)
 
 
-def draw_case(rng: np.random.Generator, table: KnownTable) -> Case:
+def draw_case(rng: np.random.Generator, table: SimulatedTable) -> Case:
     """A mission at some part of it, on a table that knows nothing of the parts before."""
     parts = list(draw_mission(rng, table, kind=choose(rng, ASKED)).parts)
     parts = parts[: 1 + int(rng.integers(3))]
@@ -107,7 +108,7 @@ def draw_case(rng: np.random.Generator, table: KnownTable) -> Case:
     return garble(rng, case) if rng.random() < GARBLED else case
 
 
-def _draw_done(rng: np.random.Generator, part: Part, table: KnownTable) -> Progress:
+def _draw_done(rng: np.random.Generator, part: Part, table: SimulatedTable) -> Progress:
     """What may have been done in a part by now; the moves before it are older ones then."""
     start = begin(table)
     if part.kind in ('undo', 'back') and table.moves and rng.random() < 0.4:
@@ -123,7 +124,7 @@ def _draw_done(rng: np.random.Generator, part: Part, table: KnownTable) -> Progr
     return start
 
 
-def _came(rng: np.random.Generator, part: Part, table: KnownTable, name: str) -> Task:
+def _came(rng: np.random.Generator, part: Part, table: SimulatedTable, name: str) -> Task:
     """The step that may have brought a thing to where it is."""
     place = table.where[name]
     if place in table.places:
@@ -132,7 +133,7 @@ def _came(rng: np.random.Generator, part: Part, table: KnownTable, name: str) ->
 
 
 def _fail(
-    rng: np.random.Generator, mission: Mission, table: KnownTable, progress: Progress
+    rng: np.random.Generator, mission: Mission, table: SimulatedTable, progress: Progress
 ) -> Progress:
     """The next steps were in vain, some; what was picked up may be in the gripper or not."""
     for _ in range(rng.choice((1, 2, 3, 4), p=(0.35, 0.25, 0.25, 0.15))):
@@ -145,7 +146,7 @@ def _fail(
 
 
 def case_of(
-    rng: np.random.Generator, table: KnownTable, mission: Mission, progress: Progress
+    rng: np.random.Generator, table: SimulatedTable, mission: Mission, progress: Progress
 ) -> Case:
     """A moment of a mission, in some words."""
     said = tuple(say_mission(mission, rng))
@@ -154,7 +155,9 @@ def case_of(
     return Case(said, mission, progress, step.text, meant, _still(mission, table, progress, step))
 
 
-def _still(mission: Mission, table: KnownTable, progress: Progress, step: Step) -> tuple[str, ...]:
+def _still(
+    mission: Mission, table: SimulatedTable, progress: Progress, step: Step
+) -> tuple[str, ...]:
     if progress.part >= len(mission.parts) or step.kind in ('say', 'impossible'):
         return ()
     part = mission.parts[progress.part]
@@ -163,7 +166,7 @@ def _still(mission: Mission, table: KnownTable, progress: Progress, step: Step) 
     return (step.task.target,) if step.task else ()
 
 
-def _meant(part: Part, table: KnownTable) -> tuple[str, ...] | None:
+def _meant(part: Part, table: SimulatedTable) -> tuple[str, ...] | None:
     if part.kind in ('undo', 'say'):
         return None
     try:
@@ -172,7 +175,7 @@ def _meant(part: Part, table: KnownTable) -> tuple[str, ...] | None:
         return None
 
 
-def _left(part: Part, table: KnownTable) -> tuple[str, ...]:
+def _left(part: Part, table: SimulatedTable) -> tuple[str, ...]:
     try:
         goal = TABLE if part.kind == 'take' else place_of(part.place, table)
     except Impossible:

@@ -11,12 +11,13 @@ from itertools import product
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import OBJECT_NAMES, TASKS, any_of, some_of
-from embodied_kv.demo.sim.mission_oracle import begin, next_step
-from embodied_kv.demo.sim.mission_table import FLOOR, PLACE_NAMES, ROOM, TABLE, KnownTable
-from embodied_kv.demo.sim.missions import ABOUT, Mission, Part, Which
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
 from embodied_kv.demo.sim.tasks import SIDES, Task
+from training.planner.household import OBJECT_NAMES, TASKS, any_of, some_of
+from training.planner.mission_oracle import begin, next_step
+from training.planner.missions import ABOUT, Mission, Part, Which
+from training.planner.simulated_table import PLACE_NAMES, ROOM, SimulatedTable
 
 RECORDS = (5, 40)  # that a history has
 FAMILIES = {'put': 0.45, 'take': 0.25, 'next': 0.15, 'push': 0.1, 'pick': 0.05}
@@ -38,7 +39,7 @@ def choose(rng: np.random.Generator, shares: dict[str, float]) -> str:
     return str(rng.choice(list(shares), p=np.array([*shares.values()]) / sum(shares.values())))
 
 
-def draw_table(rng: np.random.Generator, records: int) -> KnownTable:
+def draw_table(rng: np.random.Generator, records: int) -> SimulatedTable:
     """A table and its history of so many records, as `scene` draws tables."""
     colours = [str(c) for c in rng.permutation(list(COLOURS))]
     places = [
@@ -53,7 +54,7 @@ def draw_table(rng: np.random.Generator, records: int) -> KnownTable:
     else:
         few = colours[: int(rng.integers(2, 4))]  # so that some colours come twice
         names = some_of(rng, [' '.join(kind) for kind in product(few, shapes)], count)
-    table = KnownTable(dict.fromkeys(names, TABLE), tuple(places))
+    table = SimulatedTable(dict.fromkeys(names, TABLE), tuple(places))
     for name in names:
         if places and rng.random() < 0.4:
             place = any_of(rng, places)
@@ -66,7 +67,7 @@ def draw_table(rng: np.random.Generator, records: int) -> KnownTable:
     return _shuffled(rng, _renumbered(table, int(rng.integers(TASKS))))
 
 
-def _live(rng: np.random.Generator, table: KnownTable) -> KnownTable:
+def _live(rng: np.random.Generator, table: SimulatedTable) -> SimulatedTable:
     """The robot is told a task; now and then somebody else moves a thing."""
     if rng.random() < 0.03:
         table = table.lie(any_of(rng, list(table.where)), TABLE)
@@ -77,7 +78,7 @@ def _live(rng: np.random.Generator, table: KnownTable) -> KnownTable:
     return table.do(task, words)
 
 
-def draw_accident(rng: np.random.Generator, task: Task, table: KnownTable) -> str | None:
+def draw_accident(rng: np.random.Generator, task: Task, table: SimulatedTable) -> str | None:
     """Where a thing is after a task in vain: most often where it was."""
     luck = rng.random()
     if task.family == 'push' or luck < 0.7:
@@ -85,7 +86,7 @@ def draw_accident(rng: np.random.Generator, task: Task, table: KnownTable) -> st
     return TABLE if luck < 0.92 else 'robot'
 
 
-def _draw_task(rng: np.random.Generator, table: KnownTable) -> Task:
+def _draw_task(rng: np.random.Generator, table: SimulatedTable) -> Task:
     while True:
         family, target = choose(rng, FAMILIES), any_of(rng, list(table.where))
         others = [*table.places, *table.where]
@@ -101,13 +102,13 @@ def _draw_task(rng: np.random.Generator, table: KnownTable) -> Task:
             return task
 
 
-def _renumbered(table: KnownTable, first: int) -> KnownTable:
+def _renumbered(table: SimulatedTable, first: int) -> SimulatedTable:
     """As if other tasks had been before."""
     records = {(n - 1 + first) % TASKS + 1: record for n, record in table.records.items()}
     return replace(table, records=records)
 
 
-def _shuffled(rng: np.random.Generator, table: KnownTable) -> KnownTable:
+def _shuffled(rng: np.random.Generator, table: SimulatedTable) -> SimulatedTable:
     names = list(table.where)
     return replace(
         table, where={names[i]: table.where[names[i]] for i in rng.permutation(len(names))}
@@ -118,7 +119,7 @@ def _shuffled(rng: np.random.Generator, table: KnownTable) -> KnownTable:
 class _Ends:
     """How a part ends where every step succeeds."""
 
-    table: KnownTable
+    table: SimulatedTable
     steps: int
     kind: str
 
@@ -129,7 +130,7 @@ class _Ends:
         return 'does' if self.steps else 'nothing'
 
 
-def _follow(part: Part, table: KnownTable) -> _Ends:
+def _follow(part: Part, table: SimulatedTable) -> _Ends:
     mission, progress, steps = Mission((part,)), begin(table), 0
     while (step := next_step(mission, table, progress)).kind in ('task', 'say'):
         if step.task:
@@ -139,7 +140,7 @@ def _follow(part: Part, table: KnownTable) -> _Ends:
 
 
 def draw_mission(
-    rng: np.random.Generator, table: KnownTable, parts: int = 0, kind: str = ''
+    rng: np.random.Generator, table: SimulatedTable, parts: int = 0, kind: str = ''
 ) -> Mission:
     """parts: how many, 0 for one to three. kind: of the first part, '' for any.
 
@@ -164,7 +165,7 @@ def draw_mission(
     return Mission(tuple(drawn))
 
 
-def draw_part(rng: np.random.Generator, table: KnownTable, kind: str) -> Part:
+def draw_part(rng: np.random.Generator, table: SimulatedTable, kind: str) -> Part:
     """A part of a kind; now and then about what is not there."""
     things = list(table.where)
     if rng.random() < 0.05:
@@ -195,7 +196,7 @@ def draw_part(rng: np.random.Generator, table: KnownTable, kind: str) -> Part:
             return Part('say', which, place if about == 'inside' else '', about=about)
 
 
-def _draw_place(rng: np.random.Generator, table: KnownTable) -> str:
+def _draw_place(rng: np.random.Generator, table: SimulatedTable) -> str:
     """As it is said: by its shape alone where that is enough, most often."""
     luck = rng.random()
     if not table.places or luck < 0.04:
@@ -206,7 +207,7 @@ def _draw_place(rng: np.random.Generator, table: KnownTable) -> str:
     return shape if alone and rng.random() < 0.6 else name
 
 
-def _draw_which(rng: np.random.Generator, table: KnownTable, things: list[str]) -> Which:
+def _draw_which(rng: np.random.Generator, table: SimulatedTable, things: list[str]) -> Which:
     match choose(rng, WHICH):
         case 'names':
             count = int(rng.choice((1, 2, 3), p=(0.55, 0.33, 0.12)))
@@ -230,7 +231,7 @@ def _draw_which(rng: np.random.Generator, table: KnownTable, things: list[str]) 
     return which
 
 
-def _draw_stay(rng: np.random.Generator, table: KnownTable, which: Which) -> tuple[str, ...]:
+def _draw_stay(rng: np.random.Generator, table: SimulatedTable, which: Which) -> tuple[str, ...]:
     """A thing that is to stay: where others are named, or, against all sense, of those named."""
     luck = rng.random()
     if not which.names or luck > 0.16:

@@ -20,14 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_oracle import Progress, begin
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import KnownTable
-from embodied_kv.demo.sim.missions import KINDS, Mission, Part
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 from training.common import command
 from training.planner.exam import UNSEEN, Reader
+from training.planner.household import any_of
 from training.planner.mission_cases import (
     UNKNOWN,
     case_of,
@@ -36,7 +32,11 @@ from training.planner.mission_cases import (
     question_of,
 )
 from training.planner.mission_draws import RECORDS, draw_mission, draw_part, draw_table
+from training.planner.mission_oracle import Progress, begin
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import Turn, roll_out
+from training.planner.missions import KINDS, Mission, Part
+from training.planner.simulated_table import SimulatedTable
 
 SUCCESS = 0.8  # of a step
 REFUSED = f'impossible: {UNKNOWN}'
@@ -90,7 +90,7 @@ def ask_unknown_words(
 
 
 def _plan(
-    ask: Ask, words: str, order: np.random.Generator, table: KnownTable, progress: Progress
+    ask: Ask, words: str, order: np.random.Generator, table: SimulatedTable, progress: Progress
 ) -> str:
     texts = [fact.text for fact in in_some_order(order, table.facts())]
     return ask(texts, question_of(words, progress))

@@ -9,17 +9,18 @@ from functools import lru_cache
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import ROBOT, TASKS, any_of
-from embodied_kv.demo.sim.mission_phrases import say_which
-from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
-from embodied_kv.demo.sim.missions import Impossible
-from embodied_kv.model.planner_words import HEAD, answer_words, question_words, segment_words
+from embodied_kv.demo.sim.table_memory import TABLE
+from embodied_kv.model.planner_prompts import HEAD, answer_words, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES
+from training.planner.household import ROBOT, TASKS, any_of
 from training.planner.mission_cases import Case, draw_moment, in_some_order
 from training.planner.mission_draws import draw_part
+from training.planner.mission_phrases import say_which
+from training.planner.missions import Impossible
 from training.planner.pages import ENDS, LOCATIONS, Asked, Lesson, Page, lesson_of
+from training.planner.simulated_table import SimulatedTable
 
 LINE = 160  # tokens of a line of questions: two of the longest
 LINES = 4
@@ -66,7 +67,7 @@ class MissionSampler:
             lines.append(line)
         return Page(memory, threads, lines, meant)
 
-    def _asked(self, table: KnownTable, case: Case) -> Asked:
+    def _asked(self, table: SimulatedTable, case: Case) -> Asked:
         ids = self._encode(question_words(case.question))
         said = self._encode(answer_words(case.truth))
         threads, meant, start = {}, {len(ids) - 1: list(case.left)}, ''
@@ -86,7 +87,7 @@ class MissionSampler:
         kind = f'mission {case.kind}', int(bool(case.progress.tail))
         return Asked([*ids, *said], [*said, self._tokenizer.eos], threads, kind, meant=meant)
 
-    def _alone(self, rng: np.random.Generator, table: KnownTable) -> Asked:
+    def _alone(self, rng: np.random.Generator, table: SimulatedTable) -> Asked:
         """Words for things, a name, or the number of a record, without a question."""
         begin, luck = int(rng.integers(LINE // 2)), rng.random()
         if luck < 0.4:
@@ -108,7 +109,7 @@ class MissionSampler:
             return Asked([token], [], {}, begin=begin, meant={0: table.inside(name)})
         return Asked([token], [], {0: self._known(table, token)}, begin=begin)
 
-    def _known(self, table: KnownTable, token: int) -> tuple[int, ...]:
+    def _known(self, table: SimulatedTable, token: int) -> tuple[int, ...]:
         """Of a thing that a question names, or of a record by its number."""
         name, number = self._names.get(token), self._numbers.get(token)
         if name in table.where:
@@ -122,7 +123,7 @@ def _nothing() -> tuple[int, ...]:
     return (EMPTY,) * 6
 
 
-def thread(table: KnownTable, id: str, seen: set[str]) -> tuple[int, ...]:
+def thread(table: SimulatedTable, id: str, seen: set[str]) -> tuple[int, ...]:
     """What is to be known of a fact where those of `seen` have been read; see `Lesson`."""
     location = end = number = origin = EMPTY
     if id in table.where:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_kv.demo.sim.mission_oracle import Progress, Step, begin, next_step
-from embodied_kv.demo.sim.mission_table import KnownTable
-from embodied_kv.demo.sim.missions import Mission
 from training.planner.mission_draws import draw_accident
+from training.planner.mission_oracle import Progress, Step, begin, next_step
+from training.planner.missions import Mission
+from training.planner.simulated_table import SimulatedTable
 
 MOST = 60  # steps of a mission
 
@@ -23,7 +23,7 @@ MOST = 60  # steps of a mission
 class Turn:
     """A moment at which the planner is asked. right: what the rules say; said: by the planner."""
 
-    table: KnownTable
+    table: SimulatedTable
     progress: Progress
     right: Step
     said: str
@@ -31,10 +31,10 @@ class Turn:
 
 def roll_out(
     mission: Mission,
-    table: KnownTable,
+    table: SimulatedTable,
     rng: np.random.Generator,
     success: float,
-    plan: Callable[[KnownTable, Progress], str] | None = None,
+    plan: Callable[[SimulatedTable, Progress], str] | None = None,
 ) -> Iterator[Turn]:
     """The mission's turns, until it is over or the planner says what is not right.
 

@@ -12,7 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.demo.sim.household import (
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
+from embodied_kv.model.tokenizer import Tokenizer
+from training.common.batch import EMPTY
+from training.planner.household import (
     CARRIER_NAMES,
     LIDDED_NAMES,
     OBJECT_NAMES,
@@ -20,9 +23,6 @@ from embodied_kv.demo.sim.household import (
     TABLES,
     TASKS,
 )
-from embodied_kv.demo.sim.mission_table import FLOOR, TABLE
-from embodied_kv.model.tokenizer import Tokenizer
-from training.common.batch import EMPTY
 
 LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT, TABLE, FLOOR)
 ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)

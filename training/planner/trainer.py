@@ -19,11 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.demo.sim.household import SEGMENTS
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
-from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner import PLANNER_MISSIONS, Planner, PlannerConfig
 from embodied_kv.model.planner_checkpoint import load_planner, save_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.weights import Weights
 from training.common import loop
 from training.common.initial import retell
@@ -31,6 +29,7 @@ from training.common.learner import TRAINED, Learner
 from training.common.recipe import Recipe, option, stage_of
 from training.planner import lessons, mission_lessons
 from training.planner.corpus import planner_tokenizer, whole_corpus
+from training.planner.household import SEGMENTS
 from training.planner.lessons import LessonSampler
 from training.planner.mission_draws import RECORDS
 from training.planner.mission_lessons import MissionSampler

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from embodied_kv.config import preset
-from embodied_kv.model.checkpoints.own import MOST_GIVEN, save
+from embodied_kv.model.checkpoints.own import MAX_ACTION_PREFIX, save
 from embodied_kv.model.weights import Weights
 from embodied_kv.progress import Progress
 from training.common.command import parser, run
@@ -108,7 +108,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
             use='the simulated tabletop of embodied_kv; not for a real robot',
             past=past,
         )
-        | {MOST_GIVEN: str(recipe.rtc)},
+        | {MAX_ACTION_PREFIX: str(recipe.rtc)},
     )
     console.print(f'policy of step {trainer.step} in {arguments.out / "policy"}')
 

@@ -17,13 +17,11 @@ import torch
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.demo.sim import language
-from embodied_kv.demo.sim.expert import ExpertMoment, plan
 from embodied_kv.demo.sim.kinematics import joint_limits
 from embodied_kv.demo.sim.scene import SIZES
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import Task, draw_task
-from embodied_kv.model.processing import own
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
@@ -37,6 +35,7 @@ from training.policy.episodes import (
     count_frames,
     read_episode,
 )
+from training.policy.expert import ExpertMoment, plan
 
 OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
@@ -295,4 +294,4 @@ def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384
     first, last = np.percentile(actions, ACTION_SPAN, axis=0)
     first[:, -1], last[:, -1] = 0.0, 0.04  # the gripper opens and closes
     relative = np.arange(config.action_dim) < config.action_dim - 1
-    return own.quantiles((low, high), (first, last), relative)
+    return Normalizer.from_quantiles((low, high), (first, last), relative)

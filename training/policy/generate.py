@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import Phase, plan
 from embodied_kv.demo.sim.kinematics import forward, joint_limits
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
@@ -38,6 +38,7 @@ from training.policy.episodes import (
     write_episode,
     write_meta,
 )
+from training.policy.expert import plan
 
 DT = 0.1  # s, the control period
 LOWEST = 0.014  # m, of the gripper point in a disturbed command
@@ -165,7 +166,7 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
             rest, held_still = int(SECONDS[task.family] / DT), 0
         orders = Orders.of(tasks[-1:], [names])
         clean, phase = plan(table.state()[None], Tables.of([truth]), orders, 1)
-        leftover = rollout.ahead(rollout.time + DT * np.arange(AHEAD))
+        leftover = rollout.player.planned(rollout.time + DT * np.arange(AHEAD))
         _keep(frames, table, truth, names, clean[0, 0], leftover, t, len(tasks) - 1)
         rest, held_still = rest - 1, held_still + (phase[0] == Phase.HOLD)
         planner.think(truth, orders, leftover)

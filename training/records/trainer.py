@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
-from embodied_kv.model.planner import Planner
-from embodied_kv.model.planner_config import PlannerConfig
+from embodied_kv.model.planner import Planner, PlannerConfig
 from training.common import loop
 from training.common.learner import Learner
 from training.common.recipe import GrowingRecipe, option

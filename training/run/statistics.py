@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.processing import own
-from embodied_kv.model.processing.normalizer import Normalizer
-from embodied_kv.model.processing.scaling import NEAR_CONSTANT
+from embodied_kv.model.processing.normalizer import NEAR_CONSTANT, Normalizer
 from training.run.frames import Frames
 
 SPAN = 1.0, 99.0  # percentiles
@@ -30,7 +28,7 @@ def measure(frames: Frames, config: ModelConfig, relative: NDArray[np.bool_]) ->
     low, high = (end.copy() for end in _ends(chunks))
     of_all = _ends(frames.action)
     low[:, ~relative], high[:, ~relative] = (end[~relative] for end in of_all)
-    return own.quantiles(_ends(frames.state), (low, high), relative)
+    return Normalizer.from_quantiles(_ends(frames.state), (low, high), relative)
 
 
 def _ends(values: NDArray) -> tuple[NDArray, NDArray]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoints.own import MOST_GIVEN, SAYS, save
+from embodied_kv.model.checkpoints.own import MAX_ACTION_PREFIX, SAYS, save
 from embodied_kv.model.weights import Weights
 from embodied_kv.robots.embodiment import Embodiment
 from training.common.batch import Batch
@@ -166,7 +166,7 @@ class Training:
             use=f'{robot}, by its contract',
             past=self._past,
         )
-        card |= {MOST_GIVEN: str(self.recipe.rtc)}
+        card |= {MAX_ACTION_PREFIX: str(self.recipe.rtc)}
         card |= {SAYS: json.dumps([] if self.is_mute else [SUBTASK])}
         weights = {name: value.bfloat16() for name, value in self._trainer.average.items()}
         save(out / 'policy', weights, self.config, self._normalizer, self._tokenizer, card)

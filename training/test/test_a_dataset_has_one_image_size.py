@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.config import TABLETOP, preset
-from embodied_kv.model.processing.own import identity
+from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.tokenizer import Tokenizer
 from training.policy.dataset import Frames, Sampler
 from training.policy.episodes import (
@@ -77,7 +77,7 @@ def test_images_that_are_not_square_are_refused(small, tmp_path):
 
 def test_images_that_are_not_the_models_are_refused(small):
     frames = Frames.read(find_episodes(small))
-    parts = Tokenizer.bytes(), identity(TABLETOP)
+    parts = Tokenizer.bytes(), Normalizer.identity(TABLETOP)
     Sampler(frames, TABLETOP, *parts, batch=1, seed=0)
     with pytest.raises(
         ValueError, match='images of 64 x 64 pixels, tabletop_long sees 128 x 128.*--size 128'

@@ -132,7 +132,7 @@ def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, caps
     assert (tmp_path / 'curves.png').stat().st_size > 1000
     assert (tmp_path / 'log.csv').read_text().startswith('step,of,name,value')
     made = open_checkpoint(tmp_path / 'policy', config=SMALL)
-    assert made.most_given == 3
+    assert made.max_action_prefix == 3
     chunk = acted(made.load())
     assert chunk.shape == (10, 7) and np.isfinite(chunk).all()
 

@@ -12,7 +12,8 @@ from robot_cases import CLOSED, ROBOT
 
 from embodied_kv.config import TINY
 from embodied_kv.model.policy import Policy
-from embodied_kv.model.processing import own
+from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.processing import Processing
 from training.data.lerobot_reader import LeRobotDataSet
 from training.run import statistics
 from training.run.frames import Frames, episodes_of
@@ -83,7 +84,7 @@ def test_some_of_what_is_known_may_be_given_and_never_all_of_it(sampler, frames)
 
 def test_prompts_and_pictures_are_those_of_the_served_policy(sampler, frames, words, normalizer):
     batch, at = drawn(sampler, frames)
-    policy = Policy(CONFIG, None, words, own.processing(normalizer))
+    policy = Policy(CONFIG, None, words, Processing(normalizer))
     for ids, length, frame in zip(batch.prompt, batch.prompt_length, at, strict=True):
         served = policy.prompt_ids('slide_to the red square\n', frames.state[frame])
         assert ids[:length].tolist() == served
@@ -168,7 +169,7 @@ def longest(frames, words):
 
 @given(st.lists(st.floats(-3, 3), min_size=5, max_size=5))
 def test_no_state_makes_a_prompt_longer_than_the_longest(frames, words, longest, state):
-    policy = Policy(CONFIG, None, words, own.processing(own.identity(CONFIG)))
+    policy = Policy(CONFIG, None, words, Processing(Normalizer.identity(CONFIG)))
     assert len(policy.prompt_ids(frames.tasks[0], np.array(state, np.float32))) <= longest
 
 

@@ -31,7 +31,7 @@ def test_a_checkpoint_that_is_not_there_is_named(capsys, tmp_path):
 def test_without_a_bundled_checkpoint_one_is_asked_for(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr('embodied_kv.model.checkpoints.own.ASSETS', tmp_path)
     code, line = refusal(capsys)
-    assert code == 2 and "preset 'tabletop' has no checkpoint of its own" in line
+    assert code == 2 and "preset 'tabletop' has no bundled checkpoint" in line
 
 
 def test_another_robots_policy_is_refused(tmp_path):

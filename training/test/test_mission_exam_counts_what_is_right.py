@@ -1,12 +1,12 @@
 """The exam of missions asks for every step, and counts a mission as right to its end alone."""
 
-from embodied_kv.demo.sim.missions import KINDS
 from training.planner.mission_exam import (
     REFUSED,
     ask_unknown_words,
     plan_missions,
     report,
 )
+from training.planner.missions import KINDS
 
 RECORDS = (5, 20)
 

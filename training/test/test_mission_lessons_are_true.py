@@ -5,12 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.household import OBJECT_NAMES
-from embodied_kv.demo.sim.mission_oracle import begin, next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.model.planner_words import segment_words
+from embodied_kv.model.planner_prompts import segment_words
 from training.common.batch import EMPTY
 from training.planner.corpus import planner_tokenizer, whole_corpus
+from training.planner.household import OBJECT_NAMES
 from training.planner.mission_cases import (
     UNKNOWN,
     case_of,
@@ -21,6 +19,8 @@ from training.planner.mission_cases import (
 )
 from training.planner.mission_draws import draw_mission, draw_table
 from training.planner.mission_lessons import LINE, LINES, MissionSampler, tokens_of
+from training.planner.mission_oracle import begin, next_step
+from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
 from training.planner.pages import LOCATIONS
 

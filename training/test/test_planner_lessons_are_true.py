@@ -5,9 +5,9 @@ import re
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.household import draw_household
 from training.common.batch import EMPTY
 from training.planner.corpus import NAMES, planner_tokenizer, whole_corpus
+from training.planner.household import draw_household
 from training.planner.household_questions import all_questions, answer
 from training.planner.lessons import LessonSampler, in_some_order, tokens_of
 from training.planner.pages import ENDS, LIDS, LOCATIONS, THREADS

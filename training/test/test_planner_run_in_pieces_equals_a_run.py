@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import load_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from training.planner.trainer import PlannerRecipe, PlannerTrainer, train
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 640), max_tokens=1280)

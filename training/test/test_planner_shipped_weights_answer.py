@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
-from embodied_kv.model.planner_config import PLANNER_MISSIONS
 from training.planner.corpus import planner_tokenizer, whole_corpus
 from training.planner.exam import Reader, examine
 

@@ -8,14 +8,14 @@ from itertools import islice
 import numpy as np
 import torch
 
-from embodied_kv.demo.sim.mission_oracle import Progress, next_step
-from embodied_kv.demo.sim.mission_phrases import say_mission
-from embodied_kv.demo.sim.mission_table import TABLE
-from embodied_kv.demo.sim.missions import Mission, Part, Which
-from embodied_kv.model.mission_words import mission_question
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
+from embodied_kv.model.planner_prompts import mission_question
 from training.planner.exam import Reader
 from training.planner.mission_draws import draw_table
+from training.planner.mission_oracle import Progress, next_step
+from training.planner.mission_phrases import say_mission
+from training.planner.missions import Mission, Part, Which
 
 RECORDS = 5
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner, save_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from training.planner.corpus import corpus, planner_tokenizer
 from training.planner.exam import GrowingCache
 from training.planner.trainer import PlannerRecipe, PlannerTrainer

@@ -6,8 +6,8 @@ import torch
 from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.model.planner_config import PlannerConfig
 from training.common.batch import EMPTY
 from training.planner.corpus import planner_tokenizer, whole_corpus
 from training.planner.exam import GrowingCache

@@ -5,7 +5,7 @@ import pytest
 
 from embodied_kv.config import TABLETOP
 from embodied_kv.demo.sim import language
-from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import FAMILIES, PHRASES, draw_task, task_scene
 from training.common.words import corpus, train_tokenizer

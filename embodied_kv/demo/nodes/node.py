@@ -1,8 +1,7 @@
-"""The simulated robot as a ROS node: cameras and joints out, trajectories in. Its own process.
+"""The node of the simulated robot: it publishes cameras and joints and executes trajectories.
 
-Knows the tabletop and messages. Does not know models or the suite. After the pictures goes the
-truth about them, for judges: the suite does not listen. Everything runs on one thread: the
-simulation steps on absolute deadlines, and callbacks run in the time between them.
+The node also publishes the true state, for the demo; the suite does not subscribe to it. All runs
+on one thread: the simulation steps at absolute deadlines, and callbacks run between them.
 """
 
 from __future__ import annotations
@@ -40,42 +39,44 @@ from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.text import shown
 
-MOST = 0.25  # s simulated at once: when the process was away longer, the world has waited
-REST = 0.4  # s after a reset in which no trajectory is executed: they are of the last scene
+MOST = 0.25  # s: longest simulated step; a longer pause of the process stops the time
+REST = 0.4  # s after a reset in which trajectories, of the last scene, are ignored
 
 
 @dataclass(frozen=True)
 class SimParams:
     """Parameters of the simulated robot."""
 
-    seed: int = param(0, 'Of the first scene; a reset adds one', 'start', range=(0, 2**31 - 1))
+    seed: int = param(
+        0, 'Seed of the first scene; a reset adds one', 'start', range=(0, 2**31 - 1)
+    )
     rate: float = param(30.0, 'Images and joint states per second', 'start', range=(1.0, 200.0))
     image_size: int = param(64, 'Width and height of images, pixels', 'start', range=(8, 4096))
     publish_clock: bool = param(False, 'Publish /clock, for nodes with use_sim_time', 'start')
     family: str = param(
         'put',
-        'Of tasks that every scene has: reach, pick, put (has the first four), push, take, next; '
-        "'' for any",
+        'Task family that is possible in every scene: reach, pick, put (all first four), push, '
+        "take, next; '' for any",
         'start',
     )
     crowded: bool = param(
-        False, 'Two places in every scene, and one or two things put away, of any family', 'start'
+        False, 'Two receptacles in every scene, with one or two things in them', 'start'
     )
-    truth: bool = param(True, 'Publish where everything really is', 'start')
+    truth: bool = param(True, 'Publish the true state (topics objects and held)', 'start')
 
     def __post_init__(self) -> None:
         if self.family not in ('', *FAMILIES):
             raise ValueError(
-                f"parameter family is '{self.family}': there are {', '.join(FAMILIES)}, and ''"
+                f"parameter family must be {', '.join(FAMILIES)} or '' (got '{self.family}')"
             )
 
 
 class Sim(Node):
     """A tabletop in real time.
 
-    Publishes `camera/NAME/image`, `joint_states` and the truth (`objects`, `held`) of one moment
-    with one stamp, and /clock when asked to. Executes `joint_trajectory`; its stamp 0 means at
-    once. Service `reset`: a new scene, in which the arm rests for REST.
+    Publishes `camera/NAME/image`, `joint_states` and the true state (`objects`, `held`) of one
+    moment with one stamp, and /clock if enabled. Executes `joint_trajectory`; stamp 0 means now.
+    Service `reset`: a new scene, in which the arm rests for REST.
     """
 
     def __init__(self, **arguments) -> None:
@@ -87,9 +88,9 @@ class Sim(Node):
             params.seed,
         )
         self._player = TrajectoryPlayer(JOINTS, self.table.state())
-        self._elapsed = 0.0  # s simulated since the start, whatever the resets
-        self._before = time.monotonic()  # when that much was simulated
-        self._rest = 0.0  # s simulated before which no trajectory is executed
+        self._elapsed = 0.0  # s simulated since the start, across resets
+        self._before = time.monotonic()  # time of the last step
+        self._rest = 0.0  # s simulated until which trajectories are ignored
 
         self._images = {
             name: self.create_publisher(Image, f'camera/{name}/image', qos.SENSOR)
@@ -108,7 +109,7 @@ class Sim(Node):
         self.get_logger().info(f'scene {params.seed}: {self._things()}')
 
     def spin(self, stopping: Sequence[object]) -> None:
-        """Simulate in real time until `stopping` holds something, and close the table."""
+        """Simulate in real time until `stopping` has an entry, then close the table."""
         executor = SingleThreadedExecutor(context=self.context)
         executor.add_node(self)
         self._before = deadline = time.monotonic()
@@ -130,7 +131,7 @@ class Sim(Node):
             self.table.step(seconds / parts)
 
     def _now(self) -> Time:
-        """The simulation's own time where it is the clock of the others, else the node's."""
+        """Return the simulated time if /clock is published, else the time of the node."""
         return Time(seconds=self._elapsed) if self._sim_clock else self.get_clock().now()
 
     def _publish(self) -> None:
@@ -147,17 +148,17 @@ class Sim(Node):
             self._held.publish(held_message(self.table, stamp))
 
     def _on_trajectory(self, message: JointTrajectory) -> None:
-        """Execute it from its stamp on, instead of what is left of the last one."""
+        """Execute the trajectory from its stamp on, instead of the rest of the last one."""
         now, stamp = self._now().nanoseconds, Time.from_msg(message.header.stamp).nanoseconds
         present = self._elapsed + (0.0 if self._sim_clock else time.monotonic() - self._before)
         if present < self._rest:
-            return  # still about the last scene
+            return  # of the last scene
         start = present + (stamp - now) / 1e9 if stamp else present
         try:
             points, times = _points(message)
             self._player.load(message.joint_names, points, start + times, present)
         except ValueError as error:
-            line = f'trajectory refused: {shown(error, 300)}'
+            line = f'trajectory rejected: {shown(error, 300)}'
             self.get_logger().warning(line, throttle_duration_sec=5.0)
 
     def _on_reset(self, _: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
@@ -173,18 +174,20 @@ class Sim(Node):
 
 
 def _image(pixels: np.ndarray, stamp, frame: str) -> Image:
-    """An rgb8 message of uint8 [height, width, 3]."""
+    """Return an rgb8 message of uint8 [height, width, 3]."""
     height, width, _ = pixels.shape
     message = Image(height=height, width=width, encoding='rgb8', step=3 * width)
     message.header.stamp, message.header.frame_id = stamp, frame
-    message.data = array('B', pixels.tobytes())  # the one type that rclpy takes without a look
+    message.data = array(
+        'B', pixels.tobytes()
+    )  # the only type that rclpy does not check by element
     return message
 
 
 def _points(message: JointTrajectory) -> tuple[np.ndarray, np.ndarray]:
-    """Positions [n, joints] in the message's order, s from its start [n]. Raises ValueError."""
+    """Return positions [n, joints], and s from the start [n]. Raises ValueError."""
     if any(len(point.positions) != len(message.joint_names) for point in message.points):
-        raise ValueError(f'every point needs {len(message.joint_names)} positions')
+        raise ValueError(f'every point must have {len(message.joint_names)} positions')
     times = [Duration.from_msg(point.time_from_start).nanoseconds for point in message.points]
     return np.array([point.positions for point in message.points]), np.array(times) / 1e9
 

@@ -1,7 +1,7 @@
-"""The simulator's truth as messages and back: where everything is, at the moment of a picture.
+"""Conversion of the simulator's true state to messages and back.
 
-Knows messages and scenes. Does not know who judges by it. Names, shapes and sizes do not travel:
-poses are given in the frame `scene_SEED`, and whoever knows the ranges draws the same scene.
+Messages have poses in the frame `scene_SEED`. Names, shapes and sizes follow from the seed and the
+ranges of the scenes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from std_msgs.msg import Header
 from embodied_kv.demo.sim.kinematics import forward
 from embodied_kv.demo.sim.scene import SceneConfig, Thing, draw_scene
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Tabletop, Truth
+from embodied_kv.nodes.common.conversions import nanoseconds
 
 FRAME = 'scene_'  # then the seed
-KEPT = 30  # stamps of which something is still missing
+KEPT = 30  # incomplete stamps
 PARTS = {'joints', 'objects', 'held'}
 
 
 @dataclass(frozen=True, eq=False)
 class TrueMoment:
-    """stamp: ns, of the pictures too. scene: its seed. joints: float64 [7], rad and m.
+    """The true state at a stamp (ns), which the pictures also have.
 
-    poses: float64 [things, 7], as of `Tabletop.poses`.
+    scene: its seed. joints: float64 [7], rad and m. poses: float64 [things, 7], `Tabletop.poses`.
     """
 
     stamp: int
@@ -38,14 +39,14 @@ class TrueMoment:
     poses: np.ndarray
 
     def show_on(self, table: Tabletop) -> None:
-        """Make the table look as it did. Raises ValueError if its scenes have other ranges."""
+        """Restore the moment on a table. Raises ValueError if its scenes have other ranges."""
         if table.seed != self.scene:
             table.reset(self.scene)
         table.restore(self.joints, self.poses)
 
 
 def objects_message(table: Tabletop, stamp: Time) -> PoseArray:
-    """The pose of every thing, in the order of the scene."""
+    """Return the pose of every thing, in the order of the scene."""
     message = PoseArray(header=Header(stamp=stamp, frame_id=f'{FRAME}{table.seed}'))
     for x, y, z, *(w, i, j, k) in table.poses().tolist():
         turned = Quaternion(w=w, x=i, y=j, z=k)
@@ -54,12 +55,12 @@ def objects_message(table: Tabletop, stamp: Time) -> PoseArray:
 
 
 def held_message(table: Tabletop, stamp: Time) -> Header:
-    """The name of what is held, or '': in a header, as a string alone has no stamp."""
+    """Return the name of the held thing, or '', in a header, because a string has no stamp."""
     return Header(stamp=stamp, frame_id=table.held())
 
 
 class TrueMoments:
-    """Puts together what came with one stamp. config: the ranges that scenes are drawn from."""
+    """Combines the messages of one stamp. config: the ranges of the scenes."""
 
     def __init__(self, config: SceneConfig) -> None:
         self._parts: dict[int, dict[str, JointState | PoseArray | Header]] = {}
@@ -68,12 +69,11 @@ class TrueMoments:
         )
 
     def add(self, part: str, message: JointState | PoseArray | Header) -> TrueMoment | None:
-        """Takes one of PARTS; the moment, if it was the last of its stamp.
+        """Take one of PARTS; return the moment if it was the last of its stamp.
 
-        Raises ValueError where the poses are not those of the scene that they name.
+        Raises ValueError where the poses do not fit the scene that they name.
         """
-        time = message.stamp if part == 'held' else message.header.stamp
-        stamp = time.sec * 1_000_000_000 + time.nanosec
+        stamp = nanoseconds(message.stamp if part == 'held' else message.header.stamp)
         self._parts.setdefault(stamp, {})[part] = message
         if self._parts[stamp].keys() == PARTS:
             return self._moment(stamp, **self._parts.pop(stamp))
@@ -86,13 +86,13 @@ class TrueMoments:
     ) -> TrueMoment:
         frame = objects.header.frame_id
         if not frame.removeprefix(FRAME).isdigit():
-            raise ValueError(f"objects are given in the frame '{frame}', not in {FRAME}SEED")
+            raise ValueError(f"frame of objects must be {FRAME}SEED (got '{frame}')")
         seed = int(frame.removeprefix(FRAME))
         things = self._things(seed)
         if len(things) != len(objects.poses):
             raise ValueError(
-                f'scene {seed} has {len(things)} things, but {len(objects.poses)} poses came: '
-                'does the simulator draw from other ranges (parameter family)?'
+                f'scene {seed} must have {len(things)} poses (got {len(objects.poses)}); use the '
+                'same ranges in the simulator (parameter family)'
             )
         state = np.array(joints.position)
         poses = np.array([_numbers(pose) for pose in objects.poses])
@@ -106,7 +106,7 @@ def _numbers(pose: Pose) -> tuple[float, ...]:
 
 
 def _lying(thing: Thing, pose: np.ndarray) -> ObjectTruth:
-    """A thing where its pose says; its yaw is that of its own x axis, also if it was toppled."""
+    """Return a thing at its pose; the yaw is that of its x axis, also if it has toppled."""
     w, x, y, z = pose[3:]
     yaw = float(np.arctan2(2 * (x * y + w * z), 1 - 2 * (y * y + z * z)))
     return ObjectTruth(thing.name, thing.shape, thing.colour, pose[:3], yaw, np.array(thing.size))

@@ -1,7 +1,7 @@
-"""A pinhole camera: how it stands, and where points appear in its square picture.
+"""Pinhole camera geometry: camera axes, and the projection into a square picture.
 
-Knows geometry only, not MuJoCo. The axes of a camera are the columns of a matrix [3, 3] in the
-frame of the table: to the right of the picture, up, and towards the viewer.
+The axes of a camera are the columns of a matrix [3, 3] in the frame of the table: to the right of
+the picture, up, and towards the viewer.
 """
 
 from __future__ import annotations

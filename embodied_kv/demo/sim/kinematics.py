@@ -1,6 +1,6 @@
 """The arm's joints and lengths, and its kinematics in closed form.
 
-Knows geometry only, not MuJoCo. Frames: x forward, y left, z up, origin on the table under the
+Frames: x forward, y left, z up, origin on the table under the
 arm's base. All joints at zero is an upside-down L: upper arm up, forearm forward, gripper down.
 
 With Ry, Rx, Rz right-handed rotations and q the joints, the gripper point (between the
@@ -32,18 +32,18 @@ UPPER = (2.6, 1.5, 1.7, 3.1, 1.9, 3.2, 0.04)  # rad; the gripper's is one finger
 
 
 def joint_limits() -> tuple[np.ndarray, np.ndarray]:
-    """(lower, upper), each float32 [7] in the order of JOINTS: rad, and m for the gripper."""
+    """Return (lower, upper), each float32 [7] in the order of JOINTS: rad, m for the gripper."""
     return np.array(LOWER, np.float32), np.array(UPPER, np.float32)
 
 
 def _turn(angle: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rotates the plane (a, b) from a towards b."""
+    """Rotate the plane (a, b) from a towards b."""
     cos, sin = np.cos(angle), np.sin(angle)
     return cos * a - sin * b, sin * a + cos * b
 
 
 def forward(joints: np.ndarray) -> np.ndarray:
-    """Gripper points [N, 3] in m of joint vectors [N, 7] (or [N, 6]): the module's equation."""
+    """Return gripper points [N, 3] (m) of joint vectors [N, 7] or [N, 6]: the equation above."""
     pan, lift, elbow, roll, pitch = np.asarray(joints, np.float64).T[:5]
     zero = np.zeros_like(pan)
     z, x = _turn(pitch, zero - TOOL, zero)
@@ -55,10 +55,10 @@ def forward(joints: np.ndarray) -> np.ndarray:
 
 
 def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
-    """Arm joints [N, 6] that bring the gripper to points [N, 3] (m), straight down, elbow up.
+    """Return arm joints [N, 6] with the gripper at points [N, 3] (m), straight down, elbow up.
 
-    yaw: [N] rad of the gripper about z; it is taken modulo a full turn. Inverts `forward` by the
-    law of cosines in the plane of the arm. Raises ValueError for a point out of reach.
+    yaw: [N] rad of the gripper about z, modulo a full turn. Inverts `forward` by the law of
+    cosines in the plane of the arm. Raises ValueError for a point out of reach.
     """
     joints, cos = _solve(points, yaw)
     if not (np.abs(cos) <= 1).all():
@@ -69,10 +69,9 @@ def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
 
 
 def reaches(points: np.ndarray) -> np.ndarray:
-    """Whether the gripper comes to points [N, 3] (m), straight down, within limits: bool [N].
+    """Return whether the gripper reaches points [N, 3] (m) straight down, within limits: bool [N].
 
-    Each limit is one joint's, whatever the yaw: of the last hinge's, a full turn and more, some
-    always fits.
+    The yaw is irrelevant: the last hinge covers more than a full turn.
     """
     joints, cos = _solve(points, 0.0)
     within = (np.array(LOWER[:5]) <= joints[:, :5]) & (joints[:, :5] <= np.array(UPPER[:5]))
@@ -80,9 +79,9 @@ def reaches(points: np.ndarray) -> np.ndarray:
 
 
 def _solve(points: np.ndarray, yaw: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
-    """Joints [N, 6] as of `top_down`, and the cosine [N] at the shoulder in the arm's triangle.
+    """Return joints [N, 6] as `top_down`, and the cosine [N] at the shoulder of its triangle.
 
-    Beyond 1 there is no triangle: that point's joints have no meaning. NaN for a point of NaN.
+    Beyond 1 there is no triangle, and the joints are meaningless. NaN for a point of NaN.
     """
     x, y, z = np.atleast_2d(np.asarray(points, np.float64)).T
     pan = np.arctan2(y, x)

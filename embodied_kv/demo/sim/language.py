@@ -1,6 +1,6 @@
-"""What there is to say about a moment: the subtask, a narration, questions and their answers.
+"""True sentences about a moment: the subtask, a narration, and questions with their answers.
 
-Knows the truth of the table and the expert's phases. Every sentence is true by construction.
+Every sentence is derived from the true state of the table and the phase of the expert.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_kv.demo.sim.expert import Phase
+from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.demo.sim.spots import NEXT
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
@@ -25,7 +25,7 @@ from embodied_kv.demo.sim.tasks import (
 
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
-BETWEEN = 0.03  # m of y between two things that are asked about as left and right
+BETWEEN = 0.03  # m, least distance in y for a question about left and right
 
 SUBTASKS = {
     Phase.HOLD: 'done, hold still',
@@ -56,7 +56,7 @@ DOING = {
     Phase.PUSH: 'I push the {x}',
     Phase.LOST: 'I do not understand, I hold still',
 }
-PUT_BESIDE = {  # where the place is a spot beside something
+PUT_BESIDE = {  # for a place beside a thing
     Phase.CARRY: 'move beside the {y}',
     Phase.PLACE: 'lower beside the {y}',
 }
@@ -93,7 +93,7 @@ OF_THE_TARGET = (
 
 
 def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
-    """The answer to SUBTASK. task: None where the instruction has no meaning."""
+    """Return the answer to SUBTASK. task: None for an unknown instruction."""
     if task is None:
         return SUBTASKS[Phase(phase)]
     beside = PUT_BESIDE if task.family in BESIDE else {}
@@ -101,7 +101,7 @@ def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
 
 
 def narrate(phase: int, task: Task | None, truth: Truth) -> str:
-    """The answer to NARRATE: one line, what the robot does and what for."""
+    """Return the answer to NARRATE: the action of the robot and its purpose."""
     if task is None:
         return DOING[Phase.LOST]
     beside = PUTTING_BESIDE if task.family in BESIDE else {}
@@ -119,14 +119,14 @@ def _fill(words: str, task: Task, truth: Truth) -> str:
 
 
 def in_or_on(place: str) -> str:
-    """Where things are that a place holds, in words."""
+    """Return the preposition for a thing in a place."""
     return 'in' if place.endswith('bin') else 'on'
 
 
 def where_is(name: str, truth: Truth) -> tuple[str, ...]:
-    """What may truly be said of where a thing is, in the words of memory, the plainest first.
+    """Return all true positions of a thing in the words of the memory, the simplest first.
 
-    Raises KeyError for a thing that is not there.
+    Raises KeyError for an absent thing.
     """
     thing = {thing.name: thing for thing in truth.things}[name]
     if name == truth.held:
@@ -151,22 +151,22 @@ def where_is(name: str, truth: Truth) -> tuple[str, ...]:
 
 
 def ask_done(phase: int, task: Task | None, truth: Truth) -> tuple[str, str] | None:
-    """Whether the task that the instruction gives is done."""
+    """Ask whether the task is done."""
     return (DONE, _yes(phase == Phase.HOLD)) if task else None
 
 
 def ask_held(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
-    """What the gripper holds."""
+    """Ask what the gripper holds."""
     return HELD, f'the {truth.held}' if truth.held else 'nothing'
 
 
 def ask_count(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
-    """How many movable objects there are."""
+    """Ask for the number of movable objects."""
     return COUNT, str(sum(thing.shape in MOVABLE for thing in truth.things))
 
 
 def ask_colour(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
-    """The colour of the only thing of its shape."""
+    """Ask for the colour of the only thing of its shape."""
     shapes = [thing.shape for thing in truth.things]
     single = [thing for thing in truth.things if shapes.count(thing.shape) == 1]
     if not single:
@@ -176,13 +176,13 @@ def ask_colour(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None
 
 
 def ask_shape(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
-    """The shape of the thing of a colour; colours are distinct."""
+    """Ask for the shape of the thing of a colour; colours are distinct."""
     thing = _any(truth.things, rng)
     return f'What shape is the {thing.colour} thing?', thing.shape
 
 
 def ask_side(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
-    """Whether one thing is left (+y) of another that is clearly beside it."""
+    """Ask whether one thing is left (+y) of another one at a clear distance."""
     pairs = [
         (a, b)
         for a in truth.things
@@ -198,7 +198,7 @@ def ask_side(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
 
 
 def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
-    """Whether there is a thing of a colour and shape."""
+    """Ask whether there is a thing of a colour and shape."""
     if rng.random() < 0.5:
         return f'Do you see the {_any(truth.things, rng).name}?', 'yes'
     colours = sorted(COLOURS.keys() - {thing.colour for thing in truth.things})
@@ -206,7 +206,7 @@ def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
 
 
 def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
-    """What lies in a bin or on a plate."""
+    """Ask for the contents of a bin or plate."""
     places = [thing for thing in truth.things if thing.shape in RECEPTACLES]
     if not places:
         return None
@@ -220,7 +220,7 @@ def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None
 
 
 def ask_where(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
-    """Where a movable thing is."""
+    """Ask for the position of a movable thing."""
     thing = _any([thing for thing in truth.things if thing.shape in MOVABLE], rng)
     return f'Where is the {thing.name}?', where_is(thing.name, truth)[0]
 

@@ -1,8 +1,7 @@
-"""Writes a Scene and the arm as an MJCF document.
+"""The MJCF document (MuJoCo's XML) of a Scene and the arm.
 
-Knows MuJoCo's XML. Lengths and joints are `kinematics`', everything drawn by seed is the Scene's.
 Collision classes (contype, conaffinity): table and receptacles 1, 0; objects 2, 3; arm 4, 3. So
-the arm meets table and objects, and never itself.
+the arm collides with table and objects, and never with itself.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/ra
 
 
 def write_mjcf(scene: Scene, image_size: int, smooth: bool = False) -> str:
-    """The MJCF document, with offscreen pictures of image_size; `thing i` is scene.things[i].
+    """Return the MJCF document with offscreen pictures of image_size.
 
-    smooth: round things are drawn round; physics is the same.
+    Body `thing i` is scene.things[i]. smooth: round things are drawn round, with equal physics.
     """
     slices, stacks = (32, 16) if smooth else (8, 6)
     light, ambient = (_text((v,) * 3) for v in (scene.light, scene.ambient))

@@ -1,7 +1,6 @@
-"""Plays timed joint trajectories: what the arm's target is at any moment.
+"""Interpolation of timed joint trajectories: the target of the arm at any moment.
 
-Knows names and times. Does not know the simulator or ROS; its clock is whatever `now` says, in
-seconds.
+The clock is the `now` of the caller, in seconds.
 """
 
 from __future__ import annotations
@@ -10,48 +9,48 @@ from collections.abc import Sequence
 
 import numpy as np
 
-TICK = 1e-9  # s; moments closer than this are the same
+TICK = 1e-9  # s; moments closer than this are equal
 
 
 class TrajectoryPlayer:
-    """Interpolates from the present target through the newest trajectory's points; then holds.
+    """Interpolates from the present target through the points of the newest trajectory.
 
-    joints: names in the order of `target`'s values. start: float [J], the target until the first
-    trajectory. Raises ValueError for a start of another length or not finite.
+    The last target is held. joints: names in the order of the values of `target`. start: float
+    [J], the target until the first trajectory. Raises ValueError for an invalid start.
     """
 
     def __init__(self, joints: Sequence[str], start: np.ndarray) -> None:
         self.joints = tuple(joints)
         start = np.array(start, np.float64)
         if start.shape != (len(self.joints),) or not np.isfinite(start).all():
-            raise ValueError(f'start is not {len(self.joints)} finite numbers: {start}')
+            raise ValueError(f'start must be {len(self.joints)} finite numbers (got {start})')
         self._plan = np.array([-np.inf]), start[None]  # times [n], points [n, J]
 
     def load(
         self, names: Sequence[str], points: np.ndarray, times: np.ndarray, now: float
     ) -> None:
-        """Takes points [n, J], columns in the order of `names`, due at times [n] s.
+        """Continue with points [n, J], columns in the order of `names`, due at times [n] s.
 
-        It goes on from target(now). Of the trajectory played so far, what is due before times[0]
-        stays; new points due before `now` are skipped. Raises ValueError, and changes nothing,
-        when names are not the joints, shapes differ, a value is not finite, times do not increase,
-        or all of it is past.
+        The new trajectory starts from target(now). Points of the former one that are due before
+        times[0] remain; new points due before `now` are skipped. Raises ValueError and changes
+        nothing for other names or shapes, values that are not finite, times that do not increase,
+        or a trajectory in the past.
         """
         if sorted(names) != sorted(self.joints):
-            raise ValueError(f'a trajectory of {list(names)} for joints {list(self.joints)}')
+            raise ValueError(f'joint names must be {list(self.joints)} (got {list(names)})')
         points, times = np.asarray(points, np.float64), np.asarray(times, np.float64)
         if times.ndim != 1 or not len(times) or points.shape != (len(times), len(self.joints)):
             raise ValueError(
-                f'points {points.shape} and times {times.shape} are not '
-                f'[n, {len(self.joints)}] and [n], n > 0'
+                f'points and times must be [n, {len(self.joints)}] and [n], n > 0 '
+                f'(got {points.shape} and {times.shape})'
             )
         if not (np.isfinite(points).all() and np.isfinite(times).all()):
-            raise ValueError('a trajectory has points or times that are not finite')
+            raise ValueError('points and times must be finite')
         if (np.diff(times) <= 0).any():
-            raise ValueError('the times of a trajectory do not increase')
+            raise ValueError('times must increase')
         if times[-1] < now:
             raise ValueError(
-                f'all of the trajectory is past: it ended {now - times[-1]:.3f} s ago'
+                f'the trajectory must not be past (its end is {now - times[-1]:.3f} s ago)'
             )
         points = points[:, [list(names).index(joint) for joint in self.joints]]
         played, played_points = self._plan
@@ -62,7 +61,7 @@ class TrajectoryPlayer:
         )
 
     def target(self, now: float) -> np.ndarray:
-        """The joints' targets, float64 [J]; outside the plan's times its first or last point."""
+        """Return the targets float64 [J]; outside the plan its first or last point."""
         times, points = self._plan
         after = int(np.searchsorted(times, now))
         if after in (0, len(times)):
@@ -72,7 +71,7 @@ class TrajectoryPlayer:
         return (1 - share) * points[before] + share * points[after]
 
     def planned(self, times: np.ndarray) -> np.ndarray:
-        """The targets at times [n], float64 [n, J]; NaN outside the plan's times."""
+        """Return the targets at times [n], float64 [n, J]; NaN outside the plan."""
         due, points = self._plan
         if len(due) < 2:
             return np.full((len(times), points.shape[1]), np.nan)

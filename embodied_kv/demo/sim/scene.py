@@ -1,6 +1,5 @@
-"""What lies on the table, how it is lit and seen: drawn from ranges by a seed.
+"""Random scenes: things on the table, lights and cameras, drawn from ranges by a seed.
 
-Knows ranges and geometry. Does not know MuJoCo: `mjcf` writes a Scene down for it.
 Positions in m, yaw in rad, in the frame of `kinematics`.
 """
 
@@ -32,25 +31,25 @@ SIZES: dict[str, tuple[float, float, float]] = {  # full extents, m
 }
 MOVABLE = ('cube', 'cylinder', 'ball')
 RECEPTACLES = ('plate', 'bin')
-FLOORS = {'plate': 0.010, 'bin': 0.006}  # m, heights of what lies in them
+FLOORS = {'plate': 0.010, 'bin': 0.006}  # m, heights of their floors
 WALL = 0.008  # m, of a bin
 CAMERAS = ('front', 'wrist')
-# The middles of what is drawn: the front camera, and where the gripper starts.
+# The centres of the random ranges.
 FRONT_EYE, FRONT_TARGET = (0.96, 0.0, 0.80), (0.37, 0.0, 0.06)  # m
 FRONT_FOVY = 38.0  # degrees
 START = (0.26, 0.0, 0.27)  # m
-AWAY_JITTER = np.array([0.006, 0.006, 0.2])  # m, m, rad: half ranges of what is put away
+AWAY_JITTER = np.array([0.006, 0.006, 0.2])  # m, m, rad: half ranges in receptacles
 AWAY_TRIES = 50
 
 
 @dataclass(frozen=True)
 class SceneConfig:
-    """Ranges that scenes are drawn from; (low, high) pairs are uniform and inclusive.
+    """Ranges of scenes; (low, high) pairs are uniform and inclusive.
 
-    put_away: how many of the objects lie in receptacles, as far as there are objects, and room for
-    two in each. Objects differ in (colour, shape); with `distinct_colours` in colour alone. A
-    receptacle (bin or plate) is fixed to the table and its colour is never an object's. Jitters
-    are half ranges; 0 switches one off. Raises ValueError for ranges that no scene can meet.
+    put_away: number of objects in receptacles, at most two in each. Objects differ in (colour,
+    shape), with `distinct_colours` in colour alone. A receptacle (bin or plate) is fixed to the
+    table and has another colour than all objects. Jitters are half ranges; 0 disables one. Raises
+    ValueError for impossible ranges.
     """
 
     objects: tuple[int, int] = (3, 5)
@@ -63,12 +62,10 @@ class SceneConfig:
     x: tuple[float, float] = (0.27, 0.53)
     y: tuple[float, float] = (-0.22, 0.22)
     yaw: tuple[float, float] = (-np.pi, np.pi)
-    clearance: float = 0.045  # free table between two objects' circles, m: room for a finger
+    clearance: float = 0.045  # m, free distance between the circles of two objects
     colour_jitter: float = 0.04
     light_jitter: float = 0.25  # of the light's strength, and of its direction
-    camera_jitter: float = (
-        0.015  # m, of the front camera's place and of the point that it looks at
-    )
+    camera_jitter: float = 0.015  # m, of the front camera's position and of its target
     fovy_jitter: float = 1.0  # degrees
     arm_jitter: float = 0.03  # m, of the gripper's start
     image_size: int = 64
@@ -80,29 +77,30 @@ class SceneConfig:
             ('colours', COLOURS),
         ):
             if unknown := set(getattr(self, name)) - set(known):
-                raise ValueError(f'{name}: no {sorted(unknown)}; there are: {", ".join(known)}')
+                raise ValueError(f'{name} must be of {", ".join(known)} (got {sorted(unknown)})')
         for name in ('objects', 'receptacles', 'put_away', 'x', 'y', 'yaw'):
             low, high = getattr(self, name)
             if not low <= high:
-                raise ValueError(f'{name}: {low} is above {high}')
+                raise ValueError(f'{name} must be (low, high) (got {low}, {high})')
         kinds = len(self.colours) * (1 if self.distinct_colours else len(self.shapes))
         if self.objects[0] < 0 or self.objects[1] > kinds:
-            raise ValueError(f'objects: {self.objects} of {kinds} that differ')
+            raise ValueError(f'objects must be from 0 to {kinds} kinds (got {self.objects})')
         if self.receptacles[0] < 0 or self.objects[1] + self.receptacles[1] > kinds:
             raise ValueError(
-                f'receptacles: {self.receptacles} beside {self.objects[1]} objects of {kinds}'
+                f'receptacles must be from 0 to {kinds - self.objects[1]}, the kinds without '
+                f'objects (got {self.receptacles})'
             )
         if self.put_away[0] < 0:
-            raise ValueError(f'put_away: {self.put_away} is below 0')
+            raise ValueError(f'put_away must be >= 0 (got {self.put_away})')
         if not 8 <= self.image_size <= 4096:
-            raise ValueError(f'image_size {self.image_size} is not in 8..4096')
+            raise ValueError(f'image_size must be from 8 to 4096 (got {self.image_size})')
 
 
 @dataclass(frozen=True)
 class Thing:
-    """An object or receptacle as it is put down: rgb after jitter, size in full extents.
+    """An object or receptacle at its start. rgb: with jitter. size: full extents.
 
-    floor: m, the height of what it stands on.
+    floor: m, the height of its support.
     """
 
     name: str
@@ -116,13 +114,13 @@ class Thing:
 
     @property
     def radius(self) -> float:
-        """Of the circle around its footprint, m."""
+        """Radius of the circle around the footprint, m."""
         return circle(self.shape, self.size)
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One drawn scene. eye and target: the front camera's place and the point in its centre."""
+    """One scene. eye, target: position of the front camera, and the point in its centre."""
 
     things: tuple[Thing, ...]
     table: tuple[float, float, float]
@@ -136,13 +134,13 @@ class Scene:
 
 
 def circle(shape: str, size: Sequence[float]) -> float:
-    """Radius of the circle around a footprint, m."""
+    """Return the radius of the circle around a footprint, m."""
     x, y = size[:2]
     return float(x / 2 if shape in ('cylinder', 'ball', 'plate') else np.hypot(x, y) / 2)
 
 
 def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
-    """The next scene of `rng`. Raises ValueError when the objects do not fit the table."""
+    """Return the next scene of `rng`. Raises ValueError if the objects do not fit the table."""
 
     def near(centre, half) -> tuple[float, ...]:
         return tuple((np.asarray(centre) + rng.uniform(-1, 1, len(centre)) * half).tolist())
@@ -169,7 +167,7 @@ def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
 
 
 def _draw_kinds(config: SceneConfig, rng: np.random.Generator):
-    """(shape, colour) of every thing: receptacles first, as they need the most room."""
+    """Yield (shape, colour) of every thing, receptacles first, because they are the largest."""
     free = [str(c) for c in rng.permutation(config.colours)]
     for _ in range(rng.integers(*config.receptacles, endpoint=True)):
         yield str(rng.choice(config.receptacle_shapes)), free.pop()
@@ -186,22 +184,15 @@ def _draw_kinds(config: SceneConfig, rng: np.random.Generator):
 def _place(
     config: SceneConfig, kinds: list, rng: np.random.Generator, tries: int = 200
 ) -> list[Thing]:
-    """Things that keep the clearance, by rejection; a layout that runs full is begun anew."""
+    """Return things that keep the clearance, by rejection; a full layout is restarted."""
     low, high = np.array([config.x, config.y]).T
     for _ in range(tries):
         things: list[Thing] = []
         for shape, colour in kinds:
             rgb = _draw_rgb(config, colour, rng)
             for _ in range(tries):
-                thing = Thing(
-                    name=f'{colour} {shape}',
-                    shape=shape,
-                    colour=colour,
-                    rgb=rgb,
-                    position=tuple(rng.uniform(low, high).tolist()),
-                    yaw=float(rng.uniform(*config.yaw)),
-                    size=SIZES[shape],
-                )
+                position = rng.uniform(low, high)
+                thing = _thing(shape, colour, rgb, position, rng.uniform(*config.yaw))
                 if all(_gap(thing, other) >= config.clearance for other in things):
                     things.append(thing)
                     break
@@ -210,9 +201,16 @@ def _place(
         else:
             return things
     raise ValueError(
-        f'{len(kinds)} things do not fit x {config.x}, y {config.y}: '
-        f'widen them or lower clearance {config.clearance}'
+        f'{len(kinds)} things do not fit x {config.x}, y {config.y}; '
+        f'widen these or lower clearance {config.clearance}'
     )
+
+
+def _thing(
+    shape: str, colour: str, rgb: tuple, position: np.ndarray, yaw: float, floor: float = 0.0
+) -> Thing:
+    at = tuple(position.tolist())
+    return Thing(f'{colour} {shape}', shape, colour, rgb, at, float(yaw), SIZES[shape], floor)
 
 
 def _draw_rgb(config: SceneConfig, colour: str, rng: np.random.Generator) -> tuple:
@@ -221,7 +219,7 @@ def _draw_rgb(config: SceneConfig, colour: str, rng: np.random.Generator) -> tup
 
 
 def _draw_away(config: SceneConfig, kinds: list, rng: np.random.Generator) -> int:
-    """How many things, the last ones, lie in receptacles."""
+    """Return how many things, the last ones, are in receptacles."""
     places = sum(shape in RECEPTACLES for shape, _ in kinds)
     wanted = int(rng.integers(*config.put_away, endpoint=True))
     return min(wanted, 2 * places, len(kinds) - places)
@@ -230,7 +228,7 @@ def _draw_away(config: SceneConfig, kinds: list, rng: np.random.Generator) -> in
 def _put_away(
     config: SceneConfig, things: list[Thing], kinds: list, rng: np.random.Generator
 ) -> None:
-    """Adds things, each on a spot of a receptacle that nothing else stands on."""
+    """Add things, each on a free spot of a receptacle."""
     free = [(t, i) for t in things if t.shape in RECEPTACLES for i in (0, 1)]
     for shape, colour in kinds:
         place, i = free.pop(int(rng.integers(len(free))))
@@ -239,23 +237,15 @@ def _put_away(
         out = float(np.arctan2(spot[1], spot[0]))
         near = [t for t in things if t.floor and _distance(t, place) < place.radius]
         for jitter in (*(AWAY_JITTER * rng.uniform(-1, 1, (AWAY_TRIES, 3))), np.zeros(3)):
-            thing = Thing(
-                name=f'{colour} {shape}',
-                shape=shape,
-                colour=colour,
-                rgb=rgb,
-                position=tuple((spot + jitter[:2]).tolist()),
-                yaw=out + float(jitter[2]),
-                size=SIZES[shape],
-                floor=FLOORS[place.shape],
-            )
+            position, yaw = spot + jitter[:2], out + jitter[2]
+            thing = _thing(shape, colour, rgb, position, yaw, FLOORS[place.shape])
             if _fits(thing, place) and all(_stands_free(thing, t, out) for t in near):
                 break
         things.append(thing)
 
 
 def _fits(thing: Thing, place: Thing) -> bool:
-    """Whether it is clear of a bin's walls; a plate has none."""
+    """Return whether the thing is clear of the walls of a bin; a plate has none."""
     x, y, _ = np.array(thing.size) / 2
     corners = np.array([(x, y), (x, -y), (-x, y), (-x, -y)])
     if thing.shape != 'cube':
@@ -267,13 +257,13 @@ def _fits(thing: Thing, place: Thing) -> bool:
 
 
 def _stands_free(a: Thing, b: Thing, out: float) -> bool:
-    """Whether there is room between two things in a row outward from the robot."""
+    """Return whether two things have a gap in the direction outward from the robot."""
     apart = np.abs(_turned(np.subtract(a.position, b.position), -out))[0]
     return bool(apart > sum(_depth(thing, out) for thing in (a, b)))
 
 
 def _depth(thing: Thing, out: float) -> float:
-    """Half of its extent outward, m."""
+    """Return half of the extent outward, m."""
     if thing.shape != 'cube':
         return thing.radius
     return thing.size[0] / 2 * (abs(np.cos(thing.yaw - out)) + abs(np.sin(thing.yaw - out)))

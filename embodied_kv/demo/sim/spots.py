@@ -1,27 +1,26 @@
-"""Where a thing is put down: one of two spots in a receptacle, or on the table beside something.
+"""Free spots for a thing: two in each receptacle, or on the table beside another thing.
 
-Knows circles and the radial frame of a place: outward from the robot's base, and across. Does not
-know tasks or who asks. Everything is a function of where things are now, but for the thing that is
-put down: so a choice does not change while it is carried. Arrays: B tables, N things at most on
-each, NaN where there is none.
+Directions are radial, outward from the robot's base, and across. A spot depends on the present
+positions of all other things, so that it does not change while the thing is carried. Arrays: B
+tables, at most N things on each, NaN for absent ones.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-OFFSET = 0.026  # m from a receptacle's centre to either of its spots
-INSIDE = 0.065  # m from a receptacle's centre, at most, to the middle of what lies in it
-APART = 0.045  # m, at least, between the middles of two things in one receptacle
-GAP = 0.036  # m between the circles of a thing that is put down and what it is put beside
-NEXT = 0.045  # m between two circles, below which one thing is next to the other
-FINGERS = 0.056  # m across from a thing's middle that its opened fingers need
+OFFSET = 0.026  # m from the centre of a receptacle to each of its spots
+INSIDE = 0.065  # m, largest distance of a contained thing from the centre of its receptacle
+APART = 0.045  # m, least distance of the middles of two things in one receptacle
+GAP = 0.036  # m between the circles of a thing and the one that it is put beside
+NEXT = 0.045  # m between the circles of two things, below which they are next to each other
+FINGERS = 0.056  # m across from the middle of a thing, for the open fingers
 MARGIN = 0.015  # m of free table around a thing's circle, inward and outward
-DISTANCE, ACROSS = (0.20, 0.58), 0.24  # m from the base, and |y|: on the table and in view
+DISTANCE, ACROSS = (0.20, 0.58), 0.24  # m from the base, and |y|: in reach and in view
 
 
 def spots(place: np.ndarray) -> np.ndarray:
-    """The two spots [..., 2, 2] of receptacles at [..., 2] m: the far one, then the near one."""
+    """Return the spots [..., 2, 2] of receptacles at [..., 2] m: far, then near."""
     out = place / np.maximum(np.linalg.norm(place, axis=-1, keepdims=True), 1e-9)
     return place[..., None, :] + np.array([[OFFSET], [-OFFSET]]) * out[..., None, :]
 
@@ -29,10 +28,10 @@ def spots(place: np.ndarray) -> np.ndarray:
 def spot_in(
     at: np.ndarray, movable: np.ndarray, target: np.ndarray, place: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The spot [B, 2] of a receptacle for the target, and whether it is free, bool [B].
+    """Return the spot [B, 2] in a receptacle for the target, and whether it is free, bool [B].
 
-    at: [B, N, 2] m. movable: bool [B, N]. target, place: int [B]. The far spot, unless another
-    thing in there lies nearer to it than to the near one.
+    at: [B, N, 2] m. movable: bool [B, N]. target, place: int [B]. The spot is the far one, unless
+    another contained thing is nearer to it than to the near one.
     """
     rows = np.arange(len(at))
     centre = at[rows, place]
@@ -47,11 +46,10 @@ def spot_in(
 def spot_beside(
     at: np.ndarray, radius: np.ndarray, target: np.ndarray, place: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The spot [B, 2] on the table beside `place` for the target, and whether it is free.
+    """Return the spot [B, 2] on the table beside `place` for the target, and whether it is free.
 
-    at: [B, N, 2] m. radius: [B, N] m, of the circles. Of the spots inward, outward, to the left
-    and to the right of the place, the first that is free: in reach, in view, and clear of all
-    other things. Where none is, the first.
+    at: [B, N, 2] m. radius: [B, N] m, of the circles. The spot is the first free one of inward,
+    outward, left and right: in reach, in view, and clear of all other things; else the first.
     """
     rows = np.arange(len(at))
     centre, own = at[rows, place], radius[rows, target]
@@ -77,12 +75,12 @@ def spot_beside(
 
 
 def gaps(at: np.ndarray, radius: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Free table [B] m between the circles of things a and b, int [B]."""
+    """Return the free distance [B] m between the circles of things a and b, int [B]."""
     rows = np.arange(len(at))
     apart = np.linalg.norm(at[rows, a] - at[rows, b], axis=1)
     return apart - radius[rows, a] - radius[rows, b]
 
 
 def _distances(at: np.ndarray, point: np.ndarray) -> np.ndarray:
-    """[B, N] from points [B, 2]."""
+    """Return the distances [B, N] from points [B, 2]."""
     return np.linalg.norm(at - point[:, None], axis=2)

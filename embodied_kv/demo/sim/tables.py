@@ -1,7 +1,4 @@
-"""Many tables at one moment, and what is ordered on them, as arrays.
-
-Knows truths and tasks, and turns them into numbers. Does not know what to do about them.
-"""
+"""The true states of many tables, and their tasks, as arrays."""
 
 from __future__ import annotations
 
@@ -18,12 +15,12 @@ from embodied_kv.demo.sim.tasks import FAMILIES, SIDES, Task
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """B tables at one moment, N things at most on each.
+    """B tables at one moment, at most N things on each.
 
-    things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN where there is none. size: float64
+    things: float64 [B, N, 4] x, y, z in m and yaw in rad, NaN for absent ones. size: float64
     [B, N, 3] m. radius: float64 [B, N] m, of the circle around a footprint. floor: float64 [B, N]
-    m, the height of what lies in a receptacle. round, receptacle: bool [B, N]. held: int [B], -1
-    for nothing.
+    m, the height of a receptacle's floor. round, receptacle: bool [B, N]. held: int [B], -1 for
+    nothing.
     """
 
     things: np.ndarray
@@ -36,12 +33,12 @@ class Tables:
 
     @property
     def movable(self) -> np.ndarray:
-        """Whether there is a thing, and it can be moved: bool [B, N]."""
+        """Whether there is a movable thing: bool [B, N]."""
         return ~self.receptacle & ~np.isnan(self.size[..., 0])
 
     @classmethod
     def of(cls, truths: Sequence[Truth]) -> Tables:
-        """The tables of so many moments."""
+        """Return the tables of these true states."""
         most = max(len(truth.things) for truth in truths)
         things = np.full((len(truths), most, 4), np.nan)
         size = np.full((len(truths), most, 3), np.nan)
@@ -62,10 +59,10 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """B tasks as numbers.
+    """B tasks as numbers, each int [B].
 
-    family: index in FAMILIES, -1 for an order that has no meaning. target, place: index of a
-    thing (0 where the family has none). side: +1 left, -1 right. Each int [B].
+    family: index in FAMILIES, -1 for an unknown instruction. target, place: index of a thing (0
+    where the family has none). side: +1 left, -1 right.
     """
 
     family: np.ndarray
@@ -75,7 +72,7 @@ class Orders:
 
     @classmethod
     def of(cls, tasks: Sequence[Task | None], names: Sequence[Sequence[str]]) -> Orders:
-        """names: of the things on each table, in order. Raises ValueError for an unknown one."""
+        """Return the orders of tasks. names: of the things on each table. Raises ValueError."""
         rows = [
             (
                 FAMILIES.index(task.family),
@@ -91,22 +88,22 @@ class Orders:
 
 
 def bottoms(tables: Tables) -> np.ndarray:
-    """Heights [B, N] of the lower sides of things that stand upright."""
+    """Return the heights [B, N] of the lower sides of upright things."""
     return tables.things[..., 2] - tables.size[..., 2] / 2
 
 
 def bottom_of_held(tables: Tables) -> np.ndarray:
-    """Height [B] of the lower side of what is held."""
+    """Return the height [B] of the lower side of the held thing."""
     return bottoms(tables)[np.arange(len(tables.held)), np.maximum(tables.held, 0)]
 
 
 def support_of_held(tables: Tables) -> np.ndarray:
-    """Height [B] of what may be under the held thing: the table, or a receptacle's rim."""
+    """Return the height [B] of the support below the held thing: table, or a receptacle's rim."""
     return _under_held(tables, tables.size[..., 2], 0.09)
 
 
 def floor_of_held(tables: Tables) -> np.ndarray:
-    """Height [B] of what the held thing falls on: the table, or a receptacle's floor."""
+    """Return the height [B] that the held thing falls to: table, or a receptacle's floor."""
     return _under_held(tables, tables.floor, INSIDE)
 
 

@@ -1,12 +1,16 @@
-"""The simulated robot: an arm over a table with coloured objects, two cameras, in MuJoCo.
+"""The simulated robot in MuJoCo: an arm, a table with coloured objects, and two cameras.
 
-Knows physics and pictures. Does not know ROS, tasks or policies. One instance belongs to one
-thread, as its OpenGL context does.
+An instance belongs to one thread, because its OpenGL context does. Off-screen OpenGL uses EGL or
+OSMesa.
 """
 
 from __future__ import annotations
 
+import ctypes.util
+import importlib
+import os
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 
 import mujoco
@@ -14,19 +18,19 @@ import numpy as np
 
 from embodied_kv.demo.sim import kinematics
 from embodied_kv.demo.sim.camera import project
-from embodied_kv.demo.sim.gl import open_context
 from embodied_kv.demo.sim.kinematics import JOINTS, joint_limits
 from embodied_kv.demo.sim.mjcf import TIMESTEP, write_mjcf
 from embodied_kv.demo.sim.scene import CAMERAS, Scene, SceneConfig, draw_scene
 
 __all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'Truth', 'joint_limits']
 
-BETWEEN = 0.024  # m from the gripper point, at most, to the middle of what the fingers hold
+BETWEEN = 0.024  # m, largest distance of a held thing's middle from the gripper point
+_LIBRARIES = {'egl': 'EGL', 'osmesa': 'OSMesa'}
 
 
 @dataclass(frozen=True, eq=False)
 class ObjectTruth:
-    """Where an object really is.
+    """The true pose of an object.
 
     position: float64 [3] m, of its centre. yaw: rad. size: float64 [3] m, full extents.
     """
@@ -41,7 +45,7 @@ class ObjectTruth:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A moment. grip: float64 [3] m, the gripper point. held: a thing's name or ''."""
+    """The true state. grip: float64 [3] m, the gripper point. held: name of a thing, or ''."""
 
     things: tuple[ObjectTruth, ...]
     grip: np.ndarray
@@ -49,11 +53,11 @@ class Truth:
 
 
 class Tabletop:
-    """A seeded tabletop: same seed and commands, same states and pictures, bit for bit.
+    """A seeded tabletop: same seed and commands give the same states and pictures, bit by bit.
 
-    config: the ranges scenes are drawn from. seed: of the first scene. smooth: pictures for
-    people, where a cylinder is round; the robot's cameras are plainer. Raises RuntimeError that
-    says what to install when no off-screen OpenGL opens. Close it, or use it in a `with`.
+    config: the ranges of scenes. seed: of the first scene. smooth: cylinders are drawn round, for
+    the film; the cameras of the robot draw fewer sides. Raises RuntimeError where off-screen
+    OpenGL does not open. A context manager.
     """
 
     def __init__(
@@ -68,14 +72,14 @@ class Tabletop:
         self._camera.type = mujoco.mjtCamera.mjCAMERA_FIXED
         self.reset(seed)
         self._gl = open_context(size, size)
-        # Only primitives are drawn, so one mjrContext serves the models of all scenes.
+        # Scenes have only primitives, so one mjrContext serves all models.
         self._context = mujoco.MjrContext(self._model, mujoco.mjtFontScale.mjFONTSCALE_50.value)
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
         self._release = weakref.finalize(self, _release, self._gl, self._context)
-        self._release.atexit = False  # by then the display may be gone, and all of it is freed
+        self._release.atexit = False  # the display may be closed by then
 
     def reset(self, seed: int | None = None) -> None:
-        """Sets time to 0 and draws the scene of `seed`; without one, of the last seed plus one."""
+        """Reset the time, and draw the scene of `seed`; None for the last seed plus one."""
         self.seed = self.seed + 1 if seed is None else int(seed)
         self.scene: Scene = draw_scene(self.config, np.random.default_rng(self.seed))
         self._model = mujoco.MjModel.from_xml_string(
@@ -95,24 +99,25 @@ class Tabletop:
         self._place()
 
     def command(self, targets: np.ndarray) -> None:
-        """Sets the actuators' target positions [7], clamped to the limits, until the next command.
+        """Set the target positions [7] of the actuators, clamped to the limits.
 
         Raises ValueError for another shape or a value that is not finite.
         """
         targets = np.asarray(targets, np.float64)
         if targets.shape != (len(JOINTS),) or not np.isfinite(targets).all():
             raise ValueError(
-                f'a command is {len(JOINTS)} finite numbers ({", ".join(JOINTS)}): got {targets}'
+                f'targets must be {len(JOINTS)} finite numbers: {", ".join(JOINTS)} '
+                f'(got {targets})'
             )
         self._data.ctrl[:] = np.clip(targets, self._lower, self._upper)
 
     def step(self, seconds: float) -> None:
-        """Simulates that time in steps of 5 ms; the rest of a step is owed to the next call.
+        """Simulate in steps of 5 ms; the next call adds the remaining part of a step.
 
         Raises ValueError for a time that is negative or not finite.
         """
         if not 0 <= seconds < np.inf:
-            raise ValueError(f'cannot simulate {seconds} s')
+            raise ValueError(f'seconds must be >= 0 and finite (got {seconds})')
         self._owed += seconds
         steps = int(self._owed / TIMESTEP + 1e-6)
         if steps > 0:
@@ -121,22 +126,22 @@ class Tabletop:
             self._place()
 
     def _place(self) -> None:
-        """Bodies, cameras and lights where the joints say; mj_step leaves them one step behind."""
+        """Update bodies, cameras and lights, which mj_step leaves one step behind the joints."""
         mujoco.mj_kinematics(self._model, self._data)
         mujoco.mj_comPos(self._model, self._data)
         mujoco.mj_camlight(self._model, self._data)
 
     def restore(self, joints: np.ndarray, poses: np.ndarray) -> None:
-        """Puts arm and things where they were: `state()` and `poses()` of an earlier moment.
+        """Restore the arm and the things from `state()` and `poses()` of an earlier moment.
 
-        The scene stays, and so do receptacles. What pushes and touches is not restored: it is to
-        look at, not to go on from. Raises ValueError for arrays of another shape.
+        Velocities and contacts are not restored: the result is for rendering, not for simulation.
+        Raises ValueError for arrays of another shape.
         """
         bodies = [self._model.body(f'thing {i}') for i in range(len(self.scene.things))]
         if np.shape(joints) != (len(JOINTS),) or np.shape(poses) != (len(bodies), 7):
             raise ValueError(
-                f'joints {np.shape(joints)} and poses {np.shape(poses)} are not those of '
-                f'{len(JOINTS)} joints and {len(bodies)} things'
+                f'joints and poses must have the shapes ({len(JOINTS)},) and ({len(bodies)}, 7) '
+                f'(got {np.shape(joints)} and {np.shape(poses)})'
             )
         self._data.qpos[self._joints] = joints
         self._data.qpos[self._right_finger] = joints[-1]
@@ -152,11 +157,11 @@ class Tabletop:
         return self._data.time
 
     def state(self) -> np.ndarray:
-        """Joint positions, float32 [7] in the order of JOINTS: rad, and m for the gripper."""
+        """Return joint positions, float32 [7] in the order of JOINTS: rad, m for the gripper."""
         return self._data.qpos[self._joints].astype(np.float32)
 
     def render(self) -> dict[str, np.ndarray]:
-        """What each camera sees: uint8 [image_size, image_size, 3] RGB by the camera's name."""
+        """Return uint8 [image_size, image_size, 3] RGB by the name of the camera."""
         self._gl.make_current()
         images = {}
         for name in CAMERAS:
@@ -176,60 +181,46 @@ class Tabletop:
         return images
 
     def objects(self) -> tuple[ObjectTruth, ...]:
-        """Every object and receptacle as it lies now."""
-        truths = []
-        for i, thing in enumerate(self.scene.things):
-            body = self._data.body(f'thing {i}')
-            yaw = float(np.arctan2(body.xmat[3], body.xmat[0]))
-            truths.append(
-                ObjectTruth(
-                    thing.name,
-                    thing.shape,
-                    thing.colour,
-                    body.xpos.copy(),
-                    yaw,
-                    np.array(thing.size),
-                )
-            )
-        return tuple(truths)
+        """Return the pose of every object and receptacle."""
+        return tuple(
+            ObjectTruth(t.name, t.shape, t.colour, body.xpos.copy(), _yaw(body), np.array(t.size))
+            for t, body in zip(self.scene.things, self._bodies(), strict=True)
+        )
 
     def poses(self) -> np.ndarray:
-        """Where every thing is, in the order of the scene: float64 [things, 7].
+        """Return the poses float64 [things, 7] in the order of the scene.
 
         x, y, z in m, then the unit quaternion w, x, y, z.
         """
-        bodies = [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
-        return np.array([(*body.xpos, *body.xquat) for body in bodies])
+        return np.array([(*body.xpos, *body.xquat) for body in self._bodies()])
+
+    def _bodies(self) -> list:
+        return [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
 
     def truth(self) -> Truth:
-        """What a task is judged by."""
+        """Return the true state."""
         return Truth(self.objects(), self.gripper_position(), self.held())
 
     def held(self) -> str:
-        """The thing that both fingers touch and that is between them, or ''."""
+        """Return the name of the thing that both fingers touch and enclose, or ''."""
         touched: dict[int, set[int]] = {}
         for pair in self._model.geom_bodyid[self._data.contact.geom]:
             for finger, thing in (pair, pair[::-1]):
                 if finger in self._fingers:
                     touched.setdefault(int(thing), set()).add(int(finger))
         grip = self.gripper_position()
-        for i, thing in enumerate(self.scene.things):
-            body = self._data.body(f'thing {i}')
+        for thing, body in zip(self.scene.things, self._bodies(), strict=True):
             apart = np.hypot(*(body.xpos - grip)[:2])
             if len(touched.get(body.id, ())) == 2 and apart < BETWEEN:
                 return thing.name
         return ''
 
     def gripper_position(self) -> np.ndarray:
-        """The point between the fingertips, float64 [3] m."""
+        """Return the point between the fingertips, float64 [3] m."""
         return self._data.site('grip').xpos.copy()
 
-    def forward(self, joints: np.ndarray) -> np.ndarray:
-        """Gripper points [N, 3] m of joint vectors [N, 7], whatever the arm does now."""
-        return kinematics.forward(joints)
-
     def project(self, points: np.ndarray, camera: str) -> np.ndarray:
-        """Where points [N, 3] (m) appear: pixels [N, 2] as (column, row).
+        """Return the pixels [N, 2] as (column, row) of points [N, 3] (m).
 
         Whole numbers are pixel centres. A point behind the camera is NaN. Raises KeyError for
         an unknown camera.
@@ -238,13 +229,13 @@ class Tabletop:
         return project(points, view.xpos, view.xmat.reshape(3, 3), fovy, self.config.image_size)
 
     def sees(self, points: np.ndarray) -> np.ndarray:
-        """Whether points [N, 3] (m) lie in the picture of any camera, hidden or not: bool [N]."""
+        """Return whether points [N, 3] (m) are in the picture of any camera, occluded or not."""
         edge = self.config.image_size - 0.5
         pixels = np.stack([self.project(points, name) for name in CAMERAS])
         return ((pixels >= -0.5) & (pixels <= edge)).all(-1).any(0)
 
     def close(self) -> None:
-        """Frees the OpenGL context; a second call does nothing."""
+        """Free the OpenGL context; a second call does nothing."""
         self._release()
 
     def __enter__(self) -> Tabletop:
@@ -252,6 +243,48 @@ class Tabletop:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def backend() -> str:
+    """Return 'egl' or 'osmesa': by MUJOCO_GL, else the first with an installed library.
+
+    Raises RuntimeError, with the packages to install, where there is none.
+    """
+    requested = os.environ.get('MUJOCO_GL', '').lower().strip()
+    if requested in _LIBRARIES:
+        return requested
+    for name, library in _LIBRARIES.items():
+        if ctypes.util.find_library(library):
+            return name
+    raise RuntimeError(
+        'no off-screen OpenGL for the cameras: run `apt-get install -y libegl1 libosmesa6`'
+    )
+
+
+def open_context(width: int, height: int):
+    """Return a current GL context of at least that size; the caller frees it with `.free()`.
+
+    Raises RuntimeError, with backend and remedy, where it does not open.
+    """
+    name = backend()
+    # Mesa and Triton each have an LLVM: Triton, which torch loads late, must be loaded first.
+    with suppress(ImportError):
+        importlib.import_module('triton')
+    # Threads of Mesa are slower at this image size, and compete with the policy for cores.
+    os.environ.setdefault('LP_NUM_THREADS', '0')
+    try:
+        context = importlib.import_module(f'mujoco.{name}').GLContext(width, height)
+        context.make_current()
+    except Exception as error:  # PyOpenGL raises many types for one cause
+        raise RuntimeError(
+            f'off-screen OpenGL does not open with {name} ({type(error).__name__}): '
+            'run `apt-get install -y libegl1 libosmesa6`, or set MUJOCO_GL to egl or osmesa'
+        ) from error
+    return context
+
+
+def _yaw(body) -> float:
+    return float(np.arctan2(body.xmat[3], body.xmat[0]))
 
 
 def _release(gl, context: mujoco.MjrContext) -> None:

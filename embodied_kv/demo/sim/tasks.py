@@ -1,16 +1,16 @@
-"""What the robot can be told, and when it has done it: six families of tasks over a table.
+"""The tasks of the simulated robot: six families, their instructions, and their success.
 
-Knows words, metres and who lies where. Does not know how a task is done (`expert`), MuJoCo or
-policies. Left and right are the robot's: left is +y.
+Left and right are those of the robot: left is +y.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_kv.demo.sim.kinematics import reaches
 from embodied_kv.demo.sim.scene import FLOORS, MOVABLE, RECEPTACLES, SceneConfig, circle
 from embodied_kv.demo.sim.spots import INSIDE, NEXT, spot_beside, spot_in
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
@@ -18,7 +18,7 @@ from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 BASIC = ('reach', 'pick', 'put', 'push')
 FAMILIES = (*BASIC, 'take', 'next')
 SIDES = {'left': 1.0, 'right': -1.0}  # sign of y
-SECONDS = {  # that a task may take
+SECONDS = {  # time limits
     'reach': 6.0,
     'pick': 10.0,
     'put': 15.0,
@@ -55,20 +55,21 @@ PHRASES = {
         'set the {x} down beside the {y}',
     ),
 }
-HOVER = 0.13  # m above the table, of the gripper point that reaches for a thing
-SIDE_LINE = 0.24  # m; a thing beyond this |y| lies at the side of the table
-STEADY = 5  # control periods that a reach or a pick has to last
-ROOM = 0.10  # m that a thing must have to be pushed
-BEHIND = 0.030  # m between a thing's circle and the gripper point that is going to push it
-FINGERS = np.array([0.024, 0.010])  # m, x and y: half of the fingers' extents as they push
-LOWEST = 0.03  # m; what lies in a receptacle, or on the table, has its lower side below it
-RESTING = 0.004  # m; what lies on the table, and leans on nothing, has its lower side below it
-MOVED = 0.01  # m that a thing has moved, at least, which was put beside another
+HOVER = 0.13  # m above the table, of the gripper point over a thing
+PUSHING = 0.024  # m, height of the gripper point that pushes
+SIDE_LINE = 0.24  # m; a thing beyond this |y| is at the side of the table
+STEADY = 5  # control periods that a reach or a pick must last
+ROOM = 0.10  # m, free way of a thing that is pushed
+BEHIND = 0.030  # m between a thing's circle and the gripper point before a push
+FINGERS = np.array([0.024, 0.010])  # m, x and y: half extents of the pushing fingers
+LOWEST = 0.03  # m; the lower side of a thing in a receptacle or on the table is below it
+RESTING = 0.004  # m; the lower side of a thing flat on the table is below it
+MOVED = 0.01  # m, least displacement of a thing that was put beside another
 
 
 @dataclass(frozen=True)
 class Task:
-    """family: one of FAMILIES. target, place: names of things. side: of a push."""
+    """A task. family: one of FAMILIES. target, place: names of things. side: of a push."""
 
     family: str
     target: str
@@ -76,7 +77,7 @@ class Task:
     side: str = ''
 
     def phrase(self, number: int) -> str:
-        """The instruction in words; `number` chooses among the ways to say it."""
+        """Return the instruction; `number` selects the phrasing."""
         phrases = PHRASES[self.family]
         on = 'into' if self.place.endswith('bin') else ('on', 'onto')[number // len(phrases) % 2]
         words = phrases[number % len(phrases)]
@@ -85,14 +86,14 @@ class Task:
 
 
 def off_the(place: str) -> str:
-    """The way from a place, in words."""
+    """Return the preposition for a thing that is taken from a place."""
     return 'out of' if place.endswith('bin') else 'off'
 
 
 def task_scene(family: str | None = None, crowded: bool = False, **changes) -> SceneConfig:
-    """Scenes of 2 to 5 objects in which every task of the family can be told.
+    """Return ranges of scenes with 2 to 5 objects, in which every task of the family is possible.
 
-    crowded: two receptacles and 2 to 4 objects, of which some are put away, for every family.
+    crowded: two receptacles and 2 to 4 objects, some of them in receptacles, for every family.
     """
     if crowded:
         ranges = {'objects': (2, 4), 'receptacles': (2, 2), 'put_away': (1, 2)}
@@ -106,7 +107,7 @@ def task_scene(family: str | None = None, crowded: bool = False, **changes) -> S
 def draw_task(
     things: Sequence[ObjectTruth], rng: np.random.Generator, family: str | None = None
 ) -> Task | None:
-    """A task that makes sense for things as they lie; None where there is none."""
+    """Return a random task that is possible in this state, or None."""
     options = [t for f in ((family,) if family else FAMILIES) if (t := _options(f, things))]
     if not options:
         return None
@@ -153,7 +154,7 @@ def _options(family: str, things: Sequence[ObjectTruth]) -> list[Task]:
 
 
 def have_room(tasks: Sequence[Task], things: Sequence[ObjectTruth]) -> np.ndarray:
-    """Whether there is a spot for the target of each task where it is to be put, bool [tasks]."""
+    """Return whether there is a free spot for the target of each task, bool [tasks]."""
     if not tasks:
         return np.ones(0, bool)
     names = [thing.name for thing in things]
@@ -175,7 +176,7 @@ def have_room(tasks: Sequence[Task], things: Sequence[ObjectTruth]) -> np.ndarra
 
 
 def can_be_taken(thing: ObjectTruth) -> bool:
-    """Whether it is movable, upright (a cylinder on its side lies lower), and within reach."""
+    """Return whether a thing is movable, upright (a fallen cylinder is lower) and in reach."""
     x, y, _ = thing.position
     reach = np.hypot(x, y) < 0.62 and abs(y) < 0.3
     return bool(thing.shape in MOVABLE and reach and _is_upright(thing, None))
@@ -186,18 +187,18 @@ def _is_upright(thing: ObjectTruth, place: ObjectTruth | None) -> bool:
 
 
 def bottom(thing: ObjectTruth) -> float:
-    """Height of the lower side of a thing that stands upright, m."""
+    """Return the height of the lower side of an upright thing, m."""
     return float(thing.position[2] - thing.size[2] / 2)
 
 
 def lies_in(thing: ObjectTruth, place: ObjectTruth) -> bool:
-    """Whether a thing rests on a plate or in a bin."""
+    """Return whether a thing rests on a plate or in a bin."""
     apart = np.hypot(*(thing.position - place.position)[:2])
     return bool(apart < INSIDE and bottom(thing) < LOWEST)
 
 
 def lies_on_the_table(thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool:
-    """Whether it rests on the table itself, in no receptacle."""
+    """Return whether a thing rests on the table and in no receptacle."""
     places = (place for place in things if place.shape in RECEPTACLES)
     return (
         bottom(thing) < RESTING
@@ -207,13 +208,13 @@ def lies_on_the_table(thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool
 
 
 def gap(a: ObjectTruth, b: ObjectTruth) -> float:
-    """Free table between the circles around two footprints, m."""
+    """Return the free distance between the circles around two footprints, m."""
     apart = np.hypot(*(a.position - b.position)[:2])
     return float(apart) - circle(a.shape, a.size) - circle(b.shape, b.size)
 
 
 def _is_behind(other: ObjectTruth, thing: ObjectTruth, sign: float) -> bool:
-    """Whether it stands where the fingers go down to push the thing to a side."""
+    """Return whether it blocks the fingers that go down to push the thing to a side."""
     way = (other.position - thing.position)[:2]
     way[1] += sign * (circle(thing.shape, thing.size) + BEHIND)
     beyond = np.maximum(np.abs(way) - FINGERS, 0)
@@ -225,21 +226,57 @@ def _in_the_way(thing: ObjectTruth, place: ObjectTruth, sign: float) -> bool:
     return bool(abs(x) < 0.12 and sign * y > -0.12)
 
 
-class Judge:
-    """Success of one task, from the truth of every control period since it was told.
+def hindrance(task: Task, truth: Truth, sees: Callable[[np.ndarray], np.ndarray]) -> str:
+    """Return why the task is impossible in this state, as the end of a sentence, or ''.
 
-    done: the task is done. wrong: the same was done to another object instead.
+    sees: returns whether points [N, 3] (m) are in view, bool [N]. A held thing is in reach.
+    """
+    for thing in truth.things:
+        if thing.name not in (task.target, task.place):
+            continue
+        if thing.position[2] < 0:
+            return f'the {thing.name} fell off the table'
+        reached = thing.name != task.place or task.family == 'put'
+        if (
+            reached
+            and thing.name != truth.held
+            and not reaches(_gripper_points(task, thing)).all()
+        ):
+            return f'the {thing.name} is out of reach'
+        if not sees(thing.position[None]).all():
+            return f'the {thing.name} is out of view'
+    if not have_room([task], truth.things).all():
+        return f'there is no room {"in" if task.family == "put" else "beside"} the {task.place}'
+    return ''
+
+
+def _gripper_points(task: Task, thing: ObjectTruth) -> np.ndarray:
+    """Return the gripper points of a task, float64 [2, 3]: above, then down."""
+    x, y, z = thing.position
+    match task.family:
+        case 'reach':
+            z = HOVER
+        case 'push':  # starts beside the circle around its footprint
+            y -= SIDES[task.side] * (np.hypot(*thing.size[:2]) / 2 + BEHIND)
+            z = PUSHING
+    return np.array([(x, y, HOVER), (x, y, z)])
+
+
+class Judge:
+    """Judges the success of one task by the true state in each control period.
+
+    done: the task succeeded. wrong: the robot moved another object instead.
     """
 
     def __init__(self, task: Task, truth: Truth) -> None:
         self.task = task
         self._start = {thing.name: thing for thing in truth.things}
-        self._held = truth.held  # from an earlier task: nobody's mistake
+        self._held = truth.held  # held since an earlier task: no mistake
         self._steady: dict[str, int] = {}
         self.done = self.wrong = False
 
     def see(self, truth: Truth) -> None:
-        """Takes the next moment."""
+        """Take the next true state."""
         place = next((t for t in truth.things if t.name == self.task.place), None)
         for thing in truth.things:
             if thing.shape not in MOVABLE or thing is place:
@@ -285,7 +322,7 @@ class Judge:
         return on_the_table and gap(start, self._start[self.task.place]) < NEXT
 
     def _target_moved(self, truth: Truth) -> bool:
-        """An object that the target pushes along is not a wrong one."""
+        """Return whether the target moved: an object that it pushes along is no mistake."""
         target = next(t for t in truth.things if t.name == self.task.target)
         apart = target.position - self._start[target.name].position
         return bool(np.hypot(*apart[:2]) > 0.02)

@@ -1,8 +1,4 @@
-"""One answer to each question about a checkpoint: from its files, from the contract, or none.
-
-Knows how the two are compared, how what is missing or contradictory is said, and how small files
-are read. Does not know the questions: each kind of folder asks its own.
-"""
+"""Facts about a checkpoint, from its files and the contract, and the reading of small files."""
 
 from __future__ import annotations
 
@@ -16,60 +12,60 @@ from embodied_kv.robots.declared import PARTS, Declared
 
 
 class Facts:
-    """Asks the folder's answer and the contract's; remembers what neither says."""
+    """Merges the facts of files and contract, and collects those that neither states."""
 
     def __init__(self, path: Path, declared: Declared | None) -> None:
         self.path = path
         self._declared = declared or Declared()
         self._missing: list[str] = []
 
-    def settle(self, name: str, said: Any = None, needed: bool = True) -> Any:
-        """The fact `name` of `Declared`; said: what the files say of it, None if nothing.
+    def settle(self, name: str, found: Any = None, needed: bool = True) -> Any:
+        """Return the fact `name` of `Declared`; None where it is missing.
 
-        None where it is missing; `check` then refuses, if it is needed. Raises CheckpointError
-        where files and contract differ.
+        found: the value in the files. `check` refuses a missing fact that is needed. Raises
+        CheckpointError where files and contract differ.
         """
         declared = getattr(self._declared, name)
-        if None not in (said, declared) and said != declared:
+        if None not in (found, declared) and found != declared:
             raise CheckpointError(
                 f'{self.path}: checkpoint and contract differ in {name}; '
                 'correct the contract, or use the checkpoint that it was written for\n'
-                f'  checkpoint: {spell(said)}\n'
+                f'  checkpoint: {spell(found)}\n'
                 f'  contract:   {spell(declared)}'
             )
-        if said is None and declared is None and needed:
+        if found is None and declared is None and needed:
             self._missing.append(name)
-        return declared if said is None else said
+        return declared if found is None else found
 
-    def modes(self, said: Mapping[str, str], usual: str | None = None) -> dict[str, str]:
-        """Of 'state' and 'action', the mode of normalisation; as `settle`.
+    def modes(self, found: Mapping[str, str], usual: str | None = None) -> dict[str, str]:
+        """Return the mode of normalisation of 'state' and 'action', like `settle`.
 
-        usual: the project's, where neither files nor contract say another.
+        usual: the mode where neither files nor contract state one.
         """
         declared = self._declared.normalization or {}
-        for part, mode in said.items():
+        for part, mode in found.items():
             if declared.get(part, mode) != mode:
                 raise CheckpointError(
                     f'{self.path}: the checkpoint normalises the {part} by {mode}, '
-                    f'checkpoint.normalization says {declared[part]}'
+                    f'checkpoint.normalization of the contract is {declared[part]}'
                 )
-        return {part: said.get(part) or declared.get(part) or usual for part in PARTS}
+        return {part: found.get(part) or declared.get(part) or usual for part in PARTS}
 
     def views(self, slots: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the checkpoint's views that have a camera, in its order."""
+        """Return the views with a camera, in the order of the checkpoint."""
         wanted = self._declared.views
         if wanted is None:
             return slots
         if not set(wanted) <= set(slots):
             raise CheckpointError(
-                f'{self.path}: the contract has views that the checkpoint does not know\n'
+                f'{self.path}: the contract has views that the checkpoint does not have\n'
                 f'  checkpoint: {spell(slots)}\n'
                 f'  contract:   {spell(wanted)}'
             )
         return tuple(slot for slot in slots if slot in wanted)
 
     def dims(self, part: str, names: tuple[str, ...] | None, count: int | None) -> int | None:
-        """How many dims a part has, by its names, by what the files say, or both."""
+        """Return the dims of a part by its names and by the files, which must agree."""
         if names is None or count is None or len(names) == count:
             return count if names is None else len(names)
         raise CheckpointError(
@@ -78,22 +74,23 @@ class Facts:
         )
 
     def check(self) -> None:
-        """Raises CheckpointError that names all that is missing, as keys of the contract."""
+        """Raise CheckpointError that names all missing facts, as keys of the contract."""
         if self._missing:
             raise CheckpointError(
-                f'{self.path}: neither its files nor the contract say {", ".join(self._missing)}; '
+                f'{self.path}: neither its files nor the contract have '
+                f'{", ".join(self._missing)}; '
                 f'write {", ".join(f"checkpoint.{name}" for name in self._missing)} in the '
                 'contract'
             )
 
 
 def spell(value: Any) -> str:
-    """A value for people: a list by its entries."""
+    """Return a value as text, a list by its entries."""
     return ', '.join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
 def read_json(path: Path) -> dict:
-    """Raises CheckpointError where it is missing, or no JSON object."""
+    """Return a JSON object. Raises CheckpointError for anything else."""
     if not path.is_file():
         raise CheckpointError(f'{path} does not exist')
     try:
@@ -106,15 +103,15 @@ def read_json(path: Path) -> dict:
 
 
 def refuse_unknown(path: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
-    """Raises CheckpointError that names each setting which is on and which nobody here knows."""
+    """Raise CheckpointError that names each unknown setting that is on."""
     odd = {name: value for name, value in settings.items() if name not in known and value}
     if odd:
-        said = ', '.join(f'{name} = {json.dumps(value)}' for name, value in odd.items())
-        raise CheckpointError(f'{path}: not supported: {said}')
+        listed = ', '.join(f'{name} = {json.dumps(value)}' for name, value in odd.items())
+        raise CheckpointError(f'{path}: not supported: {listed}')
 
 
 def find_tokenizer(folder: Path, names: Sequence[str], advice: str) -> Path:
-    """The first of these files that lies in the folder. Raises CheckpointError with the advice."""
+    """Return the first of these files in the folder. Raises CheckpointError with the advice."""
     for name in names:
         if (folder / name).is_file():
             return folder / name

@@ -1,31 +1,106 @@
-"""A policy of LeRobot's: its folder and the robot's contract, as one description.
+"""Checkpoints of LeRobot: the folder that `save_pretrained` writes, and how LeRobot processes.
 
-Knows how LeRobot processes. What its files say, `lerobot_folder` knows.
+Files that contradict each other, and settings that would change the result and are not supported,
+are refused by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from embodied_kv.config import PI05, ModelConfig
+from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import Facts
-from embodied_kv.model.checkpoints.lerobot_folder import ACTION, EMPTY, STATE, LeRobotFolder
+from embodied_kv.model.checkpoints.facts import (
+    Facts,
+    find_tokenizer,
+    read_json,
+    refuse_unknown,
+    spell,
+)
 from embodied_kv.model.processing import images
-from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
+from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
+
+STATE, ACTION = 'observation.state', 'action'
+EMPTY = 'observation.images.empty_camera_'
+MODES = {'QUANTILES': 'quantiles', 'MEAN_STD': 'mean_std'}
+# Settings of config.json with one supported value.
+FIXED = {
+    'n_obs_steps': 1,
+    'paligemma_variant': 'gemma_2b',
+    'action_expert_variant': 'gemma_300m',
+    'use_visual_memory': False,
+    'use_proprioceptive_memory': False,
+}
+HONOURED = {
+    *('type', 'input_features', 'output_features', 'dtype', 'chunk_size', 'n_action_steps'),
+    *('max_action_dim', 'max_state_dim', 'num_inference_steps', 'min_period', 'max_period'),
+    'image_resolution',
+    *('use_relative_actions', 'relative_exclude_joints', 'action_feature_names', 'use_peft'),
+    *('empty_cameras', 'tokenizer_max_length', 'normalization_mapping'),
+    'rtc_training_max_delay',
+}
+# Only training, the hub or LeRobot's own device handling read these.
+HARMLESS = {
+    *('device', 'use_amp', 'push_to_hub', 'repo_id', 'private', 'tags', 'license'),
+    *('pretrained_path', 'pretrained_revision', 'gradient_checkpointing'),
+    *('compile_model', 'compile_mode', 'freeze_vision_encoder', 'train_expert_only'),
+    *('memory_frames', 'memory_stride', 'memory_temporal_attention_every'),
+    *('time_sampling_beta_alpha', 'time_sampling_beta_beta', 'time_sampling_scale'),
+    *('time_sampling_offset', 'optimizer_lr', 'optimizer_betas', 'optimizer_eps'),
+    *('optimizer_weight_decay', 'optimizer_grad_clip_norm', 'scheduler_warmup_steps'),
+    *('scheduler_decay_steps', 'scheduler_decay_lr'),
+    'rtc_config',  # how LeRobot executes; here `engine.rtc` determines it
+}
+TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
+NORMALIZE = {'eps', 'features', 'norm_map'}
+# Processor steps in the order in which LeRobot runs them, each with its supported settings.
+PREPROCESSOR = {
+    'rename_observations_processor': {'rename_map'},
+    'to_batch_processor': set(),
+    'relative_actions_processor': {'enabled', 'exclude_joints', 'action_names'},
+    'normalizer_processor': NORMALIZE,
+    'pi05_prepare_state_tokenizer_processor_step': {'max_state_dim', 'task_key'},
+    'tokenizer_processor': {
+        *('max_length', 'task_key', 'padding_side', 'padding', 'truncation', 'tokenizer_name'),
+    },
+    'device_processor': {'device'},
+}
+POSTPROCESSOR = {
+    'unnormalizer_processor': NORMALIZE,
+    'absolute_actions_processor': {'enabled'},
+    'device_processor': {'device'},
+}
+OPTIONAL = {
+    *('rename_observations_processor', 'to_batch_processor', 'device_processor'),
+    *('relative_actions_processor', 'absolute_actions_processor'),
+}
+
+
+def is_lerobot(folder: Path) -> bool:
+    """Return whether the folder has a processor file, or a config that names a policy."""
+    config = folder / 'config.json'
+    if (folder / 'policy_preprocessor.json').is_file():
+        return True
+    return config.is_file() and {'type', 'input_features'} <= read_json(config).keys()
 
 
 def describe(
     folder: Path, declared: Declared | None, config: ModelConfig | None = None
 ) -> Checkpoint:
-    """Of a folder. config: widths other than PI05's. Raises CheckpointError."""
+    """Return the description of a folder.
+
+    config: widths other than those of PI05. Raises CheckpointError.
+    """
     files, facts = LeRobotFolder.read(folder), Facts(folder, declared)
     settings = files.settings
     dims = {
@@ -44,7 +119,7 @@ def describe(
     modes = facts.modes(files.modes())
     for name, value in (('state_in_prompt', True), ('resize', 'bilinear'), ('conversion', 'none')):
         facts.settle(name, value)
-    # The field is younger than the last code that padded.
+    # LeRobot introduced the field after it had stopped to pad the state.
     old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
     slots = files.views()
@@ -54,14 +129,23 @@ def describe(
         kind='lerobot',
         path=folder,
         config=replace(
-            _config(files, config or PI05),
+            files.config(config or PI05),
             views=views,
             chunk_size=chunk_size,
             state_dim=dims['state'],
             action_dim=dims['action'],
             action_dt=1 / fps,
         ),
-        processing=_processing(files, modes, dims, relative, old),
+        processing=Processing(
+            Normalizer(
+                files.scale(STATE, modes['state'], dims['state']),
+                files.scale(ACTION, modes['action'], dims['action']),
+                np.array(relative, bool),
+            ),
+            # LeRobot before 0.5.0 padded the state, and images with -3.
+            PromptStyle(padded_dims=settings.get('max_state_dim', 32) if old else 0),
+            images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
+        ),
         weights=files.weights(),
         tokenizer_path=files.tokenizer(),
         slots=slots,
@@ -70,42 +154,215 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
         euler_steps=settings.get('num_inference_steps', 10),
-        most_given=settings.get('rtc_training_max_delay', 0),
+        max_action_prefix=settings.get('rtc_training_max_delay', 0),
         renames=files.before['rename_observations_processor'].settings.get('rename_map') or {},
     )
 
 
-def _config(files: LeRobotFolder, base: ModelConfig) -> ModelConfig:
-    """What config.json says of the network, in widths that it does not say."""
-    settings, size = files.settings, [base.vision.image_size] * 2
-    if settings.get('image_resolution', size) != size:
-        files.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
-    return replace(
-        base,
-        expert=replace(
-            base.expert,
-            time_min_period=settings.get('min_period', base.expert.time_min_period),
-            time_max_period=settings.get('max_period', base.expert.time_max_period),
-        ),
-        max_text=files.max_text(),
-        padded_action_dim=settings.get('max_action_dim', base.padded_action_dim),
-        dtype=settings.get('dtype', base.dtype),
-    )
+@dataclass(frozen=True)
+class Step:
+    """A processor step. state_file: of its statistics. artifacts: path of each setting."""
+
+    settings: Mapping[str, Any]
+    state_file: Path | None
+    artifacts: Mapping[str, str]
 
 
-def _processing(
-    files: LeRobotFolder,
-    modes: Mapping[str, str],
-    dims: Mapping[str, int],
-    relative: Sequence[bool],
-    old: bool,
-) -> Processing:
-    """old: as LeRobot did before 0.5.0, which padded the state, and images with -3."""
-    normalizer = Normalizer(
-        files.scale(STATE, modes['state'], dims['state']),
-        files.scale(ACTION, modes['action'], dims['action']),
-        np.array(relative, bool),
-    )
-    prompt = PromptStyle(padded_dims=files.settings.get('max_state_dim', 32) if old else 0)
-    resize = images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR
-    return Processing(normalizer, prompt, resize)
+def read_steps(path: Path, known: Mapping[str, set[str]]) -> dict[str, Step]:
+    """Return the steps of a processor file by name; an absent optional step has no settings.
+
+    Raises:
+        CheckpointError: A step or setting is missing, unknown or misplaced.
+    """
+    entries = read_json(path).get('steps')
+    if not isinstance(entries, list):
+        raise CheckpointError(f'{path}: steps are missing')
+    found: dict[str, Step] = {}
+    for entry in entries:
+        name = entry.get('registry_name') or entry.get('class') or '?'
+        if name not in known or name in found:
+            what = 'is there twice' if name in found else 'is not supported'
+            raise CheckpointError(f'{path}: the step {name} {what}')
+        settings = entry.get('config') or {}
+        refuse_unknown(Path(f'{path}: {name}'), settings, known[name])
+        state = entry.get('state_file')
+        state_file = path.parent / Path(state).name if state else None
+        found[name] = Step(settings, state_file, entry.get('artifacts') or {})
+    if [*found] != (order := [name for name in known if name in found]):
+        raise CheckpointError(f'{path}: its steps are not in the order {", ".join(order)}')
+    for name in known:
+        if name not in found:
+            if name not in OPTIONAL:
+                raise CheckpointError(f'{path}: the step {name} is missing')
+            found[name] = Step({}, None, {})
+    return found
+
+
+@dataclass(frozen=True)
+class LeRobotFolder:
+    """The three files that describe a policy of LeRobot."""
+
+    path: Path
+    settings: Mapping[str, Any]
+    before: Mapping[str, Step]
+    after: Mapping[str, Step]
+
+    @classmethod
+    def read(cls, path: Path) -> LeRobotFolder:
+        config = path / 'config.json'
+        settings = read_json(config)
+        if settings.get('type') != 'pi05':
+            raise CheckpointError(f'{config}: a policy of type {settings.get("type")}, not pi05')
+        refuse_unknown(config, settings, HONOURED | HARMLESS | FIXED.keys())
+        for name, value in FIXED.items():
+            if settings.get(name, value) != value:
+                raise CheckpointError(
+                    f'{config}: not supported: {name} = {settings[name]}; it must be {value}'
+                )
+        steps = (
+            read_steps(path / f'policy_{name}.json', known)
+            for name, known in (('preprocessor', PREPROCESSOR), ('postprocessor', POSTPROCESSOR))
+        )
+        return cls(path, settings, *steps)
+
+    def refuse(self, what: str) -> None:
+        raise CheckpointError(f'{self.path}: {what}')
+
+    def config(self, base: ModelConfig) -> ModelConfig:
+        """Return the dimensions in config.json, with the widths of `base`."""
+        settings, size = self.settings, [base.vision.image_size] * 2
+        if settings.get('image_resolution', size) != size:
+            self.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
+        return replace(
+            base,
+            expert=replace(
+                base.expert,
+                time_min_period=settings.get('min_period', base.expert.time_min_period),
+                time_max_period=settings.get('max_period', base.expert.time_max_period),
+            ),
+            max_text=self.max_text(),
+            padded_action_dim=settings.get('max_action_dim', base.padded_action_dim),
+            dtype=settings.get('dtype', base.dtype),
+        )
+
+    def dims(self, features: str, name: str) -> int:
+        shape = (self.settings.get(features) or {}).get(name, {}).get('shape') or []
+        if len(shape) != 1:
+            self.refuse(f'config.json: {features} has no {name} of one dimension')
+        return shape[0]
+
+    def views(self) -> tuple[str, ...]:
+        """Return all views in the order of the network; empty cameras are masked views."""
+        inputs = self.settings['input_features']
+        slots = tuple(name for name, f in inputs.items() if f.get('type') == 'VISUAL')
+        empty = sum(name.startswith(EMPTY) for name in slots)
+        if empty != self.settings.get('empty_cameras', 0):
+            self.refuse(f'empty_cameras is {self.settings.get("empty_cameras")}, but {empty} '
+                        'features are empty cameras')  # fmt: skip
+        if empty == len(slots):
+            self.refuse('config.json: input_features has no camera')
+        return slots
+
+    def modes(self) -> dict[str, str]:
+        """Return the modes of state and action, on which all three files must agree."""
+        steps = self.before['normalizer_processor'], self.after['unnormalizer_processor']
+        maps = [self.settings.get('normalization_mapping') or {}]
+        maps += [step.settings.get('norm_map') or {} for step in steps]
+        if any(each != maps[0] for each in maps):
+            self.refuse(f'normalization_mapping and norm_map differ: {" / ".join(map(str, maps))}')
+        if maps[0].get('VISUAL', 'IDENTITY') != 'IDENTITY':
+            self.refuse(f'not supported: images normalised by {maps[0]["VISUAL"]}')
+        found = {part: maps[0].get(part.upper()) for part in ('state', 'action')}
+        for part, mode in found.items():
+            if mode not in MODES:
+                self.refuse(f'not supported: {part} normalised by {mode}')
+        return {part: MODES[mode] for part, mode in found.items()}
+
+    def action_names(self) -> tuple[str, ...] | None:
+        """Return the names in config.json or in the relative actions step; they must agree."""
+        config = self.settings.get('action_feature_names')
+        step = self.before['relative_actions_processor'].settings.get('action_names')
+        if None not in (config, step) and config != step:
+            self.refuse(
+                'action_feature_names and action_names differ\n'
+                f'  config.json:              {spell(config)}\n'
+                f'  policy_preprocessor.json: {spell(step)}'
+            )
+        names = config or step
+        return tuple(names) if names else None
+
+    def relative(self, dims: int) -> tuple[bool, ...]:
+        """Return which actions are offsets: `RelativeActionsProcessorStep._build_mask`."""
+        step = self.before['relative_actions_processor'].settings
+        enabled = {
+            'config.json': self.settings.get('use_relative_actions', False),
+            'policy_preprocessor.json': step.get('enabled', False),
+            'policy_postprocessor.json': self.after['absolute_actions_processor'].settings.get(
+                'enabled', False
+            ),
+        }
+        if len({*enabled.values()}) > 1:
+            self.refuse(f'its files differ in whether actions are relative: {enabled}')
+        if not step.get('enabled', False):
+            return (False,) * dims
+        words = [str(word).lower() for word in step.get('exclude_joints') or () if word]
+        names = step.get('action_names') or ()  # without names LeRobot excludes nothing
+        excluded = [any(word in str(name).lower() for word in words) for name in names[:dims]]
+        return tuple(not out for out in excluded) + (True,) * (dims - len(excluded))
+
+    def scale(self, feature: str, mode: str, dims: int) -> Scaling:
+        """Return the scaling of a feature; both processors must have the same statistics."""
+        found = []
+        for step in (self.before['normalizer_processor'], self.after['unnormalizer_processor']):
+            if step.state_file is None:
+                self.refuse('a normaliser names no state_file with its statistics')
+            entries = statistics.read_lerobot(step.state_file, feature)
+            where = f'{step.state_file}: {feature}'
+            values = statistics.pick(where, entries, mode, (dims,))
+            found.append((step.settings.get('eps', 1e-8), values))
+        (eps, values), (other_eps, others) = found
+        if eps != other_eps or any((values[name] != others[name]).any() for name in values):
+            self.refuse(f'its two processors normalise {feature} by different statistics')
+        return Scaling.lerobot(mode, values, eps)
+
+    def tokenizer(self) -> Path:
+        """Return the tokenizer file of the preprocessor, or the one next to the weights."""
+        step = self.before['tokenizer_processor']
+        if artifact := step.artifacts.get('tokenizer_name'):
+            place = Path(artifact)
+            if place.is_absolute() or '..' in place.parts:
+                self.refuse(f'the tokenizer lies outside the folder: {artifact}')
+            return find_tokenizer(self.path / place, TOKENIZERS[:1], 'tokenizer.json is missing')
+        name = step.settings.get('tokenizer_name')
+        advice = (
+            f'its files name {name} on the Hugging Face hub; accept its licence there, '
+            f'`hf download {name} tokenizer.json`, and copy the file next to the weights'
+        )
+        return find_tokenizer(self.path, TOKENIZERS, advice)
+
+    def max_text(self) -> int:
+        step = self.before['tokenizer_processor'].settings
+        length = step.get('max_length', 200)
+        if self.settings.get('tokenizer_max_length', length) != length:
+            self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
+        return length
+
+    def weights(self) -> Weights | lora.FoldedWeights:
+        """Return the weights, with an adapter folded in.
+
+        Raises:
+            CheckpointError: The base policy of an adapter is missing.
+        """
+        if not (self.path / lora.PEFT_CONFIG).is_file():
+            weights = Weights(self.path)
+            if self.settings.get('use_peft') or lora.has_adapters(weights):
+                self.refuse(f'an adapter without {lora.PEFT_CONFIG}: its scaling is unknown')
+            return weights
+        base = read_json(self.path / lora.PEFT_CONFIG).get('base_model_name_or_path') or ''
+        for place in (self.path, self.path / base):
+            if (place / 'model.safetensors').is_file():
+                return lora.fold_peft(self.path, Weights(place))
+        self.refuse(
+            f'an adapter of {base or "an unnamed policy"}: copy the model.safetensors of that '
+            'policy next to it'
+        )

@@ -1,7 +1,7 @@
 """Low-rank adapters, folded into the weights they adapt: W + scaling * B A (Hu et al., 2021).
 
-Knows PEFT's folder (adapter_config.json, adapter_model.safetensors) and adapters among the
-weights. Reads a pair when its weight is read; what is not understood is refused before.
+Adapters are read from a PEFT folder (adapter_config.json, adapter_model.safetensors) or from the
+weights themselves. A pair is read together with its weight.
 """
 
 from __future__ import annotations
@@ -22,30 +22,24 @@ PAIR = re.compile(r'(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.wei
 BASE = '.base_layer.weight'
 # openpi's ranks; alpha equals the rank in both, so that the scaling is 1 (models/gemma.py).
 OPENPI_RANKS = {'gemma_2b_lora': 16, 'gemma_300m_lora': 32}
-# Of PEFT's settings, those that are honoured and those that only training reads.
+# Settings of PEFT that are supported, or that only training reads.
 PEFT_KNOWN = {
     *('peft_type', 'r', 'lora_alpha', 'use_rslora', 'alpha_pattern', 'rank_pattern', 'bias'),
     *('init_lora_weights', 'base_model_name_or_path', 'modules_to_save', 'target_modules'),
-    *(
-        'task_type',
-        'auto_mapping',
-        'revision',
-        'inference_mode',
-        'exclude_modules',
-        'peft_version',
-    ),
+    *('task_type', 'auto_mapping', 'revision', 'inference_mode', 'exclude_modules'),
+    'peft_version',
     *('lora_dropout', 'layers_to_transform', 'layers_pattern', 'megatron_core', 'runtime_config'),
     *('qalora_group_size', 'arrow_config', 'ensure_weight_tying'),
 }
-# Ways to begin that leave the base as it was; the others (PiSSA, OLoRA, LoftQ) change it.
-PEFT_BEGINNINGS = (True, False, None, 'gaussian', 'orthogonal')
+# Initialisations that do not change the base; the others (PiSSA, OLoRA, LoftQ) do.
+PEFT_INITIALISATIONS = (True, False, None, 'gaussian', 'orthogonal')
 
 Scalings = Callable[[str, int], float]  # (module, rank) -> scaling
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Names of an adapter's two tensors, where they lie, and what their product is scaled by."""
+    """An adapter: the names of its two tensors in `source`, and the scaling of their product."""
 
     source: Weights
     a: str
@@ -53,15 +47,15 @@ class Pair:
     scaling: float
 
     def product(self) -> Tensor:
-        """float32 [out, in]."""
+        """Return float32 [out, in]."""
         return self.scaling * (self.source.read(self.b).float() @ self.source.read(self.a).float())
 
 
 class FoldedWeights:
-    """As `Weights`, with adapters added where they belong.
+    """Weights with adapters added, with the interface of `Weights`.
 
-    pairs: by the name of the weight in `base`. replaced: the same, of weights that lie elsewhere
-    whole. renamed: what a weight is called from now on -> its name in `base`.
+    pairs: adapters by the name of the weight in `base`. replaced: complete weights in other files,
+    by the same name. renamed: new name of a weight -> its name in `base`.
     """
 
     def __init__(
@@ -94,19 +88,19 @@ class FoldedWeights:
         return source.shape(there)
 
     def read(self, name: str) -> Tensor:
-        """The tensor, float32 where an adapter was folded into it."""
+        """Return the tensor, float32 where an adapter was folded into it."""
         source, there = self._places[name]
         tensor = source.read(there)
         return tensor.float() + self._pairs[name].product() if name in self._pairs else tensor
 
 
 def has_adapters(weights: Weights) -> bool:
-    """Whether any tensor says that it belongs to one."""
+    """Return whether any tensor belongs to an adapter."""
     return any('lora' in name.lower() for name in weights.names)
 
 
 def fold_inside(weights: Weights, scalings: Scalings) -> FoldedWeights:
-    """Adapters that lie among the weights. Raises CheckpointError for what is not understood."""
+    """Return weights with the adapters among them folded in. Raises CheckpointError."""
     pairs, others = _pairs(weights, scalings)
     strange = sorted(name for name in others if 'lora' in name.lower())
     if strange:
@@ -121,17 +115,21 @@ def fold_inside(weights: Weights, scalings: Scalings) -> FoldedWeights:
 
 
 def fold_peft(folder: Path, base: Weights) -> FoldedWeights:
-    """The adapter of a PEFT folder, folded into the policy that it was trained on."""
+    """Return the base policy with the adapter of a PEFT folder folded in."""
     path = folder / PEFT_CONFIG
     config = read_json(path)
     refuse_unknown(path, config, PEFT_KNOWN)
-    wanted = {'peft_type': ('LORA',), 'bias': ('none', None), 'init_lora_weights': PEFT_BEGINNINGS}
+    wanted = {
+        'peft_type': ('LORA',),
+        'bias': ('none', None),
+        'init_lora_weights': PEFT_INITIALISATIONS,
+    }
     for name, values in wanted.items():
         if config.get(name) not in values:
             raise CheckpointError(f'{path}: not supported: {name} = {config.get(name)}')
 
     def scaling(module: str, rank: int) -> float:
-        """By PEFT's `get_pattern_key`: the first pattern that the end of a name matches."""
+        """Return the scaling by PEFT's `get_pattern_key`: the first pattern that matches."""
         patterns = config.get('alpha_pattern') or {}
         fitting = (a for p, a in patterns.items() if re.match(rf'(.*\.)?({p})$', module))
         alpha = next(fitting, config['lora_alpha'])
@@ -150,7 +148,7 @@ def fold_peft(folder: Path, base: Weights) -> FoldedWeights:
 
 
 def openpi_scalings(paligemma: str, expert: str) -> Scalings:
-    """Of openpi's variants; both must say `lora` where an adapter lies. Raises CheckpointError."""
+    """Return the scalings of openpi's variants, which must be `lora` for adapted modules."""
 
     def scaling(module: str, rank: int) -> float:
         variant = expert if '.gemma_expert.' in module else paligemma
@@ -164,7 +162,7 @@ def openpi_scalings(paligemma: str, expert: str) -> Scalings:
 
 
 def _pairs(weights: Weights, scalings: Scalings) -> tuple[dict[str, Pair], list[str]]:
-    """By module, its adapter; and the names of the tensors that belong to none."""
+    """Return the adapter of each module, and the names of all other tensors."""
     found: dict[str, dict[str, str]] = {}
     others = []
     for name in weights.names:
@@ -182,7 +180,7 @@ def _pairs(weights: Weights, scalings: Scalings) -> tuple[dict[str, Pair], list[
 
 
 def _matched(path: Path, pairs: Mapping[str, Pair], names: Mapping) -> dict[str, Pair]:
-    """The pairs by the name of the weight that they adapt."""
+    """Return the pairs by the name of the weight that they adapt."""
     matched = {}
     for module, pair in pairs.items():
         name = names.get(canonical(f'{module}.weight'))

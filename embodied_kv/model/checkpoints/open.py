@@ -1,7 +1,4 @@
-"""The one way to open a checkpoint: whose folder it is, and what it says.
-
-Knows what tells the three kinds apart; what is in them, each kind knows itself.
-"""
+"""Opening of a checkpoint of any kind."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from pathlib import Path
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints import lerobot, lora, openpi, own
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.lerobot_folder import is_lerobot
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
@@ -20,33 +16,36 @@ WEIGHTS = 'model.safetensors'
 def open_checkpoint(
     path: str | Path, declared: Declared | None = None, config: ModelConfig | None = None
 ) -> Checkpoint:
-    """What a checkpoint is; its weights are read by `Checkpoint.load`.
+    """Return the description of a checkpoint; `Checkpoint.load` reads its weights.
 
-    path: a folder of ours, of LeRobot's or of openpi's, its model.safetensors, or a file of ours.
-    declared: what the robot's contract says of it. config: of ours, the dimensions that it must
-    have; of the others, the widths, which their files do not say (None: those of PI05).
+    Args:
+        path: A folder of this project, LeRobot or openpi, its model.safetensors, or a file of this
+            project.
+        declared: The facts in the robot's contract.
+        config: The required dimensions of a checkpoint of this project; the widths of another one,
+            which its files do not state (None: those of PI05).
 
-    Raises CheckpointError, in words for the user: what is missing, damaged or not supported, what
-    neither files nor contract say, and where the two differ.
+    Raises:
+        CheckpointError: A part is missing, damaged or not supported, or files and contract differ.
     """
     path = Path(path)
     if not path.exists():
         raise CheckpointError(f'{path} does not exist')
     folder = path.parent if path.name == WEIGHTS else path
-    if folder.is_dir() and is_lerobot(folder):
+    if folder.is_dir() and lerobot.is_lerobot(folder):
         return lerobot.describe(folder, declared, config)
     if folder.is_dir() and openpi.is_openpi(folder):
         return openpi.describe(folder, declared, config)
     if (folder / lora.PEFT_CONFIG).is_file():
         raise CheckpointError(
             f'{folder} is an adapter without its processors: copy config.json, both processor '
-            'files and what they name from its training run'
+            'files and the files that they name from its training run'
         )
     weights = Weights(path)
     if own.CONFIG in weights.metadata:
         return own.describe(weights, declared, config)
     raise CheckpointError(
-        f'{path} is no checkpoint that can be recognised: there is neither our metadata in its '
-        "weights, nor LeRobot's config.json and policy_preprocessor.json, nor openpi's "
-        'assets/<asset_id>/norm_stats.json'
+        f'{path} is no checkpoint that can be recognised: it has neither metadata of embodied_kv '
+        'in its weights, nor config.json and policy_preprocessor.json of LeRobot, nor '
+        'assets/<asset_id>/norm_stats.json of openpi'
     )

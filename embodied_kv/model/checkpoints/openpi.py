@@ -1,8 +1,7 @@
-"""openpi's folder, as its converter to PyTorch writes it and `assets/` beside it.
+"""Checkpoints of openpi: the folder that its converter to PyTorch writes, with `assets/`.
 
-Knows config.json, norm_stats.json and what openpi does to every pi0.5. A robot's conventions
-(masks, joint conversion, prompt, dims behind padded statistics) stand in its code alone: the
-contract has to say them.
+The conventions of a robot (masks, joint conversion, prompt, dims of padded statistics) exist only
+in openpi's code, so the contract must state them.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, read_json, refuse_unknown
-from embodied_kv.model.processing import images, scaling
+from embodied_kv.model.processing import images
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
-from embodied_kv.model.processing.normalizer import Normalizer
+from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
@@ -41,7 +40,7 @@ ADVICE = (
 
 
 def is_openpi(folder: Path) -> bool:
-    """Whether the folder looks like one: a config of the converter, or statistics in assets."""
+    """Return whether the folder has a config of the converter, or statistics in assets."""
     config = folder / 'config.json'
     return (config.is_file() and 'action_horizon' in read_json(config)) or bool(_stats(folder))
 
@@ -49,7 +48,10 @@ def is_openpi(folder: Path) -> bool:
 def describe(
     folder: Path, declared: Declared | None, config: ModelConfig | None = None
 ) -> Checkpoint:
-    """Of a folder. config: widths other than PI05's. Raises CheckpointError."""
+    """Return the description of a folder.
+
+    config: widths other than those of PI05. Raises CheckpointError.
+    """
     settings = read_json(folder / 'config.json')
     refuse_unknown(folder / 'config.json', settings, KNOWN)
     base, facts = config or PI05, Facts(folder, declared)
@@ -59,7 +61,7 @@ def describe(
     names, dims = {}, {}
     for part, entry in ENTRIES.items():
         count = _count(stats[entry])
-        # Statistics of all padded dims do not say how many of them the robot has.
+        # Statistics of all padded dims do not tell how many of them the robot has.
         names[part] = facts.settle(f'{part}_names', needed=count == padded)
         dims[part] = facts.dims(part, names[part], None if count == padded else count)
     modes = facts.modes({}, usual='quantiles')
@@ -88,7 +90,7 @@ def describe(
             action_dim=dims['action'],
             padded_action_dim=padded,
             action_dt=1 / fps,
-            dtype='bfloat16',  # which openpi serves, whatever was saved
+            dtype='bfloat16',  # openpi always serves in it
         ),
         processing=Processing(
             Normalizer(*scales, np.array(relative, bool)),
@@ -106,18 +108,16 @@ def describe(
     )
 
 
-def _scale(
-    where: str, entries: statistics.Entries, mode: str, dims: int, padded: int
-) -> scaling.Scaling:
-    """Of one part, cut to the robot's dims."""
+def _scale(where: str, entries: statistics.Entries, mode: str, dims: int, padded: int) -> Scaling:
+    """Return the scaling of one part, truncated to the dims of the robot."""
     found = statistics.pick(where, entries, mode, (dims,), (padded,))
-    return scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
+    return Scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
 
 
 def _check_robot(
     folder: Path, dims: Mapping[str, int], relative: Sequence[bool], conversion: str
 ) -> None:
-    """Raises CheckpointError where what the contract says does not fit the dims."""
+    """Raise CheckpointError where the contract does not fit the dims."""
     if len(relative) != dims['action']:
         raise CheckpointError(
             f'{folder}: checkpoint.relative has {len(relative)} entries, '
@@ -146,8 +146,8 @@ def _statistics_path(folder: Path) -> Path:
     found = _stats(folder)
     if not found:
         raise CheckpointError(
-            f'{folder} has no assets/<asset_id>/norm_stats.json: the converter looks for assets '
-            'beside the checkpoint of JAX and leaves them out where they are elsewhere; copy them'
+            f'{folder} has no assets/<asset_id>/norm_stats.json: the converter only copies assets '
+            'that lie next to the JAX checkpoint; copy them'
         )
     if len(found) > 1:
         names = ', '.join(str(path.relative_to(folder)) for path in found)
@@ -156,7 +156,7 @@ def _statistics_path(folder: Path) -> Path:
 
 
 def _weights(folder: Path, settings: Mapping[str, str]) -> Weights | lora.FoldedWeights:
-    """With adapters folded in. Raises CheckpointError where a LoRA variant has none."""
+    """Return the weights with adapters folded in. Raises CheckpointError without them."""
     weights, variants = Weights(folder), []
     for name, known in VARIANTS.items():
         variants.append(settings.get(name, known[0]))
@@ -168,7 +168,7 @@ def _weights(folder: Path, settings: Mapping[str, str]) -> Weights | lora.Folded
         return lora.fold_inside(weights, lora.openpi_scalings(*variants))
     if adapted := [variant for variant in variants if variant.endswith('_lora')]:
         raise CheckpointError(
-            f'{folder}: config.json says {adapted[0]}, but no tensor is of an adapter: '
-            "openpi's converter drops them; fold them into the weights before converting"
+            f'{folder}: config.json says {adapted[0]}, but no tensor is of an adapter: the '
+            'converter of openpi drops adapters; fold them into the weights before converting'
         )
     return weights

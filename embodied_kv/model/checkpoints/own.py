@@ -1,7 +1,7 @@
-"""Our own folder: model.safetensors with its dimensions in the metadata, statistics, tokenizer.
+"""Checkpoints of this project: model.safetensors, norm_stats.json and tokenizer.json.
 
-Knows what is written and how it is read back: norm_stats.json is openpi's, with `delta` beside it
-for the relative actions. Nothing is unpickled; nothing that is missing is replaced by a guess.
+The metadata of the weights has their dimensions. norm_stats.json has the format of openpi, and
+`delta` for the relative actions. Nothing is unpickled, and nothing that is missing is guessed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, Vision
 from embodied_kv.model.checkpoints import statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, read_json
-from embodied_kv.model.processing import images, own, scaling
-from embodied_kv.model.processing.normalizer import Normalizer
-from embodied_kv.model.processing.scaling import READS
+from embodied_kv.model.processing.images import OWN_RESIZE
+from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
+from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
 from embodied_kv.robots.declared import Declared
@@ -33,19 +33,20 @@ T = TypeVar('T')
 
 ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the demo
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
-MOST_GIVEN = 'embodied_kv.rtc'  # of a card: first actions that may be given, at most
-SAYS = 'embodied_kv.says'  # of a card: a list of the prompts that it learnt to answer
+MAX_ACTION_PREFIX = (
+    'embodied_kv.rtc'  # metadata: longest action prefix that the policy was trained with
+)
+SAYS = 'embodied_kv.says'  # metadata: list of the prompts that the policy was trained to answer
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
-# Fields that may differ between a checkpoint and the model that it is loaded into.
-FREE = {'name', 'dtype'}
+FREE = {'name', 'dtype'}  # fields that may differ between a checkpoint and the model
 
 
 def bundled(preset: str) -> Path:
-    """The checkpoint that comes with the package. Raises ValueError where there is none."""
+    """Return the checkpoint of this package. Raises ValueError where there is none."""
     path = ASSETS / preset
     if not path.exists():
         raise ValueError(
-            f"preset '{preset}' has no checkpoint of its own: name one in `checkpoint`, or "
+            f"preset '{preset}' has no bundled checkpoint; set `checkpoint` to a folder, or to "
             "'random'"
         )
     return path
@@ -54,15 +55,14 @@ def bundled(preset: str) -> Path:
 def describe(
     weights: Weights, declared: Declared | None, config: ModelConfig | None
 ) -> Checkpoint:
-    """Of weights whose metadata has CONFIG. config: what they have to be, name and dtype aside.
+    """Return the description of weights with CONFIG in their metadata.
 
-    Raises CheckpointError that names the first dimension that differs, or what is missing.
+    config: the required dimensions; name and dtype may differ. Raises CheckpointError that names
+    the first dimension that differs, or the missing part.
     """
-    there = _parse_config(weights)
-    if config is not None:
-        _check_same(weights.path, asdict(there), asdict(config))
-    else:
-        config = there
+    found = _parse_config(weights)
+    config = config or found
+    check_same(weights.path, found, config)
     folder = weights.path if weights.path.is_dir() else weights.path.parent
     _check_words(weights, folder / TOKENIZER)
     facts = Facts(weights.path, declared)
@@ -70,7 +70,7 @@ def describe(
     stats, fps = read_json(path), round(1 / config.action_dt, 9)
     relative = facts.settle('relative', _relative(path, stats))
     modes = facts.modes({'state': 'quantiles', 'action': 'quantiles'})
-    known = dict(state_in_prompt=True, conversion='none', resize=images.OWN_RESIZE.name, fps=fps)
+    known = dict(state_in_prompt=True, conversion='none', resize=OWN_RESIZE.name, fps=fps)
     for name, value in known.items() | {('chunk_size', config.chunk_size)}:
         facts.settle(name, value)
     names = {part: facts.settle(f'{part}_names', needed=False) for part in ('state', 'action')}
@@ -82,7 +82,7 @@ def describe(
         kind='own',
         path=folder,
         config=replace(config, views=views),
-        processing=own.processing(_normalizer(path, stats, config, modes, relative)),
+        processing=Processing(_normalizer(path, stats, config, modes, relative)),
         weights=weights,
         tokenizer_path=folder / TOKENIZER,
         slots=config.views,
@@ -90,7 +90,7 @@ def describe(
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
-        most_given=int(weights.metadata.get(MOST_GIVEN, 0)),
+        max_action_prefix=int(weights.metadata.get(MAX_ACTION_PREFIX, 0)),
         says=_says(weights),
     )
 
@@ -103,10 +103,7 @@ def save(
     tokenizer: Tokenizer,
     card: dict[str, str] | None = None,
 ) -> None:
-    """Write our own folder, in place of the old one: whole, or not at all.
-
-    card: what else the metadata should say, such as what the weights are made of and made for.
-    """
+    """Replace the folder atomically. card: further metadata, such as the origin of the weights."""
     with storage.replaced_folder(Path(path)) as new:
         tokenizer.save(new / TOKENIZER)
         (new / STATISTICS).write_text(json.dumps(to_json(normalizer), indent=1))
@@ -115,13 +112,43 @@ def save(
 
 
 def to_json(normalizer: Normalizer) -> dict:
-    """What norm_stats.json holds."""
+    """Return the contents of norm_stats.json."""
     scales = {'state': normalizer.state_scale, 'actions': normalizer.action_scale}
     stats = {
         part: {name: scale.statistics[name].tolist() for name in READS[scale.mode]}
         for part, scale in scales.items()
     }
     return {'norm_stats': stats, 'delta': normalizer.relative.tolist()}
+
+
+def build_config(kind: type[T], values: Mapping[str, Any]) -> T:
+    """Return a config of its fields. Raises ValueError that names missing and unknown fields."""
+    names = {field.name for field in fields(kind)}
+    needed = {field.name for field in fields(kind) if field.default is MISSING}
+    odd = {'lacks': needed - {*values}, 'has unknown': {*values} - names}
+    if any(odd.values()):
+        what = (f'{verb} {", ".join(sorted(some))}' for verb, some in odd.items() if some)
+        raise ValueError(f'{kind.__name__} {", ".join(what)}')
+    return kind(**values)
+
+
+def dimensions(config: Any) -> dict[str, object]:
+    """Return the fields of a config, flat, without those that may differ."""
+    flat: dict[str, object] = {}
+    for name, value in asdict(config).items():
+        if isinstance(value, dict):
+            flat |= {f'{name}.{field}': each for field, each in value.items()}
+        elif name not in FREE:
+            flat[name] = value
+    return flat
+
+
+def check_same(path: Path, found: Any, wanted: Any) -> None:
+    """Raise CheckpointError that names the first dimension in which two configs differ."""
+    there = dimensions(found)
+    for name, value in dimensions(wanted).items():
+        if there[name] != value:
+            raise CheckpointError(f'{path}: {name} is {there[name]}, the model has {value}')
 
 
 def _normalizer(
@@ -144,7 +171,7 @@ def _normalizer(
     for part, shape in shapes.items():
         mode = modes[part.removesuffix('s')]
         found = statistics.pick(f'{path}: {part}', entries.get(part) or {}, mode, *shape)
-        scales.append(scaling.own(mode, found))
+        scales.append(Scaling.own(mode, found))
     return Normalizer(*scales, np.array(relative, bool))
 
 
@@ -153,7 +180,7 @@ def _relative(path: Path, stats: dict) -> tuple[bool, ...] | None:
     if delta is None:
         return None
     if not isinstance(delta, list) or not all(isinstance(one, bool) for one in delta):
-        raise CheckpointError(f'{path}: delta is no list of true and false')
+        raise CheckpointError(f'{path}: delta must be a list of booleans (got {delta!r})')
     return tuple(delta)
 
 
@@ -161,12 +188,14 @@ def _says(weights: Weights) -> tuple[str, ...] | None:
     if SAYS not in weights.metadata:
         return None
     try:
-        said = json.loads(weights.metadata[SAYS])
+        prompts = json.loads(weights.metadata[SAYS])
     except ValueError as error:
-        raise CheckpointError(f'{weights.path}: {SAYS} is no list: {error}') from error
-    if not isinstance(said, list) or not all(isinstance(one, str) for one in said):
-        raise CheckpointError(f'{weights.path}: {SAYS} is {said!r}, no list of prompts')
-    return tuple(said)
+        raise CheckpointError(f'{weights.path}: {SAYS} must be a list: {error}') from error
+    if not isinstance(prompts, list) or not all(isinstance(one, str) for one in prompts):
+        raise CheckpointError(
+            f'{weights.path}: {SAYS} must be a list of prompts (got {prompts!r})'
+        )
+    return tuple(prompts)
 
 
 def _parse_config(weights: Weights) -> ModelConfig:
@@ -176,18 +205,9 @@ def _parse_config(weights: Weights) -> ModelConfig:
         values |= {part: build_config(kind, values[part]) for part, kind in parts.items()}
         return build_config(ModelConfig, values | dict(views=tuple(values['views'])))
     except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f'{weights.path}: its config is not one of ours: {error}') from error
-
-
-def build_config(kind: type[T], values: Mapping[str, Any]) -> T:
-    """A config from its fields. Raises ValueError that names those that lack or are unknown."""
-    names = {field.name for field in fields(kind)}
-    needed = {field.name for field in fields(kind) if field.default is MISSING}
-    odd = {'lacks': needed - {*values}, 'has unknown': {*values} - names}
-    if any(odd.values()):
-        said = (f'{what} {", ".join(sorted(some))}' for what, some in odd.items() if some)
-        raise ValueError(f'{kind.__name__} {", ".join(said)}')
-    return kind(**values)
+        raise CheckpointError(
+            f'{weights.path}: its config is not a model config of this package: {error}'
+        ) from error
 
 
 def _digest(path: Path) -> str:
@@ -195,19 +215,7 @@ def _digest(path: Path) -> str:
 
 
 def _check_words(weights: Weights, path: Path) -> None:
-    """Raises CheckpointError for a tokenizer.json other than the weights were trained with."""
     if WORDS in weights.metadata and path.is_file() and weights.metadata[WORDS] != _digest(path):
         raise CheckpointError(
             f'{weights.path}: {path.name} is not the one that these weights were trained with'
         )
-
-
-def _check_same(path: Path, there: dict, here: dict, prefix: str = '') -> None:
-    """Raises CheckpointError that names the first field in which two configs differ."""
-    for name, value in here.items():
-        if isinstance(value, dict):
-            _check_same(path, there[name], value, f'{name}.')
-        elif value != there[name] and name not in FREE:
-            raise CheckpointError(
-                f'{path}: {prefix}{name} is {there[name]}, the model has {value}'
-            )

@@ -1,7 +1,4 @@
-"""Statistics of normalisation, as openpi and LeRobot write them, checked before anything is made.
-
-Knows files and shapes; what is computed from them is `processing.scaling`.
-"""
+"""Reading and checking of normalisation statistics of openpi and LeRobot."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.model.checkpoints.facts import read_json
-from embodied_kv.model.processing.scaling import READS
+from embodied_kv.model.processing.normalizer import READS
 from embodied_kv.model.weights import CheckpointError, Weights
 
 Entries = Mapping[str, ArrayLike]
 
 
 def read_openpi(path: Path) -> dict[str, Entries]:
-    """{'state': …, 'actions': …} of a norm_stats.json. Raises CheckpointError."""
+    """Return {'state': …, 'actions': …} of a norm_stats.json. Raises CheckpointError."""
     stats = read_json(path)
     stats = stats.get('norm_stats', stats)
     for part in ('state', 'actions'):
@@ -29,7 +26,7 @@ def read_openpi(path: Path) -> dict[str, Entries]:
 
 
 def read_lerobot(path: Path, feature: str) -> Entries:
-    """All statistics of one feature in a processor's state file. Raises CheckpointError."""
+    """Return all statistics of a feature in a processor's state file. Raises CheckpointError."""
     tensors, head = Weights(path), f'{feature}.'
     names = [name for name in tensors.names if name.startswith(head)]
     return {name.removeprefix(head): tensors.read(name).numpy() for name in names}
@@ -38,18 +35,18 @@ def read_lerobot(path: Path, feature: str) -> Entries:
 def pick(
     where: str, entries: Entries, mode: str, *shapes: tuple[int, ...]
 ) -> dict[str, NDArray[np.float64]]:
-    """What a mode reads of `entries`. where: file and part, for errors.
+    """Return the statistics that a mode reads. where: file and part, for errors.
 
-    shapes: which ones it may have. Raises CheckpointError that names the entry that is missing,
-    of another shape, not finite, or impossible.
+    shapes: the valid shapes. Raises CheckpointError that names the entry that is missing, of
+    another shape, not finite, or impossible.
     """
     first, second = names = READS[mode]
     found = {}
     for name in names:
         if name not in entries:
-            there = ', '.join(entries) or 'nothing'
+            present = ', '.join(entries) or 'nothing'
             raise CheckpointError(
-                f'{where}.{name} is missing: {mode} needs {first} and {second}, there is {there}'
+                f'{where}.{name} is missing: {mode} needs {first} and {second}, there is {present}'
             )
         try:
             values = np.array(entries[name], np.float64)

@@ -1,5 +1,61 @@
+"""Compare the model with recorded results: `python -m embodied_kv.model.parity FILE...`.
+
+For a golden file, the command rebuilds the model, runs it as the engine does (valid tokens, packed
+into a row of the arena), scatters the result back to the padded slots of the reference, and prints
+the largest absolute error of each recorded quantity, then a verdict. For a checkpoint folder with
+case.json, raw observations pass through the loader and the policy of the nodes, and the resulting
+actions are compared in the units of the robot.
+
+Exit status: 0 if all are within tolerance, 1 if one is not, 2 if a file cannot be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
 import sys
+from collections.abc import Sequence
 
-from embodied_kv.model.parity.command import main
+import torch
 
-sys.exit(main())
+from embodied_kv.model.parity.cases import Case, Replay, is_case, report
+from embodied_kv.model.parity.golden import Golden, quantities
+from embodied_kv.model.weights import CheckpointError
+
+
+@torch.inference_mode()
+def compare(path: str, device: str = 'cpu') -> bool:
+    """Print a line for each recorded quantity, then the verdict; return whether all are ok."""
+    if not is_case(path):
+        golden = Golden(path, device)
+        return report(path, golden.expected, golden.read, quantities(golden))
+    case = Case(path)
+    policy = case.checkpoint.load(device, dtype='float32')
+    known, names = {}, []
+    for record in case.records:
+        found = Replay(case, policy, record).quantities()
+        known |= {f'{record}.{name}': quantity for name, quantity in found.items()}
+        names += [f'{record}.{name}' for name in case.expected(record)]
+    return report(path, names, lambda name: case.read(*name.split('.', 1)), known)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command and return its exit status."""
+    parser = argparse.ArgumentParser(
+        prog='python -m embodied_kv.model.parity',
+        description='Compare the model with recorded results of a public reference.',
+    )
+    parser.add_argument('files', nargs='+', metavar='FILE', help='golden file or case folder')
+    parser.add_argument('--device', default='cpu', help='device that computes: cpu or cuda')
+    args, status = parser.parse_args(arguments), 0
+    torch.backends.cudnn.allow_tf32 = False  # a convolution in float32 would have 10 bits
+    for path in args.files:
+        try:
+            status = max(status, 0 if compare(path, args.device) else 1)
+        except CheckpointError as error:
+            print(f'{path}: cannot be compared: {error}', file=sys.stderr)
+            status = 2
+    return status
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,23 +1,26 @@
-"""A golden file: a small model's weights, inputs, and what a public reference made of them.
-
-Knows the names in such a file and how its metadata spells the dimensions; not the tolerances.
-"""
+"""Golden files: weights of a small model, inputs, and the recorded results of a reference."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
-from embodied_kv.model.parity.recorded import grid
+from embodied_kv.config import ModelConfig
+from embodied_kv.kv.views import PrefixWrite, SuffixRead
+from embodied_kv.model.parity.cases import Quantity, config_parts, grid, prefix_arena
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
+# Tolerances of a float32 implementation; wider ones would accept a wrong epsilon.
+EMBEDDINGS, PREFIX, SUFFIX, RESULT, EXACT = 3e-5, 5e-5, 1.5e-4, 1e-4, 0.0
 INPUTS = ('images', 'image_masks', 'tokens', 'token_mask', 'noise')
-# What the model is built for; a file that says otherwise cannot be rebuilt.
+# Metadata with one supported value.
 FIXED = {
     'vision_activation': 'gelu_pytorch_tanh',
     'text_activation': 'gelu_pytorch_tanh',
@@ -27,7 +30,7 @@ FIXED = {
     'image_channels': '3',
     'dtype': 'float32',
 }
-# The expert reads the backbone's KV, so these agree.
+# The expert reads the KV of the backbone, so these must be equal.
 EQUAL = {
     'expert_layers': 'text_layers',
     'expert_heads': 'text_heads',
@@ -36,13 +39,49 @@ EQUAL = {
     'adarms_cond_dim': 'expert_width',
     'projection_dim': 'text_width',
 }
+# For each part of a config: its fields, and their keys in the metadata.
+KEYS = {
+    'vision': dict(
+        image_size='image_size',
+        patch_size='patch_size',
+        width='vision_width',
+        layers='vision_layers',
+        heads='vision_heads',
+        mlp='vision_mlp_dim',
+        eps='vision_layer_norm_eps',
+    ),
+    'backbone': dict(
+        width='text_width',
+        layers='text_layers',
+        heads='text_heads',
+        kv_heads='text_kv_heads',
+        head_dim='text_head_dim',
+        mlp='text_mlp_dim',
+        vocab_size='vocab_size',
+        rope_theta='rope_theta',
+        eps='rms_norm_eps',
+    ),
+    'expert': dict(
+        width='expert_width',
+        mlp='expert_mlp_dim',
+        time_min_period='time_min_period',
+        time_max_period='time_max_period',
+    ),
+}
+FLOATS = {
+    'vision_layer_norm_eps',
+    'rope_theta',
+    'rms_norm_eps',
+    'time_min_period',
+    'time_max_period',
+}
 
 
 class Golden:
-    """inputs: by name, without `input.`. expected: by name, without `expected.`; read on demand.
+    """A golden file. inputs: by name. expected: names of the recorded quantities.
 
-    device: that inputs, expected quantities and the model lie on. Raises CheckpointError where the
-    file, an input or a dimension is missing or impossible.
+    device: of the inputs, the recorded quantities and the model. Raises CheckpointError where the
+    file, an input or a dimension is missing or invalid.
     """
 
     def __init__(self, path: str | Path, device: str = 'cpu') -> None:
@@ -56,11 +95,11 @@ class Golden:
         self.expected = sorted(name for before, found, name in names if found and not before)
 
     def read(self, name: str) -> Tensor:
-        """An expected quantity."""
+        """Return a recorded quantity."""
         return self._tensors.read(f'expected.{name}').to(self.device)
 
     def model(self) -> Pi05:
-        """The model, with the file's weights in float32."""
+        """Return the model with the weights of the file in float32."""
         try:
             model = Pi05(self.config).requires_grad_(False).eval()
         except ValueError as error:
@@ -69,7 +108,7 @@ class Golden:
         return model.to(self.device)
 
     def times(self) -> Tensor:
-        """Our own, float32 [steps]."""
+        """Return our own times, float32 [steps]."""
         return grid(number(self._tensors.metadata, 'num_steps')).to(self.device)
 
     def _input(self, name: str) -> Tensor:
@@ -89,10 +128,10 @@ class Golden:
             'noise': (samples, c.chunk_size, c.padded_action_dim),
         }
         for name, shape in shapes.items():
-            there = tuple(self.inputs[name].shape)
-            if there != shape:
+            found = tuple(self.inputs[name].shape)
+            if found != shape:
                 raise CheckpointError(
-                    f'input.{name} is {list(there)}, its metadata says {list(shape)}'
+                    f'input.{name} must be {list(shape)} by the metadata (got {list(found)})'
                 )
         if not (self.inputs['image_masks'].any(1) | self.inputs['token_mask'].any(1)).all():
             raise CheckpointError('a sample has no valid token')
@@ -101,21 +140,21 @@ class Golden:
             raise CheckpointError('input.tokens is beyond the vocabulary')
 
 
-def number(metadata: Mapping[str, str], key: str, kind: type = int) -> int | float:
-    """A positive number of the metadata, where everything is text. Raises CheckpointError."""
+def number(metadata: Mapping[str, str], key: str) -> int | float:
+    """Return a positive number of the metadata, a float for FLOATS. Raises CheckpointError."""
     if key not in metadata:
         raise CheckpointError(f'metadata {key} is missing')
     try:
-        value = kind(metadata[key])
+        value = (float if key in FLOATS else int)(metadata[key])
     except ValueError:
         value = 0
     if not value > 0:
-        raise CheckpointError(f'metadata {key} is {metadata[key]!r}, not a positive number')
+        raise CheckpointError(f'metadata {key} must be a positive number (got {metadata[key]!r})')
     return value
 
 
 def config_of(metadata: Mapping[str, str]) -> ModelConfig:
-    """The dimensions that the metadata spells. Raises CheckpointError that names the key."""
+    """Return the dimensions in the metadata. Raises CheckpointError that names the key."""
     for key, value in FIXED.items():
         if metadata.get(key, value) != value:
             raise CheckpointError(f'{key} is {metadata[key]}, only {value} is supported')
@@ -128,32 +167,7 @@ def config_of(metadata: Mapping[str, str]) -> ModelConfig:
     try:
         return ModelConfig(
             name=metadata.get('fixture', 'golden'),
-            vision=VisionConfig(
-                image_size=get('image_size'),
-                patch_size=get('patch_size'),
-                width=get('vision_width'),
-                layers=get('vision_layers'),
-                heads=get('vision_heads'),
-                mlp=get('vision_mlp_dim'),
-                eps=get('vision_layer_norm_eps', float),
-            ),
-            backbone=BackboneConfig(
-                width=get('text_width'),
-                layers=get('text_layers'),
-                heads=get('text_heads'),
-                kv_heads=get('text_kv_heads'),
-                head_dim=get('text_head_dim'),
-                mlp=get('text_mlp_dim'),
-                vocab_size=get('vocab_size'),
-                rope_theta=get('rope_theta', float),
-                eps=get('rms_norm_eps', float),
-            ),
-            expert=ExpertConfig(
-                width=get('expert_width'),
-                mlp=get('expert_mlp_dim'),
-                time_min_period=get('time_min_period', float),
-                time_max_period=get('time_max_period', float),
-            ),
+            **config_parts(KEYS, get),
             views=tuple(f'camera{i}' for i in range(get('num_images'))),
             max_text=get('max_token_len'),
             chunk_size=get('horizon'),
@@ -163,3 +177,130 @@ def config_of(metadata: Mapping[str, str]) -> ModelConfig:
         )
     except ValueError as error:
         raise CheckpointError(str(error)) from error
+
+
+class Prefix:
+    """The prefixes of all samples, packed and prefilled.
+
+    valid: bool [B, L], the slots of the reference: the views in order, then the text.
+    """
+
+    def __init__(self, golden: Golden, model: Pi05) -> None:
+        c, i = golden.config, golden.inputs
+        samples = len(i['images'])
+        self.vision = {
+            name: value.unflatten(0, (samples, len(c.views)))
+            for name, value in model.vision.trace(i['images'].flatten(0, 1)).items()
+        }  # each [B, views, tokens, width]
+        views = self.vision['image_embeddings'].flatten(1, 2)
+        self.embeddings = torch.cat([views, model.embed_tokens(i['tokens'])], dim=1)
+        seen = i['image_masks'].repeat_interleave(c.vision.tokens, dim=1)
+        self.valid = torch.cat([seen, i['token_mask']], dim=1)
+        self.lengths = self.valid.sum(1).tolist()
+        self.arena = prefix_arena(c, samples, torch.float32, golden.device)
+        packed = pad_sequence(
+            [e[v] for e, v in zip(self.embeddings, self.valid, strict=True)], batch_first=True
+        )
+        view = PrefixWrite(self.arena, samples, packed.shape[1])
+        view.bind(range(samples), self.lengths)
+        self.hidden = model.prefill(packed, view, last_hidden=True)  # [B, longest, width]
+        for row, length in enumerate(self.lengths):
+            self.arena.set_length(row, length)
+
+    def scatter(self, packed: Tensor, fill: float = 0) -> Tensor:
+        """Return packed values [B, longest or more, ...] in the slots [B, L, ...], else `fill`."""
+        slots = packed.new_full((*self.valid.shape, *packed.shape[2:]), fill)
+        for sample, length in enumerate(self.lengths):
+            slots[sample, self.valid[sample]] = packed[sample, :length]
+        return slots
+
+    def quantities(self, model: Pi05) -> dict[str, Quantity]:
+        valid, samples = self.valid, range(len(self.valid))
+        steps = torch.arange(valid.shape[1], device=valid.device)
+        packed_index = self.scatter(steps.expand_as(valid), fill=-1)
+        last = [int(steps[mask].max()) for mask in valid]
+        hidden = torch.stack([self.hidden[s, self.lengths[s] - 1] for s in samples])
+        found = {
+            'prefix_embeddings': Quantity(self.embeddings, EMBEDDINGS),
+            'prefix_pad_mask': Quantity(valid, EXACT),
+            # A padded slot repeats the position of the last valid one before it.
+            'prefix_position_ids': Quantity(packed_index.cummax(1).values, EXACT),
+            'prefix_attention_allowed': Quantity(valid[:, :, None] & valid[:, None], EXACT),
+            'prefix_last_hidden': Quantity(self.scatter(self.hidden), PREFIX, valid),
+            'last_token_index': Quantity(torch.tensor(last), EXACT),
+            'last_token_logits': Quantity(model.backbone.logits(hidden), PREFIX),
+        }
+        for name, cache in (('k', self.arena.k), ('v', self.arena.v)):
+            for layer, rows in enumerate(cache):  # rows [B, kv_heads, tokens, head_dim]
+                value = self.scatter(rows.transpose(1, 2)).transpose(1, 2)
+                where = valid[:, None].expand(value.shape[:3])
+                found[f'prefix_{name}.{layer}'] = Quantity(value, PREFIX, where)
+        names = {
+            'patch_embeddings': 'vision_patch_embeddings',
+            'last_hidden': 'vision_last_hidden',
+        }
+        for name, value in self.vision.items():
+            for sample in samples:
+                key = f'{names.get(name, name)}_sample{sample}'
+                found[key] = Quantity(value[sample], EMBEDDINGS)
+        return found
+
+
+def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, Quantity]:
+    """Return the quantities of the action expert, on the recorded states and on its own.
+
+    The recorded times are used: with random weights a velocity depends on the last bit of t.
+    """
+    noise = golden.inputs['noise']
+    samples, chunk = noise.shape[:2]
+    times = golden.read('timesteps') if 'timesteps' in golden.expected else golden.times()
+    cache = SuffixRead(prefix.arena, samples, chunk).bind(range(samples))
+    rope = model.suffix_rope(cache.positions)
+    tables = model.expert.modulation(times)
+
+    trajectory = [noise]
+    for table in tables:
+        x = trajectory[-1]
+        trajectory.append(x - model.velocity(x, table, cache, rope) / len(times))
+    states = torch.stack(trajectory)
+    given = golden.read('x_t') if 'x_t' in golden.expected else states
+    if given.shape != states.shape:
+        raise CheckpointError(f'x_t is {list(given.shape)}, expected {list(states.shape)}')
+    embedded = [model.expert.embed(x) for x in given[:-1]]
+    hidden = [model.expert(e, t, cache, rope) for e, t in zip(embedded, tables, strict=True)]
+    velocity = [model.velocity(x, t, cache, rope) for x, t in zip(given[:-1], tables, strict=True)]
+    condition = model.expert.conditioning(times)[:, None].expand(-1, samples, -1)
+    seen = prefix.valid[:, None].expand(-1, chunk, -1)
+    every = seen.new_ones(samples, chunk, chunk)
+
+    found = {
+        'suffix_position_ids': Quantity(cache.positions, EXACT),
+        'suffix_attention_allowed': Quantity(torch.cat([seen, every], dim=2), EXACT),
+        'timesteps': Quantity(golden.times(), 1e-6),
+        'time_sincos': Quantity(model.expert.time_embedding(times), 1e-6),
+        'actions': Quantity(states[-1], RESULT),
+        'actions_unpadded': Quantity(states[-1][..., : golden.config.action_dim], RESULT),
+    }
+    by_step = {
+        'adarms_cond': Quantity(condition, 1e-5),
+        'suffix_embeddings': Quantity(torch.stack(embedded), EMBEDDINGS),
+        'suffix_last_hidden': Quantity(torch.stack(hidden), SUFFIX),
+        'x_t': Quantity(states, RESULT),
+        'v_t': Quantity(torch.stack(velocity), SUFFIX),
+    }
+    for name in golden.expected:  # such as v_t_t0.5: the step with time 0.5
+        base, _, time = name.rpartition('_t')
+        if base in by_step and re.fullmatch(r'\d+\.\d+', time):
+            distance, step = (times - float(time)).abs().min(0)
+            if distance < 1e-4:
+                whole = by_step[base]
+                found[name] = Quantity(whole.value[step], whole.tolerance)
+    return found | by_step
+
+
+@torch.inference_mode()
+def quantities(golden: Golden) -> dict[str, Quantity]:
+    """Return all quantities that a golden file may record, computed by the model."""
+    model = golden.model()
+    prefix = Prefix(golden, model)
+    return prefix.quantities(model) | suffix_quantities(golden, model, prefix)

@@ -1,8 +1,8 @@
-"""Camera pictures to the network's: three ways to resize, each with its own way to [-1, 1].
+"""Resizing of camera pictures to the input of the network, by three conventions.
 
-All keep the aspect, centre the picture on black and lean right and down where a pixel is odd. They
-differ in rounding and in antialiasing, which moves actions by as much as a tenth of their range.
-Does not know cameras: a contract crops and rotates before.
+All keep the aspect ratio and centre the picture on black, an odd pixel right and below. They
+differ in rounding and antialiasing, which changes actions by up to a tenth of their range.
+Cropping and rotation by the contract come before.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Fit = Callable[[NDArray[np.uint8], int, int], NDArray]
 
 @dataclass(frozen=True)
 class Resize:
-    """One way from a camera's picture to the network's.
+    """One convention.
 
-    fit: uint8 [H, W, 3], height, width -> [height, width, 3] of `dtype`, as the project resizes.
-    spread: float32 pixels of that range to [-1, 1], in place. black: what pads, before `spread`.
+    fit: uint8 [H, W, 3], height, width -> [height, width, 3] of `dtype`. spread: maps float32
+    pixels of that range to [-1, 1], in place. black: padding value before `spread`.
     """
 
     name: str
@@ -36,15 +36,15 @@ class Resize:
     black: float = 0
 
     def is_padded(self, image: NDArray, size: int) -> bool:
-        """Whether it may be what `pad` made, by its dtype, its shape and its range."""
+        """Return whether the image may be a result of `pad`, by dtype, shape and range."""
         if image.dtype != self.dtype or image.shape != (size, size, 3):
             return False
         return self.dtype is np.uint8 or bool((image >= self.black).all() and (image <= 1).all())
 
     def pad(self, image: NDArray, size: int) -> NDArray:
-        """uint8 [H, W, 3] -> [size, size, 3] of `dtype`; what is such a picture stays as it is.
+        """Return [size, size, 3] of `dtype` of uint8 [H, W, 3], or a padded image unchanged.
 
-        Raises ValueError for anything else.
+        Raises ValueError for any other image.
         """
         if self.is_padded(image, size):
             return image
@@ -60,24 +60,24 @@ class Resize:
         return canvas
 
     def resized(self, images: Sequence[NDArray | None], size: int) -> NDArray:
-        """The views that are present, in order: [present, size, size, 3] of `dtype`."""
+        """Return the present views in order: [present, size, size, 3] of `dtype`."""
         present = [self.pad(image, size) for image in images if image is not None]
         return np.stack(present) if present else np.empty((0, size, size, 3), self.dtype)
 
     def normalised(self, pixels: Tensor) -> Tensor:
-        """Such pixels [n, size, size, 3], on any device: float32 [n, 3, size, size] in [-1, 1]."""
+        """Return float32 [n, 3, size, size] in [-1, 1] of such pixels, on any device."""
         pixels = pixels.permute(0, 3, 1, 2)
         return self.spread(
             pixels.to(torch.float32, memory_format=torch.contiguous_format, copy=True)
         )
 
     def to_model(self, images: Sequence[NDArray[np.uint8] | None], size: int) -> Tensor:
-        """The views that are present, in order: float32 [present, 3, size, size] in [-1, 1]."""
+        """Return the present views in order: float32 [present, 3, size, size] in [-1, 1]."""
         return self.normalised(torch.from_numpy(self.resized(images, size)))
 
 
 def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
-    """Bilinear, without antialias, in the dtype of the image."""
+    """Resize bilinearly without antialiasing, in the dtype of the image."""
     if image.shape[:2] == (height, width):
         return image
     pixels = torch.from_numpy(np.require(image, requirements=('C', 'W'))).permute(2, 0, 1)[None]
@@ -86,12 +86,12 @@ def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
 
 
 def _in_floats(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.float32]:
-    """LeRobot divides by 255 before it resizes: policies/common/vla_utils.py."""
+    """Resize as LeRobot, which divides by 255 before: policies/common/vla_utils.py."""
     return _interpolated(image.astype(np.float32) / np.float32(255), height, width).clip(0, 1)
 
 
 def _by_pillow(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """openpi leaves it to Pillow, which antialiases: openpi_client/image_tools.py."""
+    """Resize as openpi, by Pillow with antialiasing: openpi_client/image_tools.py."""
     if image.shape[:2] == (height, width):
         return image
     return np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
@@ -106,7 +106,7 @@ def _from_half(pixels: Tensor) -> Tensor:
 
 
 BILINEAR = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0))
-# LeRobot before 0.5.0: black was -1 among pixels of 0 to 1, and came out as -3.
+# Before 0.5.0, LeRobot padded pixels of 0 to 1 with -1, which became -3.
 BILINEAR_BEFORE_0_5 = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0), black=-1)
 PILLOW = Resize('pillow', _by_pillow, np.uint8, partial(_from, 255.0))
 OWN_RESIZE = Resize('uint8', _interpolated, np.uint8, _from_half)

@@ -1,53 +1,161 @@
-"""The state as the network reads it, and its chunk as actions: the two scales of a checkpoint.
+"""Normalisation of states and actions: policy units to the values of the network and back.
 
-Knows which actions are offsets from the observed state. Does not know a project: each gives its
-own `Scaling`. Units are the policy's, those of its statistics.
+Policy units are the units of the checkpoint's statistics. Each project has its own `Scaling`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.model.processing.scaling import Scaling
+from embodied_kv.config import ModelConfig
+
+Statistics = Mapping[str, NDArray[np.floating]]
+# The two statistics that each mode reads: origin and extent.
+READS = {'quantiles': ('q01', 'q99'), 'mean_std': ('mean', 'std')}
+# (gain, shift) of each mode: quantiles span [-1, 1], a standard deviation is 1.
+RANGES = {'quantiles': (2.0, 1.0), 'mean_std': (1.0, 0.0)}
+# openpi adds this to every span and deviation, both ways.
+OPENPI_EPS = 1e-6
+# A joint with quantiles closer than this (rad, m) did not move in the data.
+NEAR_CONSTANT = 1e-4
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """`y = (x - origin) / divisor * gain - shift`, `x = (y + shift) / gain * span + origin`.
+
+    statistics, origin, divisor, span: [dims] or [chunk, dims], all of the dtype of the results.
+    mode: 'quantiles' or 'mean_std', which determines gain and shift. No value is clamped.
+    """
+
+    mode: str
+    statistics: Statistics
+    origin: NDArray[np.floating]
+    divisor: NDArray[np.floating]
+    span: NDArray[np.floating]
+
+    @classmethod
+    def lerobot(cls, mode: str, statistics: Statistics, eps: float = 1e-8) -> Scaling:
+        """Return the scaling of LeRobot: float32, `eps` for a span of 0 and added to a deviation.
+
+        processor/normalize_processor.py, `_apply_transform`.
+        """
+        s, low, high = _read(np.float32, mode, statistics)
+        if mode == 'mean_std':
+            return cls(mode, s, low, high + np.float32(eps), high)
+        span = np.where(high == low, np.float32(eps), high - low)
+        return cls(mode, s, low, span, span)
+
+    @classmethod
+    def openpi(cls, mode: str, statistics: Statistics) -> Scaling:
+        """Return the scaling of openpi: float64, 1e-6 added to every span and deviation.
+
+        transforms.py, `Normalize` and `Unnormalize`.
+        """
+        s, low, high = _read(np.float64, mode, statistics)
+        span = (high if mode == 'mean_std' else high - low) + OPENPI_EPS
+        return cls(mode, s, low, span, span)
+
+    @classmethod
+    def own(cls, mode: str, statistics: Statistics) -> Scaling:
+        """Return the scaling of checkpoints of this project: float32, the epsilon of openpi.
+
+        A near-constant joint reads -1, and its action is q01 for any output of the network.
+        """
+        s, low, high = _read(np.float32, mode, statistics)
+        still = high - low < NEAR_CONSTANT
+        span = high - low + np.float32(OPENPI_EPS)
+        divisor = np.where(still, np.float32(np.inf), span)
+        return cls(mode, s, low, divisor, np.where(still, np.float32(0), span))
+
+    @property
+    def unit(self) -> NDArray[np.floating]:
+        """The extent of one network unit in policy units: [dims] or [chunk, dims]."""
+        return self.span / RANGES[self.mode][0]
+
+    def normalise(self, x: ArrayLike) -> NDArray[np.floating]:
+        """Return the network's values of x [..., dims] in policy units."""
+        gain, shift = RANGES[self.mode]
+        return (np.asarray(x, self.origin.dtype) - self.origin) / self.divisor * gain - shift
+
+    def unnormalise(self, y: ArrayLike) -> NDArray[np.floating]:
+        """Return the policy units of the network's values y [..., dims]."""
+        gain, shift = RANGES[self.mode]
+        return (np.asarray(y, self.origin.dtype) + shift) / gain * self.span + self.origin
+
+
+def _read(dtype: type, mode: str, statistics: Statistics) -> tuple[Statistics, NDArray, NDArray]:
+    s = {name: np.asarray(values, dtype) for name, values in statistics.items()}
+    low, high = (s[name] for name in READS[mode])
+    return s, low, high
 
 
 @dataclass(frozen=True, eq=False)
 class Normalizer:
-    """state_scale: of [state_dim]. action_scale: of [action_dim] or [chunk, action_dim].
+    """The scalings of a checkpoint.
 
-    relative: bool [action_dim]; where true, the action is an offset from the observed state of the
-    same index, and so are its statistics.
+    state_scale: of [state_dim]. action_scale: of [action_dim] or [chunk, action_dim]. relative:
+    bool [action_dim]; where true, the action and its statistics are offsets from the observed
+    state of the same index.
     """
 
     state_scale: Scaling
     action_scale: Scaling
     relative: NDArray[np.bool_]
 
+    @classmethod
+    def from_quantiles(
+        cls,
+        state: tuple[ArrayLike, ArrayLike],
+        action: tuple[ArrayLike, ArrayLike],
+        relative: NDArray[np.bool_],
+    ) -> Normalizer:
+        """Return the normalizer of this project's checkpoints from (q01, q99) of each part.
+
+        state: [state_dim]. action: [action_dim] or [chunk, action_dim].
+        """
+        parts = (dict(zip(('q01', 'q99'), ends, strict=True)) for ends in (state, action))
+        return cls(*(Scaling.own('quantiles', part) for part in parts), relative)
+
+    @classmethod
+    def identity(
+        cls, config: ModelConfig, lower: ArrayLike = -1.0, upper: ArrayLike = 1.0
+    ) -> Normalizer:
+        """Return the normalizer of weights without statistics: [-1, 1] spans the joint limits.
+
+        lower, upper: scalars, or one value for each of max(state_dim, action_dim) joints.
+        """
+        joints = max(config.state_dim, config.action_dim)
+        low, high = (np.broadcast_to(np.asarray(x, np.float32), joints) for x in (lower, upper))
+        state, action = ((low[:n], high[:n]) for n in (config.state_dim, config.action_dim))
+        return cls.from_quantiles(state, action, np.zeros(config.action_dim, bool))
+
     def state(self, x: ArrayLike) -> NDArray[np.floating]:
-        """Policy units [..., state_dim] -> normalised; not clipped."""
+        """Return the network's values of a state [..., state_dim]; not clipped."""
         return self.state_scale.normalise(x)
 
     def offsets(self, normalised: ArrayLike) -> NDArray[np.floating]:
-        """The network's [..., chunk, padded] -> [..., chunk, action_dim], relative as they are."""
+        """Return the network's [..., chunk, padded] in units; relative actions stay relative."""
         return self.action_scale.unnormalise(np.asarray(normalised)[..., : self.relative.size])
 
     def actions(self, normalised: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
-        """The network's [..., chunk, padded] -> absolute actions [..., chunk, action_dim].
+        """Return the absolute actions [..., chunk, action_dim] of [..., chunk, padded].
 
-        state: [..., state_dim] of the chunk's own observation; all its offsets start from it.
+        state: [..., state_dim] of the chunk's observation, from which all its offsets start.
         """
         return self.offsets(normalised) + self._origin(state)
 
     def targets(self, actions: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
-        """The inverse of `actions`, without padding: what the network is trained to say."""
+        """Return the inverse of `actions` without padding: the training targets."""
         x = np.asarray(actions, self.action_scale.origin.dtype) - self._origin(state)
         return self.action_scale.normalise(x)
 
     def _origin(self, state: ArrayLike) -> NDArray[np.floating]:
-        """[..., 1, action_dim]: the observed state where the action is relative, else 0."""
+        """Return [..., 1, action_dim]: the observed state where relative, else 0."""
         dtype = self.action_scale.origin.dtype
         origin = np.zeros((*np.shape(state)[:-1], 1, self.relative.size), dtype)
         dims = np.flatnonzero(self.relative)

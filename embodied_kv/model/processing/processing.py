@@ -1,7 +1,4 @@
-"""What stands between policy units and the network, as one project does it: all of it, as data.
-
-Knows how the parts follow one another. Does not know which project needs which: checkpoints say.
-"""
+"""Conversion between policy units and the network, by the conventions of one project."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.model.processing import aloha
-from embodied_kv.model.processing.images import Resize
+from embodied_kv.model.processing.images import OWN_RESIZE, Resize
 from embodied_kv.model.processing.normalizer import Normalizer
-from embodied_kv.model.processing.prompt import PromptStyle
+from embodied_kv.model.processing.prompt import OWN_PROMPT, PromptStyle
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """Between the robot's joints and those that a checkpoint was trained with, both ways."""
+    """Conversion between the joints of the robot and the joints of the checkpoint's data."""
 
     name: str
     state: Callable[[ArrayLike], NDArray]
@@ -27,35 +24,38 @@ class Conversion:
     decode_actions: Callable[[ArrayLike], NDArray]
 
 
-AS_IT_IS = Conversion('none', np.asarray, np.asarray, np.asarray)
+UNCHANGED = Conversion('none', np.asarray, np.asarray, np.asarray)
 CONVERSIONS = {
-    'none': AS_IT_IS,
+    'none': UNCHANGED,
     'aloha': Conversion('aloha', aloha.decode_state, aloha.encode_actions, aloha.decode_actions),
 }
 
 
 @dataclass(frozen=True, eq=False)
 class Processing:
-    """Numpy in and out, in the dtype that the project computes with; images leave as tensors."""
+    """The processing of a checkpoint, in numpy and in the dtype of its project.
+
+    The defaults are the conventions of this project's own policies.
+    """
 
     normalizer: Normalizer
-    prompt: PromptStyle
-    resize: Resize
-    conversion: Conversion = AS_IT_IS
+    prompt: PromptStyle = OWN_PROMPT
+    resize: Resize = OWN_RESIZE
+    conversion: Conversion = UNCHANGED
 
     def state(self, x: ArrayLike) -> NDArray[np.floating]:
-        """Policy units [state_dim] -> what the prompt bins."""
+        """Return the normalised state [state_dim], which the prompt bins."""
         return self.normalizer.state(self.conversion.state(x))
 
     def actions(self, normalised: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
-        """The network's [chunk, padded] -> absolute actions [chunk, action_dim] in policy units.
+        """Return absolute actions [chunk, action_dim] in policy units of [chunk, padded].
 
-        state: [state_dim], as observed with the images that the chunk answers.
+        state: [state_dim], as observed with the images of the chunk.
         """
         chunk = self.normalizer.actions(normalised, self.conversion.state(state))
         return self.conversion.actions(chunk)
 
     def targets(self, actions: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
-        """The inverse of `actions`, without padding: float [chunk, action_dim]."""
+        """Return the inverse of `actions` without padding: float [chunk, action_dim]."""
         state = self.conversion.state(state)
         return self.normalizer.targets(self.conversion.decode_actions(actions), state)

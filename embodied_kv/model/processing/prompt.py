@@ -1,6 +1,6 @@
-"""The prompt of a policy: an instruction, cleaned, and its normalised state as bins in words.
+"""The prompt of a policy: the cleaned instruction, and the bins of the normalised state.
 
-Knows the conventions of openpi and LeRobot, which spell alike, and our own. Knows no units.
+openpi and LeRobot have the same format; this project's own policies differ slightly.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from embodied_kv.model.tokenizer import Tokenizer
 
 STATE_BINS = 256
-# Text of more characters than this per token is cut unread: no tokenizer packs it so densely.
+# Text beyond this many characters per token is cut before encoding; no tokenizer is denser.
 CHARACTERS_PER_TOKEN = 16
 
 
 def clean(instruction: str) -> str:
-    """As openpi cleans it: stripped first, then `_` and newline to space."""
+    """Return the instruction as openpi cleans it: strip, then `_` and newline to space."""
     return instruction.strip().replace('_', ' ').replace('\n', ' ')
 
 
 @dataclass(frozen=True)
 class PromptStyle:
-    """How a checkpoint was prompted when it was trained.
+    """The prompt format that a checkpoint was trained with.
 
     with_state: `Task: {text}, State: {bins};`, newline, `Action: `; else the text and a newline,
-    which is a token of its own. lowest_bin: of a state below -1; both references say -1 there,
-    which is no bin. padded_dims: zeros are appended to the state up to so many dims. strips_again:
-    the text is stripped once more after its underscores became spaces, and after it was cut.
+    which is a separate token. lowest_bin: bin of a state below -1; both references have -1.
+    padded_dims: the state is padded with zeros to this many dims. strips_again: the text is
+    stripped again after the replacement of underscores and after the cut.
     """
 
     with_state: bool = True
@@ -38,9 +38,9 @@ class PromptStyle:
     strips_again: bool = False
 
     def bins(self, state: NDArray[np.floating]) -> NDArray[np.int64]:
-        """Normalised state [D] -> bins of [-1, 1]; above 1 lies 255.
+        """Return the bins of a normalised state [D] in [-1, 1]; 255 above 1.
 
-        Raises ValueError for a value that is not a number.
+        Raises ValueError for NaN.
         """
         if np.isnan(state).any():
             raise ValueError(f'state {int(np.flatnonzero(np.isnan(state))[0])} is NaN')
@@ -49,7 +49,7 @@ class PromptStyle:
         return np.maximum(np.digitize(padded, edges) - 1, self.lowest_bin)
 
     def texts(self, text: str, state: NDArray[np.floating]) -> tuple[str, ...]:
-        """What is encoded, each for itself, one after the other; text is clean already."""
+        """Return the texts to encode separately, of a cleaned text."""
         text = text.strip() if self.strips_again else text
         if not self.with_state:
             return text, '\n'
@@ -58,11 +58,11 @@ class PromptStyle:
     def tokens(
         self, tokenizer: Tokenizer, instruction: str, state: NDArray[np.floating], max_text: int
     ) -> tuple[list[int], bool]:
-        """The prompt's ids with BOS, at most `max_text`, and whether the instruction was cut.
+        """Return at most `max_text` ids with BOS, and whether the instruction was truncated.
 
-        What is cut is the end of the instruction; the state and `Action: ` always survive. (The
-        references cut the end of the prompt, which is just these.) Raises ValueError where they
-        alone do not fit, or a state is not a number.
+        The instruction is truncated at its end, and the state and `Action: ` remain. (The
+        references truncate the prompt, and so lose these.) Raises ValueError where these alone do
+        not fit, or a state is NaN.
         """
         text = clean(instruction)
 
@@ -78,7 +78,7 @@ class PromptStyle:
         ids = encode(0)
         if len(ids) > max_text:
             raise ValueError(
-                f'max_text {max_text} is too short: the state takes {len(ids)} tokens'
+                f'max_text {max_text} is too short: the state needs {len(ids)} tokens'
             )
         while limit - fits > 1:
             middle = (fits + limit) // 2

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
-from embodied_kv.model.mission_words import PlannerAnswer, read_answer
+from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls, ServiceRefused

@@ -113,7 +113,7 @@ class ObservationPipeline(ObservationInputs):
     def _warn_if_cut(self) -> None:
         """Say so if the policy sees less than the whole instruction, in its widest prompt."""
         model, policy, text = self._host.model, self._host.engine.policy, self.instruction
-        if policy.cuts(text):
+        if policy.truncates(text):
             self._node.warn_throttled(
                 'long instruction',
                 f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '

@@ -1,17 +1,18 @@
-"""What a suite remembers, asked by its services as any other program could ask. One thread's."""
+"""The client of the memory services: one question, and all segments of the memory."""
 
 from __future__ import annotations
 
 from rclpy.node import Node
 from rclpy.task import Future
 
+from embodied_kv.demo.mission_client import UNKNOWN
 from embodied_kv.srv import MemoryPlan, MemoryQuery
 
 SHOWN = 100  # segments
 
 
-class Recall:
-    """A question to the planner, and all that is remembered. node: whose executor is spun."""
+class MemoryClient:
+    """The memory client of a node; it belongs to the thread that spins the node."""
 
     def __init__(self, node: Node) -> None:
         self._plan = node.create_client(MemoryPlan, 'memory/plan')
@@ -21,7 +22,7 @@ class Recall:
         self._asked: list[Future] = []
 
     def ask(self, question: str, true: tuple[str, ...]) -> None:
-        """Once; without memory nothing comes of it. true: answers that are right."""
+        """Ask once, if the memory node is available. true: the correct answers."""
         self.question, self._true = question, true
         if self._plan.service_is_ready() and self._query.service_is_ready():
             self._asked = [
@@ -31,12 +32,12 @@ class Recall:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Whether all responses have arrived."""
         return all(future.done() for future in self._asked)
 
     @property
     def line(self) -> str:
-        """Question and answer, and whether that is true; '' where there is none."""
+        """Question, answer and whether it is true; '' where there is none."""
         found = self.report()
         if not found.get('answer'):
             return ''
@@ -45,14 +46,15 @@ class Recall:
         )
 
     def report(self) -> dict[str, object]:
-        """known: every segment's text. computed: tokens of the prompt, mean over the layers.
+        """Return the entry of report.json.
 
-        truth: the first of the answers that are right.
+        known: text of each segment. computed: computed tokens of the prompt, mean over the layers.
+        truth: the first correct answer.
         """
         if not self.question:
-            return {'question': '', 'refused': 'nothing was told in the last scene'}
+            return {'question': '', 'refused': 'the last scene had no task'}
         if not self._asked or not self.is_over:
-            return {'question': self.question, 'refused': 'memory does not answer'}
+            return {'question': self.question, 'refused': UNKNOWN}
         plan, query = (future.result() for future in self._asked)
         found = {
             'known': [segment.text for segment in query.segments],

@@ -18,10 +18,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.household import ROBOT
-from embodied_kv.demo.sim.mission_table import LAST, ROOM, TABLE, KnownTable, ordered
-from embodied_kv.demo.sim.missions import Impossible, Mission, Part, check_thing, place_of
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tasks import Task
+from training.planner.household import ROBOT
+from training.planner.missions import Impossible, Mission, Part, check_thing, place_of
+from training.planner.simulated_table import LAST, ROOM, SimulatedTable, ordered
 
 TRIES = 3  # of a step, the other way included
 PUSHES = 2
@@ -58,7 +59,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a mission has come. part: from 0. moves: `KnownTable.moves` when it began.
+    """How far a mission has come. part: from 0. moves: `SimulatedTable.moves` when it began.
 
     tried: in this part, in order.
     """
@@ -78,19 +79,19 @@ class Progress:
         done = [i for i, one in enumerate(self.tried) if one.done and not _picks(one)]
         return self.tried[done[-1] + 1 :] if done else self.tried
 
-    def after(self, step: Step, done: bool, table: KnownTable) -> Progress:
+    def after(self, step: Step, done: bool, table: SimulatedTable) -> Progress:
         """Progress once a step was carried out; table: as it is then."""
         if step.kind == 'done':
             return Progress(self.part + 1, table.moves[:LAST])
         return Progress(self.part, self.moves, (*self.tried, Tried(step.task, done)))
 
 
-def begin(table: KnownTable) -> Progress:
+def begin(table: SimulatedTable) -> Progress:
     """Of a mission that nothing was done for yet."""
     return Progress(0, table.moves[:LAST])
 
 
-def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
+def next_step(mission: Mission, table: SimulatedTable, progress: Progress) -> Step:
     """The one step that is right; table: as memory tells it now."""
     if progress.part >= len(mission.parts):
         return Step('over')
@@ -103,20 +104,20 @@ def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
         return Step('impossible', words=str(reason))
 
 
-def _put(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _put(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), place_of(part.place, table), table, progress)
 
 
-def _take(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _take(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), TABLE, table, progress)
 
 
-def _meant(part: Part, table: KnownTable, progress: Progress) -> list[str]:
+def _meant(part: Part, table: SimulatedTable, progress: Progress) -> list[str]:
     """A step in vain may have carried a thing out of the place that it was named by."""
     return ordered({*part.which.of(table), *(one.task.target for one in progress.tail)})
 
 
-def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _next(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     place = part.place if part.place in table.where else None
     if place:
@@ -130,7 +131,7 @@ def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _try(Task('next', thing, place), table, progress)
 
 
-def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _push(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if table.beside.get(thing) == f'on the {part.side}':
         return Step('done')
@@ -139,7 +140,7 @@ def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _try(Task('push', thing, side=part.side), table, progress)
 
 
-def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _back(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if progress.count:
         return Step('done')
@@ -149,7 +150,7 @@ def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _bring([thing], origin, table, progress)
 
 
-def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _undo(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if not progress.moves:
         raise Impossible('I moved nothing')
     for number in progress.moves[progress.count : part.steps]:
@@ -160,7 +161,7 @@ def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
     return Step('done')
 
 
-def _say(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _say(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if progress.tried:
         return Step('done')
     match part.about:
@@ -192,7 +193,7 @@ _RULES = {
 }
 
 
-def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progress) -> Step:
+def _bring(things: Sequence[str], place: str, table: SimulatedTable, progress: Progress) -> Step:
     """The first of these that is not in the place goes there."""
     thing = next((name for name in things if table.where.get(name) != place), None)
     if thing is None:
@@ -208,7 +209,7 @@ def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progr
     return _try(Task('put', thing, place), table, progress)
 
 
-def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
+def _try(task: Task, table: SimulatedTable, progress: Progress) -> Step:
     """The step, or what its failures so far leave to do."""
     tail = [one for one in progress.tail if one.task.target == task.target]
     failures = sum(not _picks(one) for one in tail)
@@ -219,7 +220,7 @@ def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
     return Step('task', task)
 
 
-def _other_way(task: Task, table: KnownTable) -> Task:
+def _other_way(task: Task, table: SimulatedTable) -> Task:
     """Take: beside the receptacle, as another instruction. Else: pick the thing up first."""
     if task.family == 'take':
         return Task('next', task.target, task.place)
@@ -228,7 +229,7 @@ def _other_way(task: Task, table: KnownTable) -> Task:
     return Task('pick', task.target)
 
 
-def _landmark(thing: str, table: KnownTable) -> str:
+def _landmark(thing: str, table: SimulatedTable) -> str:
     """What a held thing is put next to: the first receptacle, or thing on the table."""
     others = (name for name in table.where if table.where[name] == TABLE and name != thing)
     found = [*ordered(table.places), *ordered(others)]

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_kv.demo.sim.household import any_of
-from embodied_kv.demo.sim.mission_table import TABLE
-from embodied_kv.demo.sim.missions import Mission, Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE
+from training.planner.household import any_of
+from training.planner.missions import Mission, Part, Which
 
 OF_COLOUR = ('everything {w}', 'all {w} things', 'whatever is {w}')
 OF_SHAPE = ('all {w}s', 'every {w}', 'all the {w}s')

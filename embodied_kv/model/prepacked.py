@@ -1,12 +1,11 @@
-"""Weights in the layout in which a CPU multiplies them, made once for all that share them.
+"""Prepacked weights: linear layers in the layout in which oneDNN multiplies on a CPU.
 
-Knows oneDNN's packed layout. Does not know whose weights they are. A product with a weight as it
-is stored packs it anew each time, which takes longer than the product where few tokens are
-multiplied. In bfloat16 what came out was the same bit for bit where it was tried (avx512_bf16); in
-float32 sums have another order.
+A product with a weight in its stored layout packs the weight each time, which takes longer than
+the product itself for few tokens. In bfloat16 the results were bit-identical on the tested CPU
+(avx512_bf16); in float32 the order of sums differs.
 
-A compiler that traces a packed product sees one operation, `embodied_kv::packed_product`, over a
-weight without strides; by `lower` it calls the product itself, without Python.
+A compiler traces a packed product as one operation, `embodied_kv::packed_product`, over a weight
+without strides; after `lower` it calls the product without Python.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ from torch import Tensor, nn
 
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
-# Parameters of a weight: a smaller one is multiplied faster than it is called.
+# Parameters from which a weight is packed: for a smaller one the call costs more than it saves.
 LEAST = {torch.bfloat16: 1 << 16, torch.float32: 200_000}
-LEAST_ON_AMD = {torch.float32: 40_000}  # where MKL, else called, has half of oneDNN's rate
+LEAST_ON_AMD = {torch.float32: 40_000}  # MKL, the alternative, has half of oneDNN's rate there
 X86 = ('x86_64', 'AMD64')
-FEW = 64  # tokens that the layout is made for; other numbers are multiplied by it as well
+FEW = 64  # tokens that the layout is optimised for; other numbers are valid
 
 _library = torch.library.Library('embodied_kv', 'FRAGMENT')
 _library.define('packed_product(Tensor x, Tensor weight, Tensor? bias) -> Tensor')
@@ -43,7 +42,7 @@ torch.library.register_fake('embodied_kv::packed_product', _like, lib=_library)
 
 
 def lower() -> None:
-    """Has inductor call the product by its C function; by Python, where torch lacks that."""
+    """Register the C function of the product with inductor, where torch supports it."""
     with suppress(ImportError):
         from torch._inductor.ir import TensorBox  # some seconds to import
         from torch._inductor.lowering import register_lowering
@@ -54,10 +53,10 @@ def lower() -> None:
             return TensorBox.create(LinearUnary.create(x, weight, bias, 'none', [], ''))
 
 
-class PackedLinear(nn.Module):
-    """A linear layer whose weight is packed: x [..., in] -> [..., out].
+class PrepackedLinear(nn.Module):
+    """A linear layer with a packed weight: x [..., in] -> [..., out].
 
-    It takes the weight from `linear`. Its state_dict holds it as it is stored elsewhere.
+    The layer takes over the weight of `linear`. Its state_dict has the unpacked weight.
     """
 
     def __init__(self, linear: nn.Linear) -> None:
@@ -75,25 +74,25 @@ class PackedLinear(nn.Module):
 
 
 def pack(model: nn.Module) -> int:
-    """Packs the weights of its linear layers in place, where that is of use; how many it packed.
+    """Pack the weights of the linear layers in place; return the number of packed layers.
 
-    Those that do not learn, on a CPU of x86, from `least` parameters on; in bfloat16 where the CPU
-    has units for it. One after the other, so that no more than one is there twice.
+    Frozen weights on an x86 CPU are packed from `least` parameters on, in bfloat16 only where the
+    CPU has units for it. They are packed one by one, so that only one is in memory twice.
     """
-    made: dict[nn.Linear, PackedLinear] = {}
+    made: dict[nn.Linear, PrepackedLinear] = {}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if child in made:
                 setattr(parent, name, made[child])
             elif type(child) is nn.Linear and _is_worth_it(child.weight):
-                made[child] = PackedLinear(child)
+                made[child] = PrepackedLinear(child)
                 setattr(parent, name, made[child])
     return len(made)
 
 
-def packed_names(model: nn.Module) -> list[str]:
-    """Of its packed layers."""
-    return [name for name, module in model.named_modules() if isinstance(module, PackedLinear)]
+def prepacked_names(model: nn.Module) -> list[str]:
+    """Return the names of the packed layers."""
+    return [name for name, module in model.named_modules() if isinstance(module, PrepackedLinear)]
 
 
 def _is_worth_it(weight: Tensor) -> bool:
@@ -107,7 +106,7 @@ def _is_worth_it(weight: Tensor) -> bool:
 
 
 def least(dtype: torch.dtype) -> float:
-    """Parameters from which on a weight is packed on this CPU; infinity where none is."""
+    """Return the parameters from which a weight is packed on this CPU; infinity for never."""
     anywhere = LEAST.get(dtype, math.inf)
     on_amd = 'AMD' in torch.cpu.get_capabilities().get('cpu_name', '')
     return min(anywhere, LEAST_ON_AMD.get(dtype, anywhere)) if on_amd else anywhere

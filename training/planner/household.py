@@ -17,26 +17,16 @@ from itertools import product
 
 import numpy as np
 
-from embodied_kv.demo.sim.scene import COLOURS, MOVABLE
+from embodied_kv.demo.sim.scene import COLOURS
+from embodied_kv.demo.sim.table_memory import ROBOT
+from training.planner.simulated_table import OBJECT_NAMES, TASKS, Fact
 
 CARRIERS = ('plate', 'bowl')
 LIDDED = ('bin', 'box')
 TABLES = tuple(f'{side} table' for side in ('left', 'right', 'front', 'back', 'middle', 'corner'))
-ROBOT = 'robot'
-OBJECT_NAMES = tuple(' '.join(name) for name in product(COLOURS, MOVABLE))
 CARRIER_NAMES = tuple(' '.join(name) for name in product(COLOURS, CARRIERS))
 LIDDED_NAMES = tuple(' '.join(name) for name in product(COLOURS, LIDDED))
-TASKS = 48  # numbers of task records
 SEGMENTS = (8, 80)  # facts that a drawn household may have
-
-
-@dataclass(frozen=True)
-class Fact:
-    """A segment of the robot's memory; kind: one of `memory.segment.KINDS`."""
-
-    id: str
-    kind: str
-    text: str
 
 
 @dataclass(frozen=True, eq=False)

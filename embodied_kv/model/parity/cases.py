@@ -1,0 +1,391 @@
+"""Recorded cases of LeRobot and openpi, and the values that a policy computes for them.
+
+A case is the folder of a checkpoint with case.json, case.safetensors and, for openpi, facts.json,
+which holds what only the code of openpi states about the robot. The network runs as the engine
+runs it: valid tokens, packed into a row of the arena.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from embodied_kv.config import PI05, ModelConfig
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.views import PrefixWrite, SuffixRead
+from embodied_kv.model.checkpoints.checkpoint import Checkpoint
+from embodied_kv.model.checkpoints.facts import read_json
+from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.policy import Policy
+from embodied_kv.model.weights import CheckpointError, Weights
+from embodied_kv.robots.declared import Declared
+
+ABOUT, TENSORS, FACTS = 'case.json', 'case.safetensors', 'facts.json'
+ANY_RATE = 1.0  # 1/s: no recorded number depends on the rate
+# EXACT tolerates another last bit of float64 in numpy's arcsine; float32 must agree.
+EXACT, PIXEL, CHUNK, VELOCITY, ROUNDING = 1e-12, 1e-6, 1e-4, 1.5e-4, 1e-6
+# The camera names of each robot's transform, and the slots that it puts them into.
+OPENPI_CAMERAS = {
+    'LiberoInputs': {
+        'observation/image': 'base_0_rgb',
+        'observation/wrist_image': 'left_wrist_0_rgb',
+    },
+    'DroidInputs': {
+        'observation/exterior_image_1_left': 'base_0_rgb',
+        'observation/wrist_image_left': 'left_wrist_0_rgb',
+    },
+    'AlohaInputs': {
+        'cam_high': 'base_0_rgb',
+        'cam_left_wrist': 'left_wrist_0_rgb',
+        'cam_right_wrist': 'right_wrist_0_rgb',
+    },
+}
+# The transforms of every pi0.5 of openpi, and those with fields that are read here.
+OPENPI_KNOWN = {
+    *OPENPI_CAMERAS,
+    *('InjectDefaultPrompt', 'DeltaActions', 'Normalize', 'ResizeImages', 'TokenizePrompt'),
+    'PadStatesAndActions',
+}
+# For each part of a config: its fields, and the keys of `dims` in case.json.
+WIDTHS = {
+    'vision': dict(
+        image_size='image_size',
+        patch_size='patch',
+        width='vision_width',
+        layers='vision_layers',
+        heads='vision_heads',
+        mlp='vision_mlp',
+    ),
+    'backbone': dict(
+        width='text_width',
+        layers='layers',
+        heads='heads',
+        kv_heads='kv_heads',
+        head_dim='head_dim',
+        mlp='text_mlp',
+        vocab_size='vocab',
+    ),
+    'expert': dict(width='expert_width', mlp='expert_mlp'),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Quantity:
+    """A computed tensor that is compared with a recorded one.
+
+    tolerance: one for all entries, or one for each entry of the last dimension. where: the entries
+    that are compared; None for all.
+    """
+
+    value: Tensor
+    tolerance: float | Tensor
+    where: Tensor | None = None
+
+    def compare(self, recorded: Tensor) -> tuple[float, bool]:
+        """Return the largest absolute difference, and whether all are within tolerance.
+
+        The difference is infinite where the shapes differ or a value is NaN.
+        """
+        if self.value.shape != recorded.shape:
+            return float('inf'), False
+        difference = (self.value.cpu().double() - recorded.cpu().double()).abs()
+        difference = difference.nan_to_num(float('inf'))
+        within = difference <= self.tolerance
+        if self.where is not None:
+            where = self.where.cpu()
+            difference, within = difference[where], within[where]
+        error = float(difference.max()) if difference.numel() else 0.0
+        return error, bool(within.all())
+
+    @property
+    def widest(self) -> float:
+        """The largest tolerance."""
+        return float(torch.as_tensor(self.tolerance).max())
+
+
+def report(
+    path: str,
+    names: Sequence[str],
+    read: Callable[[str], Tensor],
+    known: Mapping[str, Quantity],
+) -> bool:
+    """Print a line for each recorded quantity, then the verdict; return whether all are ok."""
+    failed, width = [], max(44, *(len(f'expected.{name}') for name in names))
+    for name in names:
+        label = f'expected.{name}'
+        if name not in known:
+            failed.append(label)
+            print(f'{label:<{width}} FAIL  unknown quantity')
+            continue
+        ours, recorded = known[name], read(name)
+        error, ok = ours.compare(recorded)
+        failed += [] if ok else [label]
+        shapes = ''
+        if ours.value.shape != recorded.shape:
+            shapes = f'  shape {list(ours.value.shape)}, recorded {list(recorded.shape)}'
+        print(
+            f'{label:<{width}} max abs error {error:.2e}  '
+            f'tolerance {ours.widest:.1e}  {"ok" if ok else "FAIL"}{shapes}'
+        )
+    count = len(names)
+    if failed or not count:
+        print(f'{path}: FAIL, {len(failed)} of {count} quantities: {", ".join(failed)}')
+    else:
+        print(f'{path}: ok, all {count} quantities within tolerance')
+    return bool(count) and not failed
+
+
+def is_case(path: str | Path) -> bool:
+    """Return whether a path is the folder of a case."""
+    return (Path(path) / ABOUT).is_file()
+
+
+class Case:
+    """A recorded case. records: the entries of case.json by the name of the observation.
+
+    Raises CheckpointError where a part is missing, or the checkpoint cannot be opened.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        folder = Path(folder)
+        self.about = read_json(folder / ABOUT)
+        self.records: dict[str, dict] = self.about['records']
+        self._tensors = Weights(folder / TENSORS)
+        self._cameras, declared, self._prompt = None, Declared(fps=ANY_RATE), None
+        if (folder / FACTS).is_file():
+            facts = read_json(folder / FACTS)
+            self._cameras, declared = openpi_facts(facts)
+            self._prompt = facts.get('default_prompt')
+        self.checkpoint: Checkpoint = open_checkpoint(folder, declared, widths(self.about['dims']))
+        self._cameras = self._cameras or {view: view for view in self.checkpoint.slots}
+
+    def images(self, record: str) -> tuple[NDArray[np.uint8] | None, ...]:
+        """Return uint8 [H, W, 3] or None for each view of the checkpoint."""
+        absent = self.records[record]['cameras_not_given']
+        given = {self._cameras[camera]: camera for camera in self._cameras if camera not in absent}
+        return tuple(self._picture(given.get(view)) for view in self.checkpoint.config.views)
+
+    def state(self, record: str) -> NDArray[np.float64]:
+        return self._tensors.read(f'{record}.raw.state').numpy()
+
+    def instruction(self, record: str) -> str:
+        about = self.records[record]
+        return about.get('task') or about.get('prompt_given') or self._prompt or ''
+
+    def noise(self) -> Tensor:
+        """Return float32 [1, chunk, padded]."""
+        return self._tensors.read('noise')
+
+    def expected(self, record: str) -> list[str]:
+        """Return the names of the recorded quantities."""
+        head = f'{record}.expected.'
+        names = (name for name in self._tensors.names if name.startswith(head))
+        return sorted(name.removeprefix(head) for name in names)
+
+    def read(self, record: str, name: str) -> Tensor:
+        return self._tensors.read(f'{record}.expected.{name}')
+
+    def seen_slots(self, record: str) -> list[tuple[str, bool]]:
+        """Return each view of the network in the order of this record, and whether it is present.
+
+        LeRobot moves absent views to the end; openpi leaves each in its slot.
+        """
+        seen = dict(zip(self.checkpoint.config.views, self.images(record), strict=True))
+        slots = [(slot, seen.get(slot) is not None) for slot in self.checkpoint.slots]
+        if self.checkpoint.kind == 'lerobot':
+            slots.sort(key=lambda slot: not slot[1])
+        recorded = self.records[record].get('image_slot_order')
+        if recorded and recorded != [slot for slot, _ in slots]:
+            raise CheckpointError(f'{record}: the views lie in the order {", ".join(recorded)}')
+        return slots
+
+    def _picture(self, camera: str | None) -> NDArray[np.uint8] | None:
+        name = f'raw.{camera}'
+        if camera is None or name not in self._tensors.names:
+            return None
+        pixels = self._tensors.read(name)
+        return (pixels.permute(1, 2, 0) if pixels.shape[0] == 3 else pixels).contiguous().numpy()
+
+
+def openpi_facts(facts: Mapping[str, Any]) -> tuple[dict[str, str], Declared]:
+    """Return the slot of each camera, and the facts that a contract would declare.
+
+    Raises CheckpointError.
+    """
+    transforms: dict[str, Mapping[str, Any]] = {}
+    for entry in facts['input_transforms']:
+        transforms |= entry
+    robot = next((name for name in transforms if name in OPENPI_CAMERAS), None)
+    if strange := sorted(transforms.keys() - OPENPI_KNOWN):
+        raise CheckpointError(f'not supported: the transform {strange[0]}')
+    if robot is None:
+        raise CheckpointError(f'no transform of a robot; known are {", ".join(OPENPI_CAMERAS)}')
+    dims = facts['action_dim_out']
+    mask = transforms.get('DeltaActions', {}).get('mask') or ()
+    mode = 'quantiles' if transforms['Normalize']['use_quantiles'] else 'mean_std'
+    cameras = OPENPI_CAMERAS[robot]
+    return cameras, Declared(
+        state_names=tuple(f'state {i}' for i in range(facts['state_dim'])),
+        action_names=tuple(f'action {i}' for i in range(dims)),
+        views=tuple(cameras.values()),
+        relative=(*mask, *(False,) * dims)[:dims],
+        state_in_prompt=transforms['TokenizePrompt']['discrete_state_input'],
+        normalization={'state': mode, 'action': mode},
+        conversion='aloha' if transforms[robot].get('adapt_to_pi') else 'none',
+        fps=ANY_RATE,
+    )
+
+
+def config_parts(
+    keys: Mapping[str, Mapping[str, str]], read: Callable[[str], float]
+) -> dict[str, Any]:
+    """Return the parts of PI05 with other widths. keys: as WIDTHS; read: value of a key."""
+    return {
+        part: replace(getattr(PI05, part), **{field: read(key) for field, key in names.items()})
+        for part, names in keys.items()
+    }
+
+
+def widths(dims: Mapping[str, int]) -> ModelConfig:
+    """Return PI05 with the widths of `dims` in case.json, which neither project records."""
+    parts = config_parts(WIDTHS, dims.__getitem__)
+    return replace(PI05, name='recorded', dtype='float32', **parts)
+
+
+def grid(steps: int) -> Tensor:
+    """Return our own times, float32 [steps]: computed in double and rounded once."""
+    return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
+
+
+def prefix_arena(
+    config: ModelConfig, rows: int, dtype: torch.dtype, device: str | torch.device
+) -> Arena:
+    """Return an arena with so many rows for the prefixes of a model."""
+    b = config.backbone
+    return Arena(
+        layers=b.layers,
+        rows=rows,
+        kv_heads=b.kv_heads,
+        max_tokens=config.prefix_tokens,
+        head_dim=b.head_dim,
+        dtype=dtype,
+        device=device,
+    )
+
+
+def predict(
+    policy: Policy, images: Tensor, ids: list[int], noise: Tensor, times: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the first velocity and the chunk, float32 [1, chunk, padded], on the host.
+
+    images: [present, 3, S, S]. noise: [1, chunk, padded]. times: float32 [steps], from 1 down.
+    """
+    model = policy.model
+    views = model.embed_images(images).flatten(0, 1)
+    packed = torch.cat([views, model.embed_tokens(torch.tensor(ids, device=model.device))])[None]
+    tokens, chunk = packed.shape[1], noise.shape[1]
+    arena = prefix_arena(policy.config, 1, model.dtype, model.device)
+    model.prefill(packed, PrefixWrite(arena, 1, tokens).bind([0], [tokens]))
+    arena.set_length(0, tokens)
+    cache = SuffixRead(arena, 1, chunk).bind([0])
+    rope = model.suffix_rope(cache.positions)
+    x, first = noise.to(model.device), None
+    for table in model.expert.modulation(times.to(model.device)):
+        velocity = model.velocity(x, table, cache, rope)
+        first = velocity if first is None else first
+        x = x - velocity / len(times)
+    return first.cpu(), x.cpu()
+
+
+class Replay:
+    """One record of a case, computed by the policy of its checkpoint."""
+
+    def __init__(self, case: Case, policy: Policy, record: str) -> None:
+        self._case, self._policy, self._record = case, policy, record
+        self._state = case.state(record)
+        self._ids = policy.prompt_ids(case.instruction(record), self._state)
+
+    def quantities(self) -> dict[str, Quantity]:
+        """Return the computed quantities by the names of the case."""
+        return dict(self._state_and_prompt()) | dict(self._pictures()) | dict(self._actions())
+
+    def _state_and_prompt(self) -> Iterator[tuple[str, Quantity]]:
+        c, processing = self._policy.config, self._policy.processing
+        normalised = processing.state(self._state)
+        recovered = processing.normalizer.state_scale.unnormalise(normalised)
+        yield 'state_float32', _exact(self._state.astype(np.float32)[None])
+        yield 'state_decoded', _exact(processing.conversion.state(self._state))
+        batched = self._case.checkpoint.kind == 'lerobot'
+        yield 'state_normalised', _exact(normalised[None] if batched else normalised)
+        yield 'state_padded', _exact(_padded(normalised, c.padded_action_dim))
+        yield 'state_unnormalised', _leading(recovered, c.padded_action_dim, ROUNDING)
+        yield 'tokens', _exact(_padded(np.array(self._ids), c.max_text)[None])
+        yield 'token_mask', _exact((np.arange(c.max_text) < len(self._ids))[None])
+
+    def _pictures(self) -> Iterator[tuple[str, Quantity]]:
+        slots = self._case.seen_slots(self._record)
+        yield 'image_mask', _exact(np.array([[seen for _, seen in slots]]))
+        resize, size = self._policy.processing.resize, self._policy.config.vision.image_size
+        views = self._policy.config.views
+        for view, image in zip(views, self._case.images(self._record), strict=True):
+            if image is None:
+                continue
+            resized = torch.from_numpy(resize.pad(image, size))
+            if resized.dtype == torch.float32:  # LeRobot has channels first
+                resized = resized.permute(2, 0, 1)
+            yield f'image_resized.{view}', Quantity(resized, PIXEL)
+            yield f'image_model.{view}', Quantity(self._policy.images([image])[0], PIXEL)
+
+    def _actions(self) -> Iterator[tuple[str, Quantity]]:
+        c, p, case = self._policy.config, self._policy.processing, self._case
+        times = case.read(self._record, 'timesteps')
+        images = self._policy.images(case.images(self._record))
+        first, chunk = predict(self._policy, images, self._ids, case.noise(), times)
+        yield 'timesteps', Quantity(grid(len(times)), ROUNDING)
+        yield 'v_t_first', Quantity(first, VELOCITY)
+        yield 'chunk_padded', Quantity(chunk, CHUNK)
+        yield 'chunk', Quantity(chunk[..., : c.action_dim], CHUNK)
+        y, decoded = chunk[0].numpy(), p.conversion.state(self._state)
+        offsets, absolute = p.normalizer.offsets(y), p.normalizer.actions(y, decoded)
+        yield 'chunk_unnormalised', _leading(offsets, c.padded_action_dim, self._close(offsets))
+        yield 'chunk_absolute', _leading(absolute, c.padded_action_dim, self._close(absolute))
+        actions = p.actions(y, self._state)
+        batched = actions[None] if case.checkpoint.kind == 'lerobot' else actions
+        yield 'actions', Quantity(torch.from_numpy(batched), self._close(actions))
+        if 'executed' in case.expected(self._record):  # requested one by one
+            shape = case.read(self._record, 'executed').shape
+            some = torch.from_numpy(actions[: case.checkpoint.n_action_steps])
+            if some.numel() == shape.numel():
+                some = some.reshape(shape)
+            yield 'executed', Quantity(some, self._close(actions))
+
+    def _close(self, actions: np.ndarray) -> Tensor:
+        """Return tolerances [action_dim]: of the chunk, and of float32 for large values."""
+        unit = self._policy.processing.normalizer.action_scale.unit
+        return torch.from_numpy(CHUNK * unit + ROUNDING * (1 + np.abs(actions).max(0)))
+
+
+def _exact(value: ArrayLike) -> Quantity:
+    return Quantity(torch.from_numpy(np.ascontiguousarray(value)), EXACT)
+
+
+def _padded(value: np.ndarray, size: int) -> np.ndarray:
+    return np.pad(value, (0, size - len(value)))
+
+
+def _leading(value: np.ndarray, size: int, tolerance: float | Tensor) -> Quantity:
+    """Return a quantity of which only the dims of the robot are compared, not the padding."""
+    dims = value.shape[-1]
+    padded = np.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, size - dims)])
+    if isinstance(tolerance, Tensor):
+        tolerance = torch.cat([tolerance, tolerance.new_zeros(size - dims)])
+    where = torch.zeros(padded.shape, dtype=torch.bool)
+    where[..., :dims] = True
+    return Quantity(torch.from_numpy(padded), tolerance, where)

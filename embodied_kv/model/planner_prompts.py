@@ -1,0 +1,103 @@
+"""The prompts of the planner: memory segments, questions, missions, and the parsed answers.
+
+Each piece of a prompt is tokenised separately, so that the tokens of a segment do not depend on
+its neighbours. For a mission, the planner is asked for one step of one part at a time. The caller
+counts the parts: `done` ends one, and `over` is the answer where there is no further part.
+
+    mission: put everything blue into the bin, then say where the red cube is; part 1;
+    last moved 12, 10, 9; done: put the blue cube into the red bin
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+HEAD = 'Memory:'  # after <bos>, before the first segment
+LAST = 3  # moves that a question names, newest first
+PICK = 'pick up '  # start of a step that only prepares another one
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A step of the present part, in the words of the planner, and whether it succeeded."""
+
+    step: str
+    done: bool
+
+    @property
+    def counts(self) -> bool:
+        return self.done and not self.step.startswith(PICK)
+
+
+@dataclass(frozen=True)
+class PlannerAnswer:
+    """A parsed answer.
+
+    kind: 'step', 'say', 'done', 'over', 'impossible' or 'give up'. words: the instruction, the
+    report, or the reason; '' for 'done' and 'over'.
+    """
+
+    kind: str
+    words: str = ''
+
+
+def segment_words(text: str) -> str:
+    """Return one memory segment as it stands in a prompt."""
+    return f'\n{text}'
+
+
+def question_words(question: str) -> str:
+    """Return the end of a prompt, which the answer follows."""
+    return f'\nQ: {question}\nA:'
+
+
+def answer_words(answer: str) -> str:
+    """Return an answer as it stands before <eos>."""
+    return f' {answer}'
+
+
+def mission_question(
+    mission: str, part: int, moves: Sequence[int] = (), tried: Sequence[Tried] = ()
+) -> str:
+    """Return the question for the next step.
+
+    Args:
+        mission: The mission in words.
+        part: The number of the present part, from 1.
+        moves: The records that moved a thing before this part began, newest first.
+        tried: The steps of this part in order; failures before the last success are left out.
+
+    Raises:
+        ValueError: The mission has no words.
+    """
+    if not (words := plain(mission)):
+        raise ValueError("mission must have words (got ''); send what the robot should do")
+    counting = [i for i, one in enumerate(tried) if one.counts]
+    since = counting[-1] + 1 if counting else 0
+    pieces = [f'mission: {words}', f'part {part}']
+    if moves:
+        pieces.append(f'last moved {", ".join(map(str, moves[:LAST]))}')
+    for one in (*(tried[i] for i in counting), *tried[since:]):
+        step = 'say' if one.step.startswith('say: ') else one.step
+        pieces.append(f'{"done" if one.done else "failed"}: {step}')
+    return '; '.join(pieces)
+
+
+def plain(mission: str) -> str:
+    """Return a mission in lower case, on one line, without final punctuation.
+
+    A semicolon becomes a comma, because it ends the mission in a question.
+    """
+    return ' '.join(mission.lower().replace(';', ',').split()).strip('.,! ')
+
+
+def read_answer(text: str) -> PlannerAnswer:
+    """Return the parsed answer of the planner. Raises ValueError for an empty text."""
+    text = text.strip()
+    if not text:
+        raise ValueError('the planner returned no text')
+    head, colon, words = text.partition(': ')
+    if colon and head in ('say', 'impossible', 'give up'):
+        return PlannerAnswer(head, words)
+    return PlannerAnswer(text) if text in ('done', 'over') else PlannerAnswer('step', text)
