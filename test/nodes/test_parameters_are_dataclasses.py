@@ -121,7 +121,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             '',
             'parameter contract is empty: name the contract of the robot',
         ),
-        (Perception, 'contract', 'so100', "contract 'so100': no such file, and none of aloha"),
+        (Perception, 'contract', 'so100', 'contract must be a file or one of aloha'),
         (Perception, 'checkpoint', '', "preset 'tiny' has no checkpoint of its own"),
         (Perception, 'checkpoint', '/nowhere', '/nowhere'),
         (

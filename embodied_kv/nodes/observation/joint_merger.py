@@ -22,7 +22,7 @@ from embodied_kv.control.plausibility import Bounds, JointCheck
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.common.publishers import counted
 from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.robots.angles import unwrapped
+from embodied_kv.robots.units import unwrapped
 from embodied_kv.text import listed, shown
 
 HISTORY = 1024  # samples of a joint that are kept, to find those of an image that took its time

@@ -26,8 +26,7 @@ from embodied_kv.nodes.common.publishers import publishers
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.description import JointInput
 from embodied_kv.nodes.observation.joint_merger import EPOCH, JointMerger, JointSample
-from embodied_kv.robots.channels import JOINT_STATE, POSE
-from embodied_kv.robots.poses import of_pose
+from embodied_kv.robots.channels import JOINT_STATE, POSE, pose_values
 
 AGES = 50  # messages of a topic whose age at receipt is remembered
 EARLY, UNDER_WAY = -5_000_000, 50_000_000  # ns: ages at receipt that mean one clock
@@ -43,7 +42,7 @@ class Reader:
 
 READERS = {
     JOINT_STATE: Reader(JointState, lambda m: (m.name, m.position, m.velocity)),
-    POSE: Reader(PoseStamped, of_pose),
+    POSE: Reader(PoseStamped, pose_values),
 }
 
 
