@@ -317,7 +317,7 @@ class Action(SuiteNode, Participant):
             self.submit(self._surviving(self._rewind))
             return
         self._latest = now
-        deadline = self._world.of_steady(handle.deadline)
+        deadline = self._world.from_steady(handle.deadline)
         control.expect(deadline)
         observed = deadline - control.allowed
         if self._world.is_simulated:

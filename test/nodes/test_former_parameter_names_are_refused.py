@@ -13,7 +13,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import Memory, MemoryParams
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import Session, SessionParams
 from embodied_kv.planning.config import PlanningConfig
