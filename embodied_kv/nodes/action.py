@@ -110,7 +110,7 @@ class Action(SuiteNode, Participant):
         )
         self._single = SinglePublishers(self, 'stop all nodes but one, or move them')
         watched = ['action_chunk', *self._outputs.topics]
-        self.every(LOOK_EVERY, lambda: self._single.look(watched))
+        self.every(LOOK_EVERY, lambda: self._single.check(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String,
@@ -191,7 +191,7 @@ class Action(SuiteNode, Participant):
         self.host.session(self.robot).register(self._part)
 
     def _note_arm(self) -> None:
-        self.host.arms(self.robot, self._guard.is_armed)
+        self.host.hold_compiler(self.robot, self._guard.is_armed)
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)

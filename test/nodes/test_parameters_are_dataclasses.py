@@ -119,7 +119,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             Perception,
             'contract',
             '',
-            'parameter contract is empty: name the contract of the robot',
+            'parameter contract must be one of aloha',
         ),
         (Perception, 'contract', 'so100', 'contract must be a file or one of aloha'),
         (Perception, 'checkpoint', '', "preset 'tiny' has no checkpoint of its own"),

@@ -24,6 +24,7 @@ from embodied_kv.control.plausibility import Bounds, bounds_of
 from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.publishers import type_name
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.joint_merger import JointInput
 from embodied_kv.nodes.observation.joint_states import READERS, JointStates, joint_inputs
@@ -95,7 +96,7 @@ class TopicMonitor:
         if time.monotonic() - self._began < SILENCE:
             return
         for topic in sorted(self._silent):
-            type_, name = _type_name(self._types[topic]), self._node.resolve_topic_name(topic)
+            type_, name = type_name(self._types[topic]), self._node.resolve_topic_name(topic)
             self._node.log_warning(
                 f'silent {topic}',
                 f'no message received on {name} ({type_}) for {SILENCE:.0f} s: '
@@ -111,11 +112,6 @@ class TopicMonitor:
         if type_ in types:
             return 'its publisher sends no messages'
         return f'the type of its publisher is {", ".join(types)}'
-
-
-def _type_name(type_: type) -> str:
-    """Return the name of a message type as in ROS: sensor_msgs/msg/Image."""
-    return '/'.join([*type_.__module__.split('.')[:2], type_.__name__])
 
 
 class ObservationInputs:

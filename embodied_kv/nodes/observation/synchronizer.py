@@ -4,9 +4,10 @@ Stamps (ns, ROS clock) decide which images belong together. Moments (s, the worl
 `clock`) decide which views are alive and which images are recent.
 
 A synchronized moment consists of the image that arrived last and of the nearest image of each
-other view. It waits if a much better one is about to arrive: if the next image of the view with the
-oldest image, at the usual rate of that view, would halve the time between the images. So images of
-synchronized cameras are never mixed with earlier ones, and free-running cameras lose no moment.
+other view. It waits if a much better one is about to arrive: if the next image of the view with
+the oldest image, at the usual rate of that view, would halve the time between the images. So
+images of synchronized cameras are never mixed with earlier ones, and free-running cameras lose no
+moment.
 
 Invariants: images of one moment lie within the tolerance, and none is older than `max_age`. Each
 moment is returned once and is newer than the last one. No image of a view is older than one that
