@@ -41,8 +41,8 @@ from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, qos
+from embodied_kv.nodes.common.engine_host import HandleFeed
 from embodied_kv.nodes.common.executable import SWITCH
-from embodied_kv.nodes.common.handle_feed import HandleFeed
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.types import ActionChunk
 

@@ -10,7 +10,7 @@ from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from statistics import fmean
 
@@ -23,11 +24,11 @@ from embodied_kv.config import TINY
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
 from embodied_kv.nodes.common.remote_host import RemoteHost
-from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
-from embodied_kv.nodes.observation.inputs import ObservationInputs
-from embodied_kv.nodes.observation.joint_merger import JointMerger
-from embodied_kv.nodes.observation.pace import Pace
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.clock import FrameThrottle
+from embodied_kv.nodes.observation.inputs import ObservationInputs, ObservationParams
+from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
+from embodied_kv.robots.channels import COMPRESSED, IMAGE
+from embodied_kv.robots.sources import View
 
 WARMUP = 2.0  # s after the first frame that are not measured
 PATIENCE = 20.0  # s for the first frame
@@ -40,9 +41,11 @@ class Frames(ObservationInputs):
     images: how many arrived. ages, apart: of each frame, s.
     """
 
-    def __init__(self, node: SuiteNode, inputs: InputDescription, rate: float) -> None:
-        super().__init__(node, inputs)
-        self._pace = Pace(1 / rate)
+    def __init__(
+        self, node: SuiteNode, views: dict[str, View], joints: Sequence[JointInput], rate: float
+    ) -> None:
+        super().__init__(node, views, joints)
+        self._pace = FrameThrottle(1 / rate)
         self.images = 0
         self.ages: list[float] = []
         self.apart: list[float] = []
@@ -58,7 +61,7 @@ class Frames(ObservationInputs):
         moment = self._sync.newest(now)
         if moment is None or self.pixels(moment) is None:
             return
-        self._pace.gave(now)
+        self._pace.record_frame(now)
         stamps = [conversions.nanoseconds(m.header.stamp) for _, m in self.messages(moment)]
         self.ages.append(now - moment.taken)
         self.apart.append((max(stamps) - min(stamps)) / 1e9)
@@ -81,9 +84,13 @@ class Listener(SuiteNode):
         return RemoteHost(self.embodiment.adapted(TINY))
 
     def setup(self) -> None:
-        views = [ViewInput(c.name, c.topic, c.compressed) for c in self._rig.cameras]
+        channels = {
+            c.name: {'topic': c.topic, 'type': COMPRESSED if c.compressed else IMAGE}
+            for c in self._rig.cameras
+        }
+        views = {name: View(channel=channel) for name, channel in channels.items()}
         joints = JOINTS if self._way == 'asked' else ()
-        self.frames = Frames(self, InputDescription(tuple(views), joints), self._rate)
+        self.frames = Frames(self, views, joints, self._rate)
         if self._way == 'called':
             self._merger = JointMerger(JOINTS, 0.2)
             for topic in TOPICS:

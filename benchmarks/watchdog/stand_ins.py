@@ -34,7 +34,7 @@ from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.nodes.control.controllers import KINDS, setpoint_message
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 ACCELERATION = 5.0  # rad/s²
 WATCHED, DIRECT = WAYS = ('watched', 'direct')

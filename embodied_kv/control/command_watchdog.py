@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 SECOND = 1_000_000_000  # ns
 MIN_TIMEOUT, PERIODS = 0.06, 2.5  # s; set-point periods

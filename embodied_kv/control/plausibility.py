@@ -35,7 +35,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.control.limits import Limits
-from embodied_kv.robots.angles import unwrapped
+from embodied_kv.robots.units import unwrapped
 
 AGREEMENT = 250_000_000  # ns of consistent samples that make a joint known
 FACTOR = 1.5  # speed of a plausible joint, relative to its velocity limit

@@ -30,10 +30,10 @@ from embodied_kv.data.signals import (
     Signals,
     newest,
 )
-from embodied_kv.robots.angles import unwrapped
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.mapping import Dimension
 from embodied_kv.robots.sources import is_joint
+from embodied_kv.robots.units import unwrapped
 
 PATIENCE = 30 * SECOND  # ns from a moment until the last message that tells of it
 LASTS = 2  # control periods for which a command counts, where no other follows

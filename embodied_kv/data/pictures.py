@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from embodied_kv.robots.framing import framed
 from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
@@ -170,4 +169,4 @@ def _framed(message: Any, view: View) -> NDArray[np.uint8]:
     """Return the pixels of a view, RGB, uint8 [height, width, 3]."""
     is_raw = hasattr(message, 'encoding')
     pixels = from_raw(message) if is_raw else decoded(bytes(message.data))
-    return np.ascontiguousarray(framed(pixels, view.crop, view.rotate))
+    return np.ascontiguousarray(view.framed(pixels))

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 
 from embodied_kv.data.recording_reader import RecordedMessage, Recording
-from embodied_kv.robots.angles import unwrapped
-from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE
+from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE, pose_values
 from embodied_kv.robots.contract import Contract
-from embodied_kv.robots.poses import of_pose
+from embodied_kv.robots.units import unwrapped
 
 FRESH, PREVIOUS, HOLD, STOP = range(4)  # sources of an ActionChunk
 ARMED, TAKEN_OVER = 1, 3  # states of a ControlState
@@ -169,7 +168,7 @@ class Signals:
 
     def _take_joints(self, read: Any, stamp: int, is_pose: bool) -> None:
         names, positions, velocities = (
-            of_pose(read) if is_pose else (read.name, read.position, read.velocity)
+            pose_values(read) if is_pose else (read.name, read.position, read.velocity)
         )
         at = _observed(read, stamp)
         positions = list(map(self._unwrapped, names, positions))

@@ -25,7 +25,6 @@ from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Scaling
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.framing import framed
 from embodied_kv.robots.mapping import ActionDimension, Dimension
 from embodied_kv.robots.reading import shipped
 
@@ -118,7 +117,7 @@ def pictures(robot: Embodiment, checkpoint: Checkpoint, given: dict[str, Path]) 
         pixels = (
             np.asarray(Image.open(given[name]).convert('RGB')) if name in given else card(name)
         )
-        framed_views.append(framed(pixels, view.crop, view.rotate))
+        framed_views.append(view.framed(pixels))
     tensors = resize.to_model(framed_views, size)
     shown = ((tensors.permute(0, 2, 3, 1).numpy() + 1) * 127.5).round().clip(0, 255)
     return Image.fromarray(np.concatenate(list(shown.astype(np.uint8)), axis=1))

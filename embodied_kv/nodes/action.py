@@ -118,7 +118,7 @@ class Action(SuiteNode, Participant):
         )
         self._single = SinglePublishers(self, 'stop all nodes but one, or move them')
         watched = ['action_chunk', *self._outputs.topics]
-        self.every(CHECK_PERIOD, lambda: self._single.look(watched))
+        self.every(CHECK_PERIOD, lambda: self._single.check(watched))
         self._speed = SpeedScaling(self, self._world.now)
         self.subscribe(
             String,
@@ -199,7 +199,7 @@ class Action(SuiteNode, Participant):
         self.host.session(self.robot).register(self._part)
 
     def _note_arm(self) -> None:
-        self.host.arms(self.robot, self._safety.is_armed)
+        self.host.hold_compiler(self.robot, self._safety.is_armed)
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)
@@ -329,7 +329,7 @@ class Action(SuiteNode, Participant):
             self.submit(self._surviving(self._rewind))
             return
         self._latest = now
-        deadline = self._world.of_steady(handle.deadline)
+        deadline = self._world.from_steady(handle.deadline)
         control.expect(deadline)
         observed = deadline - control.allowed
         if self._world.is_simulated:

@@ -10,7 +10,7 @@ from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.statistics import PeriodMeter
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.observation.pipeline import ObservationPipeline
 from embodied_kv.session.participant import Participant
 from embodied_kv.text import shown
@@ -34,7 +34,9 @@ class Perception(SuiteNode, Participant):
     def start(self) -> None:
         self._period.restart()
         self._frames.restart()
-        self._part = InstructionPart(lambda: self._frames.instruction, self._frames.tell)
+        self._part = InstructionPart(
+            lambda: self._frames.instruction, self._frames.publish_instruction
+        )
         session = self.host.session(self.robot)
         session.register(self._part)
         session.participants.join(self)

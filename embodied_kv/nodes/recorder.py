@@ -1,13 +1,13 @@
-"""The recorder node: what a robot sees, is told, does and says becomes one file.
+"""The recorder node: write the messages of a robot to one file.
 
-Knows the service `record`, subscriptions and the folder. Does not know what is in a message
-(`recording.topics`), nor how a file is written (`data.recording_file`). Off, it hears nothing but
-the instruction; on, every message that came and is not in the file is counted.
+Between recordings, it subscribes to the instruction only. During a recording, it counts every
+message that was received, or lost by the middleware, and is not in the file.
 """
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,16 @@ from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.recording.definitions import definition, full_name
-from embodied_kv.nodes.recording.params import RecorderParams, ToldParams
-from embodied_kv.nodes.recording.topics import INSTRUCTION, Convert, RecordedTopic, recorded
+from embodied_kv.nodes.common.parameters import one_of, param
+from embodied_kv.nodes.common.publishers import type_name
+from embodied_kv.nodes.recording.topics import (
+    COMPRESSIONS,
+    INSTRUCTION,
+    Convert,
+    RecordedTopic,
+    definition,
+    recorded,
+)
 from embodied_kv.robots.reading import to_text
 from embodied_kv.srv import Record
 from embodied_kv.text import reason, shown
@@ -36,11 +43,46 @@ except ImportError:  # before ROS 2 Iron
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 MIB = 2**20
-LEAST = 2**20  # bytes without which no recording begins
-LOOK = 1.0  # s between two looks at how it goes
+LEAST = 2**20  # bytes that a recording needs
+PERIOD = 1.0  # s between two reports
 STATE = 'recording/state'
 REPAIR = 'finish it with python -m embodied_kv.data.repair'
 NAME = re.compile(r'\w[\w.-]{0,99}')
+
+
+@dataclass(frozen=True)
+class RecorderParams:
+    """Parameters of the recorder."""
+
+    record: bool = param(False, 'Record from activation on; else from the service `record` on')
+    folder: str = param(
+        '~/.ros/embodied_kv/recordings',
+        'Folder of the recordings, with a folder for each namespace; empty: none',
+    )
+    disk_mib: int = param(
+        8192,
+        'Largest size of all recordings of the folder, MiB; changes apply to the next recording',
+        'live',
+        range=(2, 2**30),
+    )
+    waiting_mib: int = param(
+        64,
+        'Largest size of the messages that wait for the disk, MiB; others are dropped',
+        range=(1, 2**20),
+    )
+    image_compression: str = param(
+        'jpeg',
+        'Compression of raw images: jpeg, png (lossless), or none',
+        check=one_of(COMPRESSIONS),
+    )
+    jpeg_quality: int = param(90, 'Quality of JPEG', range=(1, 100))
+
+
+@dataclass(frozen=True)
+class InstructionParams:
+    """The instruction at the start, which the observing nodes of a suite have in common."""
+
+    instruction: str = param('', 'Instruction at the start, as of perception')
 
 
 class Recorder(SuiteNode):
@@ -49,12 +91,12 @@ class Recorder(SuiteNode):
     may_wait, on_engine = True, False
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('recorder', RecorderParams, ToldParams, **arguments)
-        self._instruction: str | None = None  # None until something is known
-        self.create_subscription(String, INSTRUCTION, self._told, qos.INSTRUCTION)
+        super().__init__('recorder', RecorderParams, InstructionParams, **arguments)
+        self._instruction: str | None = None  # None: unknown
+        self.create_subscription(String, INSTRUCTION, self._on_instruction, qos.INSTRUCTION)
 
     def find_host(self) -> None:
-        """It computes nothing: the contract says all that it needs."""
+        """Return None, because the recorder needs no engine."""
 
     def setup(self) -> None:
         params = self.params.read(RecorderParams)
@@ -65,15 +107,15 @@ class Recorder(SuiteNode):
         self._contract = to_text(self.embodiment.contract)
         self._kept = dict(topic.kept_as for topic in self._topics) | {STATE: RecordingState}
         self._names = {topic: self.resolve_topic_name(topic) for topic in self._kept}
-        if self._instruction is None:  # else it is known what was told since
-            self._instruction = self.params.read(ToldParams).instruction.strip() or None
+        if self._instruction is None:  # else a message was received since
+            self._instruction = self.params.read(InstructionParams).instruction.strip() or None
         self._queue: RecordingQueue | None = None
         self._path, self._state = Path(), RecordingState()
         self._listening: list[tuple[Subscription, RecordedTopic]] = []
-        self._said, self._is_whole = '', False  # of the recording that ended last
+        self._outcome, self._is_whole = '', False  # of the recording that ended last
         self._states = self.publisher(RecordingState, STATE, qos.STATUS)
         self.serve(Record, 'record', self.while_active(self._answer))
-        self.every(LOOK, self._look)
+        self.every(PERIOD, self._check)
         self._warn_of_parts()
 
     def start(self) -> None:
@@ -81,7 +123,7 @@ class Recorder(SuiteNode):
             self._begin('')
 
     def stop(self) -> None:
-        self._end('the recorder is not active any more')
+        self._end('the recorder was deactivated')
 
     # ------------------------------------------------------------------ the service
 
@@ -92,41 +134,42 @@ class Recorder(SuiteNode):
         else:
             if self._queue is None:
                 raise CodedError(
-                    'nothing is recorded: begin with record: true', ErrorCode.NOT_FOUND
+                    'record must be true while nothing is recorded (got false)',
+                    ErrorCode.NOT_FOUND,
                 )
-            self._end('it was asked for')
-            response.message = self._said
+            self._end('requested')
+            response.message = self._outcome
         response.path, response.messages = self._state.path, self._state.messages
         response.bytes, response.dropped = self._state.bytes, sum(self._state.dropped)
         if not request.record and not self._is_whole:
-            raise OSError(self._said)
+            raise OSError(self._outcome)
 
     def _begin(self, name: str) -> None:
-        """Raises ValueError that says what to do, OSError."""
         if self._queue is not None:
             raise CodedError(
-                f'{self._path} is being recorded: end it first, with record: false',
+                f'one recording is possible at a time (got a second to {self._path}); end it '
+                'first with record: false',
                 ErrorCode.ALREADY_EXISTS,
             )
         name = name or f'{datetime.now():%Y%m%d-%H%M%S-%f}'
         if not NAME.fullmatch(name):
             raise ValueError(
-                f"name '{shown(name)}': write up to 100 letters, digits, '_', '-' and '.', from a "
-                'letter or digit on'
+                "name must be up to 100 letters, digits, '_', '-' and '.', and begin with a "
+                f"letter, digit or '_' (got '{shown(name)}')"
             )
         params = self.params.read(RecorderParams)
         if not params.folder:
-            raise ValueError('recorder.folder is empty: name the folder of the recordings')
+            raise ValueError('recorder.folder must be a folder (got an empty name); set it')
         storage.private_folder(self._folder)
         path = self._folder / f'{name}.mcap'
         if path.exists() or path.with_name(path.name + PART).exists():
             raise CodedError(
-                f'{path} is there already: choose another name', ErrorCode.ALREADY_EXISTS
+                f'{path} exists already; choose another name', ErrorCode.ALREADY_EXISTS
             )
         room = params.disk_mib * MIB - self._taken()
         if room < LEAST:
             raise CodedError(
-                f'{self._folder} is full: remove recordings, or raise recorder.disk_mib '
+                f'{self._folder} is full; remove recordings, or raise recorder.disk_mib '
                 f'({params.disk_mib})',
                 ErrorCode.NO_ROOM,
             )
@@ -140,32 +183,32 @@ class Recorder(SuiteNode):
             for topic in self._topics:
                 self._listening.append((self._listen(topic), topic))
         except Exception as error:
-            self._end(f'nobody could listen: {reason(error)}')
+            self._end(f'subscribing failed: {reason(error)}')
             raise
-        self._tell()
+        self._publish_state()
 
     def _end(self, why: str) -> None:
-        """What was recorded is finished; nothing happens where nothing is."""
+        """Finish the recording, if there is one."""
         if self._queue is None:
             return
         for subscription, topic in self._listening:
             self._take_rest(subscription, topic)
             self.destroy_subscription(subscription)
         self._listening = []
-        self._tell()  # the last that the file knows of what was dropped
+        self._publish_state()  # the last count of dropped messages in the file
         queue = self._queue
         queue.close(why)
         self._is_whole = queue.is_whole
         if not self._is_whole:
             self._path = queue.part
-        self._tell()
-        self._queue = None
+        self._publish_state()
+        self._queue, path = None, self._path
         if self._is_whole:
-            self._said = f'{self._path} is finished: {queue.ended}'
-            self.log_info('record', self._said)
+            self._outcome = f'{path} is finished: {queue.ended}'
+            self.log_info('record', self._outcome)
         else:
-            self._said = f'{self._path} is left unfinished: {queue.ended}; {REPAIR} {self._path}'
-            self.log_error('record', self._said)
+            self._outcome = f'{path} is left unfinished: {queue.ended}; {REPAIR} {path}'
+            self.log_error('record', self._outcome)
 
     # ------------------------------------------------------------------ messages
 
@@ -177,22 +220,22 @@ class Recorder(SuiteNode):
         return self.create_subscription(
             topic.kind,
             topic.topic,
-            partial(self._heard, topic),
+            partial(self._on_message, topic),
             topic.profile,
             raw=True,
             event_callbacks=lost,
         )
 
     def _take_rest(self, subscription: Subscription, topic: RecordedTopic) -> None:
-        """What waits with the middleware; more may come meanwhile, so there is a bound."""
+        """Record the messages that wait with the middleware, at most as many as can wait."""
         with subscription.handle:
             for _ in range(topic.profile.depth):
                 taken = subscription.handle.take_message(topic.kind, True)
                 if taken is None:
                     return
-                self._heard(topic, taken[0])
+                self._on_message(topic, taken[0])
 
-    def _heard(self, topic: RecordedTopic, data: bytes) -> None:
+    def _on_message(self, topic: RecordedTopic, data: bytes) -> None:
         self._put(topic.kept_as[0], data, topic.convert)
 
     def _put(self, topic: str, data: bytes, convert: Convert | None = None) -> None:
@@ -206,14 +249,14 @@ class Recorder(SuiteNode):
         if queue is not None:
             queue.lose(self._names[topic], count)
 
-    def _told(self, message: String) -> None:
+    def _on_instruction(self, message: String) -> None:
         self._instruction = message.data.strip()
 
     # ------------------------------------------------------------------ the file
 
     def _channels(self) -> tuple[Channel, ...]:
         return tuple(
-            Channel(self._names[topic], full_name(kind), definition(kind))
+            Channel(self._names[topic], type_name(kind), definition(kind))
             for topic, kind in self._kept.items()
         )
 
@@ -242,9 +285,9 @@ class Recorder(SuiteNode):
             if is_unfinished:
                 self.log_warning(f'part {part.name}', f'{part} was cut off; {REPAIR} {part}')
 
-    # ------------------------------------------------------------------ how it goes
+    # ------------------------------------------------------------------ progress
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         queue = self._queue
         if queue is None:
             return
@@ -252,10 +295,10 @@ class Recorder(SuiteNode):
             self.log_error('record', f'{self._path} ended: {queue.ended}')
             self._end(queue.ended)
         else:
-            self._tell()
+            self._publish_state()
 
-    def _tell(self) -> None:
-        """Publish how the recording goes, and put that into it."""
+    def _publish_state(self) -> None:
+        """Publish the state of the recording, and record it."""
         queue = self._queue
         dropped = queue.counted()
         self._state = RecordingState(
@@ -275,7 +318,7 @@ class Recorder(SuiteNode):
             self.log_warning(
                 f'dropped {topic}',
                 f'{count} messages of {topic} are not in the recording: '
-                f'{queue.fault or "lost on their way"}',
+                f'{queue.fault or "lost by the middleware"}',
             )
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:

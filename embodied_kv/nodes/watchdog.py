@@ -31,9 +31,8 @@ from embodied_kv.control.command_watchdog import (
 from embodied_kv.msg import VelocitySetpoint as VelocitySetpointMsg
 from embodied_kv.msg import WatchdogState
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.common.leaving import leave
-from embodied_kv.nodes.common.lock_file import lock_path
 from embodied_kv.nodes.common.parameters import Parameters, param
+from embodied_kv.nodes.common.process import leave, lock_path
 from embodied_kv.nodes.control.controllers import KINDS, SETPOINT, STATE, setpoint_message
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import ContractError

@@ -1,14 +1,16 @@
 """Message and action types that a contract may name, and what can be selected of each.
 
-This module knows the fields of the types by name. It does not import ROS; the nodes do.
+This module contains the names of fields. It does not import ROS; the nodes do.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
-from embodied_kv.robots.units import POSITIONS, is_velocity
+from embodied_kv.robots.units import POSITIONS, STEPS, VELOCITIES, is_velocity
 
 IMAGE = 'sensor_msgs/msg/Image'
 COMPRESSED = 'sensor_msgs/msg/CompressedImage'
@@ -51,19 +53,35 @@ def check_selection(
     allowed: OBSERVED or COMMANDED.
     """
     if type_ not in allowed:
-        raise ValueError(f'channel.type {type_}: there are {", ".join(allowed)}')
+        raise ValueError(f'channel.type must be one of {", ".join(allowed)} (got {type_})')
     pattern, shown = allowed[type_]
     for selection in select:
         if not re.fullmatch(pattern, selection):
-            raise ValueError(f'select {selection}: of {type_} there is {shown}')
+            raise ValueError(f'select must be {shown} for {type_} (got {selection})')
         if selects_velocity(selection) != is_velocity(unit):
-            wanted = 'a velocity' if selects_velocity(selection) else 'a position'
+            kind, units = 'position', POSITIONS
+            if selects_velocity(selection):
+                kind, units = 'velocity', VELOCITIES | STEPS
             raise ValueError(
-                f'unit {unit}: {selection} is {wanted}'
-                + ('' if selects_velocity(selection) else f' ({", ".join(POSITIONS)})')
+                f'unit of {selection} must be that of a {kind}: {", ".join(units)} (got {unit})'
             )
 
 
 def selects_velocity(selection: str) -> bool:
     """Return whether a selection is a velocity."""
     return selection.startswith(('velocity.', 'twist.'))
+
+
+def pose_values(message: Any) -> tuple[Sequence[str], Sequence[float], Sequence[float]]:
+    """Return the names and values that can be selected of a PoseStamped, and no velocities.
+
+    The values are the position, the orientation, and the rotation vector (rad).
+    """
+    p, q = message.pose.position, message.pose.orientation
+    values = {f'pose.position.{axis}': getattr(p, axis) for axis in 'xyz'}
+    values |= {f'pose.orientation.{axis}': getattr(q, axis) for axis in 'xyzw'}
+    sine = math.hypot(q.x, q.y, q.z)
+    angle = 2 * math.atan2(sine, q.w)
+    factor = angle / sine if sine > 0 else 2.0
+    values |= {f'axis_angle.{axis}': getattr(q, axis) * factor for axis in 'xyz'}
+    return tuple(values), tuple(values.values()), ()

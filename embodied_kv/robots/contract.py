@@ -1,8 +1,8 @@
 """The contract of a robot: a YAML file that defines what the numbers of a policy mean on it.
 
-This module knows names, topics, units and limits. It knows neither ROS nor the model;
-`model.checkpoints` compares a contract with a checkpoint. The sections follow rosetta's contract
-(channel, select), and add what an arm needs: units, limits and groups of outputs.
+This module imports neither ROS nor the model; `model.checkpoints` compares a contract with a
+checkpoint. The sections follow rosetta's contract (channel, select), and add what an arm needs:
+units, limits and groups of outputs.
 
 A contract is checked when it is read. An error names the file, the field and the remedy.
 """
@@ -17,9 +17,9 @@ from typing import Annotated, Final, Literal
 from pydantic import Discriminator, Field, Strict, Tag, field_validator, model_validator
 
 from embodied_kv.robots.channels import GRIPPERS, JOINT_STATE
-from embodied_kv.robots.openpi import Openpi
 from embodied_kv.robots.sources import (
     ActionSource,
+    Number,
     Pair,
     Part,
     Positive,
@@ -37,6 +37,7 @@ STATE = 'observation.state'
 ACTION: Final = 'action'
 
 BOOL = 'std_msgs/msg/Bool'
+Count = Annotated[int, Strict(), Field(ge=1)]
 Scalar = Annotated[bool, Strict()] | Annotated[int, Strict()] | Annotated[str, Strict()]
 
 Observed = Annotated[
@@ -70,7 +71,7 @@ class JointLimits(Part):
     @classmethod
     def _is_range(cls, position: Pair | None) -> Pair | None:
         if position is not None and position[0] >= position[1]:
-            raise ValueError(f'{list(position)}: write [lower, upper], with lower below upper')
+            raise ValueError(f'must be [lower, upper] with lower < upper (got {list(position)})')
         return position
 
     @model_validator(mode='after')
@@ -86,25 +87,25 @@ class JointLimits(Part):
 class Workspace(Part):
     """A box in the root frame of the robot_description that a frame must not leave."""
 
-    frame: Text = Field(description='the link that is watched, such as tool0')
+    frame: Text = Field(description='the link that must stay in the box, such as tool0')
     x: Pair = Field(description='[lower, upper] in m')
     y: Pair = Field(description='[lower, upper] in m')
     z: Pair = Field(description='[lower, upper] in m')
 
 
 class Language(Part):
-    """The language that the checkpoint was trained for. Without this section there is none."""
+    """The language that the checkpoint was trained for; absent: no language."""
 
     prompts: tuple[Text, ...] = Field(
-        default=(), description='asked again and again, while it acts'
+        default=(), description='prompts that the policy answers repeatedly while it acts'
     )
     questions: bool = Field(
-        default=False, description='whether it answers questions: true or false'
+        default=False, description='whether the policy answers questions: true or false'
     )
     success: str = Field(
-        default='', description='a question that it answers with yes once a task is done'
+        default='', description='a question whose answer is yes once a task is done'
     )
-    planner: str = Field(default='', description="the planner that memory asks; '' for none")
+    planner: str = Field(default='', description='the planner of the memory; empty: none')
     domain: str = Field(
         default='open',
         description='the vocabulary of missions and memory: open, or that of a package',
@@ -185,15 +186,45 @@ class CheckpointFacts(Part):
     )
 
 
+class Openpi(Part):
+    """The observation format of openpi's websocket clients.
+
+    Keys of nested maps are paths: `images/cam_high`. The contract's crop and rotation, which
+    belong to ROS cameras, are not applied to images of clients.
+    """
+
+    views: dict[Text, Text] = Field(description='{VIEW: KEY}, the key of each camera')
+    optional: tuple[Text, ...] = Field(
+        default=(), description='[VIEW, …], those that may be missing'
+    )
+    state: dict[Text, Count] = Field(
+        description='{KEY: COUNT}, whose numbers, one after another, are the state'
+    )
+    nested: tuple[Text, ...] = Field(
+        default=(),
+        description='[images, …], maps of keys before a slash, where this robot is a client',
+    )
+    channels_first: bool = Field(
+        default=False,
+        description='whether its images have their channels first, where it is a client',
+    )
+    horizon: Count | None = Field(
+        default=None, description='largest number of actions of a chunk that are sent; absent: all'
+    )
+    metadata: dict[Text, Number | Text | tuple[Number, ...]] = Field(
+        default={}, description='values sent when a client connects, such as {reset_pose: […]}'
+    )
+
+
 class Contract(Part):
     """A robot. `views`, `state` and `action` are its observations and actions, in order."""
 
     robot_type: Text = Field(description='the name of the robot')
     fps: Positive = Field(description='actions per second')
-    chunk_size: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+    chunk_size: Count | None = Field(
         None, description="actions of a chunk; absent: the checkpoint's"
     )
-    execution_horizon: Annotated[int, Strict(), Field(ge=1)] | None = Field(
+    execution_horizon: Count | None = Field(
         None, description='actions of a chunk that are executed; absent: all'
     )
     observations: dict[str, Observed] = Field(
@@ -203,7 +234,7 @@ class Contract(Part):
         description='action: a list of sources'
     )
     feedback: dict[str, tuple[Text, ...]] = Field(
-        {}, description='TOPIC: [JOINT, …], of joints that are moved and no part of the state'
+        {}, description='TOPIC: [JOINT, …], joints that are moved and are not part of the state'
     )
     limits: dict[str, JointLimits] = Field(
         description='JOINT: {position: [lower, upper], velocity: …, acceleration: …}'
@@ -287,13 +318,13 @@ class Contract(Part):
 
     def _contradictions(self) -> Iterator[str]:
         if not isinstance(self.observations.get(STATE), tuple) or not self.state:
-            yield f'observations.{STATE} is missing: write a list of sources'
+            yield f'observations.{STATE} is missing; write a list of sources'
         if not self.views:
-            yield 'observations has no camera: a policy needs at least one'
+            yield 'observations must have a camera (got none)'
         if odd := [n for n, v in self.observations.items() if n != STATE and isinstance(v, tuple)]:
-            yield f'observations.{odd[0]} is a list of sources: only {STATE} is one'
+            yield f'observations.{odd[0]} must be a camera; only {STATE} is a list of sources'
         if ACTION not in self.actions or not self.action:
-            yield f'actions.{ACTION} is missing: write a list of sources'
+            yield f'actions.{ACTION} is missing; write a list of sources'
         yield from _misplaced(f'observations.{STATE}', self.state)
         yield from _misplaced(f'actions.{ACTION}', self.action)
         yield from self._unlimited()
@@ -304,17 +335,17 @@ class Contract(Part):
         yield from self._unlike_clients()
         size, horizon = self.chunk_size, self.execution_horizon
         if size and horizon and size < horizon:
-            yield f'execution_horizon {horizon} exceeds chunk_size {size}'
+            yield f'execution_horizon must be <= chunk_size {size} (got {horizon})'
 
     def _unlimited(self) -> Iterator[str]:
         moved = [name for source in self.action for name in source.select]
         if twice := sorted({name for name in moved if moved.count(name) > 1}):
-            yield f'actions.{ACTION} commands {", ".join(twice)} twice'
+            yield f'actions.{ACTION} must command {", ".join(twice)} once (got twice)'
         axes = [limited(name) for name in moved]
         if missing := [axis for axis in axes if axis not in self.limits]:
-            yield f'limits of {", ".join(missing)} are missing: an arm has limits'
+            yield f'limits of {", ".join(missing)} are missing; write limits for each moved axis'
         if unknown := [axis for axis in self.limits if axis not in axes]:
-            yield f'limits names {", ".join(unknown)}, which no action moves'
+            yield f'limits must name moved axes only (got {", ".join(unknown)}); remove them'
 
     def _misdeclared(self) -> Iterator[str]:
         """Yield joints and stop topics that are declared as what they cannot be."""
@@ -356,8 +387,8 @@ class Contract(Part):
             kind = source.channel.type, field, source.frame
             if kinds.setdefault(source.channel.topic, kind) != kind:
                 yield (
-                    f'{source.channel.topic} is given two message types, frames or kinds of '
-                    'numbers: a topic is one message'
+                    f'{source.channel.topic} must have one message type, frame and kind of '
+                    'numbers (got two)'
                 )
         grippers = [s.channel.topic for s in self.action if s.channel.type in GRIPPERS]
         if twice := sorted({topic for topic in grippers if grippers.count(topic) > 1}):
@@ -369,14 +400,14 @@ class Contract(Part):
             for select in source.select:
                 if topics.setdefault(select, source.channel.topic) != source.channel.topic:
                     yield (
-                        f'{select} comes on {topics[select]} and on {source.channel.topic}: '
-                        'joints of one robot need names of their own'
+                        f'{select} must come on one topic (got {topics[select]} and '
+                        f'{source.channel.topic}); give each joint of the robot its own name'
                     )
         for joint in (limited(s) for a in self.action for s in a.select if is_joint(s)):
             if joint not in self.measured:
                 yield (
-                    f'feedback of {joint} is missing: write the topic of joint states that tells '
-                    f'where it is, feedback: {{TOPIC: [{joint}]}}'
+                    f'feedback of {joint} is missing; write the topic of joint states with its '
+                    f'position, feedback: {{TOPIC: [{joint}]}}'
                 )
 
     def _unanchored(self) -> Iterator[str]:
@@ -387,41 +418,52 @@ class Contract(Part):
                 continue
             name = source.names[i] if source.names else source.select[i]
             if place not in state:
-                yield f'actions.{ACTION}: {name} is relative, but no state is at index {place}'
+                yield (
+                    f'actions.{ACTION}: relative of {name} must be false without a state at index '
+                    f'{place} (got true)'
+                )
                 continue
             other, j = state[place]
             theirs = other.names[j] if other.names else other.select[j]
             if (name, source.unit) != (theirs, other.unit):
                 yield (
-                    f'actions.{ACTION}: {name} ({source.unit}) at index {place} is relative to '
-                    f'{theirs} ({other.unit}): both must be the same'
+                    f'actions.{ACTION}: {name} ({source.unit}) at index {place} must be relative '
+                    f'to the same state (got {theirs} ({other.unit}))'
                 )
 
     def _unlike_clients(self) -> Iterator[str]:
         """Yield differences between the format of websocket clients and the contract."""
         sent = self.clients
         if sent.views.keys() != self.views.keys():
-            yield f'openpi.views names {", ".join(sent.views)}: name {", ".join(self.views)}'
+            yield (f'openpi.views must name {", ".join(self.views)} (got {", ".join(sent.views)})')
         keys = [*sent.views.values(), *sent.state, 'prompt']
         if twice := sorted({key for key in keys if keys.count(key) > 1}):
-            yield f'openpi names the key {twice[0]} twice'
+            yield f'openpi must name the key {twice[0]} once (got twice)'
         if unknown := [view for view in sent.optional if view not in self.views]:
-            yield f'openpi.optional names {unknown[0]}: there are {", ".join(self.views)}'
+            yield (
+                f'openpi.optional must name views of {", ".join(self.views)} (got {unknown[0]})'
+            )
         heads = {key.partition('/')[0] for key in keys if '/' in key}
         if unknown := [name for name in sent.nested if name not in heads]:
-            yield f'openpi.nested names {unknown[0]}: no key begins with {unknown[0]}/'
+            yield (
+                f'openpi.nested must name maps of keys (got {unknown[0]}, but no key begins with '
+                f'{unknown[0]}/)'
+            )
         numbers = sum(len(source.select) for source in self.state)
         if (count := sum(sent.state.values())) != numbers:
-            yield f'openpi.state has {count} numbers, observations.{STATE} has {numbers}'
+            yield (
+                f'openpi.state must have the {numbers} numbers of observations.{STATE} (got '
+                f'{count})'
+            )
         if sent.horizon and self.chunk_size and sent.horizon > self.chunk_size:
-            yield f'openpi.horizon {sent.horizon} exceeds chunk_size {self.chunk_size}'
+            yield (f'openpi.horizon must be <= chunk_size {self.chunk_size} (got {sent.horizon})')
 
 
 def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
     """Yield places of a vector that are missing or taken twice."""
     given = [source.index is not None for source in sources]
     if any(given) and not all(given):
-        yield f'{where}: index is given for some sources, but not for all'
+        yield f'{where}: index must be given for all sources or none (got some)'
     elif all(given):
         places = [place for source in sources for place in source.index or ()]
         if twice := sorted({place for place in places if places.count(place) > 1}):
@@ -431,12 +473,12 @@ def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
                 for name, place in zip(source.select, source.index or (), strict=True)
                 if place == twice[0]
             ]
-            yield f'{where}: {" and ".join(both)} are both at index {twice[0]}'
+            yield f'{where}: index {twice[0]} must have one number (got {", ".join(both)})'
         elif gaps := sorted(set(range(max(places))) - set(places)):
-            yield f'{where}: nothing is at index {gaps[0]}'
+            yield f'{where}: index {gaps[0]} must have a number (got none)'
     named = [source.names is not None for source in sources]
     if any(named) and not all(named):
-        yield f'{where}: names are given for some sources, but not for all'
+        yield f'{where}: names must be given for all sources or none (got some)'
     names = [name for source in sources for name in source.names or ()]
     if double := sorted({name for name in names if names.count(name) > 1}):
-        yield f'{where}: names has {double[0]} twice'
+        yield f'{where}: names must have {double[0]} once (got twice)'

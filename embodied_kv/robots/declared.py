@@ -1,8 +1,4 @@
-"""What a robot's contract says of a checkpoint: the facts that its files may leave out.
-
-Knows the names and the possible values of these facts. Does not know files, nor which facts a
-project writes down: `model.checkpoints` asks, and refuses what neither side says.
-"""
+"""Facts about a checkpoint that its files may omit, as the contract of a robot declares them."""
 
 from __future__ import annotations
 
@@ -10,25 +6,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PARTS = ('state', 'action')
-NORMALIZATIONS = ('quantiles', 'mean_std')
-RESIZES = ('bilinear', 'pillow')
-CONVERSIONS = ('none', 'aloha')
+CHOICES = {
+    'normalization.state': ('quantiles', 'mean_std'),
+    'normalization.action': ('quantiles', 'mean_std'),
+    'resize': ('bilinear', 'pillow'),
+    'conversion': ('none', 'aloha'),
+}
 
 
 @dataclass(frozen=True)
 class Declared:
-    """The section `checkpoint:` of a contract; a field that is None is left to the folder.
+    """The section `checkpoint:` of a contract; None for a fact that the checkpoint must contain.
 
-    state_names, action_names: of each dim, as the checkpoint calls it, in its order.
-    views: those that have a camera, as the checkpoint calls them.
-    relative: of each action dim, whether the action is an offset from the observed state of the
-    same index. state_in_prompt: whether the prompt spells the state. normalization: part ('state',
-    'action') -> 'quantiles' or 'mean_std'. resize: 'bilinear' (LeRobot) or 'pillow' (openpi).
-    conversion: 'aloha' is openpi's `adapt_to_pi`. lerobot_before_0_5: whether LeRobot before 0.5.0
-    trained it, which padded the state and the images otherwise. chunk_size: actions that one
-    inference gives. fps: of these actions, 1/s.
+    Args:
+        state_names, action_names: Names in the checkpoint of each number, in its order.
+        views: Names in the checkpoint of the views that have a camera.
+        relative: For each number of an action, whether it is an offset from the observed state of
+            the same index.
+        state_in_prompt: Whether the prompt contains the state.
+        normalization: 'state' and 'action' -> 'quantiles' or 'mean_std'.
+        resize: 'bilinear' (LeRobot) or 'pillow' (openpi).
+        conversion: 'aloha' is openpi's `adapt_to_pi`.
+        lerobot_before_0_5: Whether LeRobot before 0.5.0 trained it, which padded the state and the
+            images in another way.
+        chunk_size: Actions of one inference.
+        fps: Actions per second.
 
-    Raises ValueError that names the field that cannot be.
+    Raises:
+        ValueError: if a fact has an impossible value.
     """
 
     state_names: tuple[str, ...] | None = None
@@ -47,27 +52,23 @@ class Declared:
         for field in ('state_names', 'action_names', 'views'):
             names = getattr(self, field)
             if names is not None and (not names or len(set(names)) < len(names)):
-                raise ValueError(f'checkpoint.{field} is {list(names)}: name each once')
-        relative, action_names = self.relative, self.action_names
-        if relative is not None and action_names is not None:
-            if len(relative) != len(action_names):
-                raise ValueError(
-                    f'checkpoint.relative has {len(relative)} entries, '
-                    f'checkpoint.action_names has {len(action_names)}: give one for each'
-                )
+                raise ValueError(f'checkpoint.{field} must name each once (got {list(names)})')
+        relative, names = self.relative, self.action_names
+        if relative is not None and names is not None and len(relative) != len(names):
+            raise ValueError(
+                'checkpoint.relative must have one entry for each of checkpoint.action_names '
+                f'(got {len(relative)} for {len(names)})'
+            )
+        chosen = {'resize': self.resize, 'conversion': self.conversion}
         for part, mode in (self.normalization or {}).items():
             if part not in PARTS:
-                raise ValueError(f'checkpoint.normalization has {part}: it has state and action')
-            _check_choice(f'normalization.{part}', mode, NORMALIZATIONS)
-        _check_choice('resize', self.resize, RESIZES)
-        _check_choice('conversion', self.conversion, CONVERSIONS)
-        for field in ('chunk_size', 'fps'):
-            if getattr(self, field) is not None and not getattr(self, field) > 0:
+                raise ValueError(f'checkpoint.normalization must have state, action (got {part})')
+            chosen[f'normalization.{part}'] = mode
+        for field, value in chosen.items():
+            if value is not None and value not in CHOICES[field]:
                 raise ValueError(
-                    f'checkpoint.{field} must be above 0 (got {getattr(self, field)})'
+                    f'checkpoint.{field} must be {" or ".join(CHOICES[field])} (got {value!r})'
                 )
-
-
-def _check_choice(field: str, value: str | None, choices: tuple[str, ...]) -> None:
-    if value is not None and value not in choices:
-        raise ValueError(f'checkpoint.{field} is {value!r}: it is {" or ".join(choices)}')
+        for field in ('chunk_size', 'fps'):
+            if (number := getattr(self, field)) is not None and not number > 0:
+                raise ValueError(f'checkpoint.{field} must be > 0 (got {number})')

@@ -1,7 +1,4 @@
-"""A robot as the suite uses it: its contract, with all that follows from it.
-
-Knows what a model must look like to move this robot. Does not know models, ROS or clocks.
-"""
+"""A robot as the suite uses it: its contract, and what is derived from it."""
 
 from __future__ import annotations
 
@@ -12,17 +9,16 @@ from functools import cached_property
 from embodied_kv.config import ModelConfig
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.declared import Declared
-from embodied_kv.robots.mapping import ActionMap, Dimension, StateMap
-from embodied_kv.robots.outputs import Output, outputs
+from embodied_kv.robots.mapping import ActionMap, Dimension, Output, StateMap, outputs
 from embodied_kv.robots.reading import ContractError, load
 from embodied_kv.robots.sources import Source, is_joint
 
-FRAME, BIN = 32, 4  # byte tokens of a prompt without words, and of a number in it
+FRAME, BIN = 32, 4  # byte tokens of a prompt without its text, and of each number in it
 
 
 @dataclass(frozen=True)
 class Embodiment:
-    """A robot. state, actions: between SI and the policy's numbers. outputs: its controllers."""
+    """A robot with the conversions of its state and actions and the outputs to its controllers."""
 
     contract: Contract
     state: StateMap
@@ -31,27 +27,27 @@ class Embodiment:
 
     @classmethod
     def load(cls, contract: str) -> Embodiment:
-        """By the name of a shipped contract, or by the path of a file. Raises ContractError."""
+        """Return the robot of a shipped contract or of a file. Raises ContractError."""
         return cls.of(load(contract))
 
     @classmethod
     def of(cls, contract: Contract) -> Embodiment:
-        """What follows from a contract."""
+        """Return the robot of a contract."""
         return cls(contract, StateMap(contract), ActionMap(contract), outputs(contract))
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """What each number of an action moves: a joint, or an axis of a twist."""
+        """Return the joint, or the axis of a twist, that each number of an action moves."""
         return self.actions.axes
 
     @cached_property
     def joints(self) -> tuple[str, ...]:
-        """The joints that are moved, in the order of the action."""
+        """Return the moved joints, in the order of the action."""
         return tuple(d.axis for d in self.actions.dimensions if is_joint(d.select))
 
     @cached_property
     def declared(self) -> Declared:
-        """What the contract says of a checkpoint."""
+        """Return the facts about a checkpoint that the contract contains."""
         contract, facts = self.contract, self.contract.checkpoint
         return Declared(
             state_names=_names(self.state.dimensions, contract.state),
@@ -64,33 +60,28 @@ class Embodiment:
         )
 
     def check(self, model: ModelConfig) -> None:
-        """Raises ContractError where this model cannot move this robot; names both sides."""
-        here = {
-            'numbers of the state': len(self.state.dimensions),
-            'numbers of an action': len(self.actions.dimensions),
-            'actions of a chunk': self.contract.chunk_size or model.chunk_size,
-            'actions per second': round(self.contract.fps, 6),
+        """Check that a model can move this robot. Raises ContractError."""
+        contract, robot = self.contract, self.contract.robot_type
+        numbers = {
+            'numbers of the state': (len(self.state.dimensions), model.state_dim),
+            'numbers of an action': (len(self.actions.dimensions), model.action_dim),
+            'actions of a chunk': (contract.chunk_size or model.chunk_size, model.chunk_size),
+            'actions per second': (round(contract.fps, 6), round(1 / model.action_dt, 6)),
         }
-        there = {
-            'numbers of the state': model.state_dim,
-            'numbers of an action': model.action_dim,
-            'actions of a chunk': model.chunk_size,
-            'actions per second': round(1 / model.action_dt, 6),
-        }
-        robot = self.contract.robot_type
-        for name, number in here.items():
-            if number != there[name]:
+        for name, (here, there) in numbers.items():
+            if here != there:
                 raise ContractError(
-                    f'{name}: {number} of {robot}, but {there[name]} of the model {model.name}'
+                    f'{name} of {robot} must be those of the model {model.name}, {there} (got '
+                    f'{here})'
                 )
-        if unknown := [view for view in self.contract.views if view not in model.views]:
+        if unknown := [view for view in contract.views if view not in model.views]:
             raise ContractError(
-                f'views: {robot} has {", ".join(self.contract.views)}, the model {model.name} '
-                f'knows {", ".join(model.views)}: nothing shows it {", ".join(unknown)}'
+                f'views of {robot} must be among those of the model {model.name}, '
+                f'{", ".join(model.views)} (got {", ".join(unknown)})'
             )
 
     def adapted(self, model: ModelConfig) -> ModelConfig:
-        """A model of untrained weights, with the numbers of this robot."""
+        """Return the configuration of an untrained model with the dimensions of this robot."""
         actions = len(self.actions.dimensions)
         return replace(
             model,
@@ -105,5 +96,5 @@ class Embodiment:
 
 
 def _names(dimensions: Sequence[Dimension], sources: Sequence[Source]) -> tuple[str, ...] | None:
-    """Return the names of the checkpoint, of each number; None where the contract has none."""
+    """Return the name in the checkpoint of each number; None if the contract has none."""
     return tuple(d.name for d in dimensions) if sources[0].names else None

@@ -1,7 +1,7 @@
-"""Between a robot's SI units and its policy's numbers, by the contract.
+"""Convert between the SI units of a robot and the numbers of its policy, as the contract states.
 
-numpy only. `StateMap` makes the policy's state of what the joints say; `ActionMap` makes of the
-policy's chunk what the outputs are told, in SI, in the order of the action's own numbers.
+`StateMap` converts joint states to the state of the policy. `ActionMap` converts a chunk of the
+policy to SI, in the order of the numbers of an action. `outputs` assigns these to controllers.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from embodied_kv.robots.units import per_si
 
 @dataclass(frozen=True)
 class Dimension:
-    """One number of a state or an action.
+    """One number of a state or an action: policy = scale * SI + offset.
 
-    name: the checkpoint's, or what is selected. topic, type: of its channel. policy = scale * SI +
-    offset; `unit` is the policy's.
+    name: name in the checkpoint, or the selection. topic, type: those of its channel. unit: unit
+    of the policy.
     """
 
     name: str
@@ -38,18 +38,18 @@ class Dimension:
 
     @property
     def axis(self) -> str:
-        """The joint, or the axis of a twist."""
+        """Return the joint, or the axis of a twist."""
         return limited(self.select)
 
     @property
     def is_velocity(self) -> bool:
-        """Whether it is told how fast, not where."""
+        """Return whether the number is a velocity and not a position."""
         return selects_velocity(self.select)
 
 
 @dataclass(frozen=True)
 class ActionDimension(Dimension):
-    """One number of an action. clamp: in the policy's unit."""
+    """One number of an action. clamp: bounds in the policy's unit."""
 
     relative: bool
     clamp: tuple[float, float] | None
@@ -57,13 +57,8 @@ class ActionDimension(Dimension):
     frame: str
 
 
-def state_dimensions(contract: Contract) -> tuple[Dimension, ...]:
-    """The numbers of the state, in the policy's order."""
-    return tuple(_dimension(contract, source, i) for source, i in in_order(contract.state))
-
-
 def action_dimensions(contract: Contract) -> tuple[ActionDimension, ...]:
-    """The numbers of an action, in the policy's order."""
+    """Return the numbers of an action, in the policy's order."""
     return tuple(
         ActionDimension(
             **vars(_dimension(contract, source, i)),
@@ -77,7 +72,6 @@ def action_dimensions(contract: Contract) -> tuple[ActionDimension, ...]:
 
 
 def _dimension(contract: Contract, source: Source, i: int) -> Dimension:
-    """Return a source's number i."""
     return Dimension(
         name=source.names[i] if source.names else source.select[i],
         topic=source.channel.topic,
@@ -90,10 +84,12 @@ def _dimension(contract: Contract, source: Source, i: int) -> Dimension:
 
 
 class StateMap:
-    """dimensions: of the state, in order."""
+    """Conversion of joint states to the state of the policy. dimensions: its numbers, in order."""
 
     def __init__(self, contract: Contract) -> None:
-        self.dimensions = state_dimensions(contract)
+        self.dimensions = tuple(
+            _dimension(contract, *number) for number in in_order(contract.state)
+        )
         self._scale = np.array([d.scale for d in self.dimensions])
         self._offset = np.array([d.offset for d in self.dimensions])
 
@@ -102,21 +98,29 @@ class StateMap:
         positions: Mapping[str, float],
         velocities: Mapping[str, float] = types.MappingProxyType({}),
     ) -> NDArray[np.float64]:
-        """SI by joint, or by what is selected of other messages -> the policy's state [D].
+        """Return the state of the policy [D].
 
-        Raises ValueError that names what is missing or not finite.
+        Args:
+            positions: SI by joint, or by selection for messages other than joint states.
+            velocities: SI by joint.
+
+        Raises:
+            ValueError: if a number is missing or not finite.
         """
         si = [
             (velocities if d.is_velocity else positions).get(d.axis, math.nan)
             for d in self.dimensions
         ]
         if unknown := [d.select for d, x in zip(self.dimensions, si, strict=True) if x - x != 0]:
-            raise ValueError(f'{unknown[0]} is not told: the state needs it')
+            raise ValueError(f'{unknown[0]} must be known and finite: the state contains it')
         return np.array(si) * self._scale + self._offset
 
 
 class ActionMap:
-    """dimensions: of an action, in order. axes: what each moves, as `limits` names it."""
+    """Conversion between actions of the policy and SI.
+
+    dimensions: the numbers of an action, in order. axes: the key in `limits` of each.
+    """
 
     def __init__(self, contract: Contract) -> None:
         self.dimensions = action_dimensions(contract)
@@ -128,9 +132,9 @@ class ActionMap:
         self._binary = np.array([d.binary for d in self.dimensions])
 
     def si(self, actions: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The policy's absolute actions [..., A] -> SI, float64 [..., A], within their clamps.
+        """Return absolute actions of the policy [..., A] in SI, float64 [..., A], clamped.
 
-        SI of a velocity is per second, whatever the policy counts in.
+        Velocities are per second, whatever the unit of the policy is.
         """
         x = self._clamped(np.asarray(actions, np.float64))
         return (x - self._offset) / self._scale
@@ -142,9 +146,9 @@ class ActionMap:
         return float(far.mean())
 
     def policy(self, si: NDArray[np.floating]) -> NDArray[np.float64]:
-        """The inverse of `si`: what the policy would have said to have this done.
+        """Return the actions of the policy for SI values, as the inverse of `si`.
 
-        Within the clamps, a binary number at the nearer of its ends; NaN where nothing is done.
+        Values are clamped, binary numbers are at the nearer bound, and NaN stays NaN.
         """
         return self._clamped(np.asarray(si, np.float64) * self._scale + self._offset)
 
@@ -153,3 +157,44 @@ class ActionMap:
         with np.errstate(invalid='ignore'):
             nearer = np.where(2 * x > self._lower + self._upper, self._upper, self._lower)
         return np.where(self._binary & ~np.isnan(x), nearer, x)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The topic, or the name of the action, of a controller.
+
+    axes: the moved joints or axes, in the order of the message. index: their places in the action.
+    is_velocity: whether the controller takes velocities. frame: frame of a twist. max_effort:
+    largest effort (N or Nm) of a gripper's action; 0 keeps the default of its driver.
+    """
+
+    topic: str
+    type: str
+    axes: tuple[str, ...]
+    index: tuple[int, ...]
+    is_velocity: bool
+    frame: str
+    max_effort: float = 0.0
+
+
+def outputs(contract: Contract) -> tuple[Output, ...]:
+    """Return one output for each topic or action, in the order of the contract."""
+    dimensions = action_dimensions(contract)
+    places = {dimension.select: place for place, dimension in enumerate(dimensions)}
+    groups: dict[str, list[int]] = {}
+    efforts: dict[str, float] = {}
+    for source in contract.action:
+        efforts.setdefault(source.channel.topic, source.max_effort)
+        groups.setdefault(source.channel.topic, []).extend(places[name] for name in source.select)
+    return tuple(
+        Output(
+            topic=topic,
+            type=dimensions[index[0]].type,
+            axes=tuple(dimensions[i].axis for i in index),
+            index=tuple(index),
+            is_velocity=dimensions[index[0]].is_velocity,
+            frame=dimensions[index[0]].frame,
+            max_effort=efforts[topic],
+        )
+        for topic, index in groups.items()
+    )

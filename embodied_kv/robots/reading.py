@@ -1,4 +1,4 @@
-"""From a file to a Contract, or to a message that says what is wrong, where, and what to write."""
+"""Read a contract from a file; errors name the file, the field and what to write."""
 
 from __future__ import annotations
 
@@ -14,49 +14,46 @@ from embodied_kv.robots.contract import Contract, JointLimits
 from embodied_kv.robots.sources import ActionSource, StateSource, View
 
 SHIPPED = Path(__file__).parent / 'contracts'
-SHOWN = 6  # problems that are told at once
-EXTENSION = 'x-'  # what begins so is for others, and for YAML anchors
+SHOWN = 6  # problems of one error message
+EXTENSION = 'x-'  # prefix of keys for other programs and for YAML anchors
 
 
 class ContractError(ValueError):
-    """A contract that cannot be used: file, field, and what to write."""
+    """Raised for a contract that cannot be used."""
 
 
 def shipped() -> tuple[str, ...]:
-    """The names of the contracts that come with the package."""
+    """Return the names of the contracts that come with the package."""
     return tuple(sorted(path.stem for path in SHIPPED.glob('*.yaml')))
 
 
 def load(contract: str | Path) -> Contract:
-    """A contract by the name of one that is shipped, or by the path of a file.
-
-    Raises ContractError.
-    """
+    """Return a shipped contract by name, or that of a file by path. Raises ContractError."""
     path = SHIPPED / f'{contract}.yaml' if str(contract) in shipped() else Path(contract)
     path = path.expanduser()
     if not path.is_file():
         raise ContractError(
-            f'contract {str(contract)!r}: no such file, and none of {", ".join(shipped())}'
+            f'contract must be a file or one of {", ".join(shipped())} (got {str(contract)!r})'
         )
     try:
         return of_text(path.read_text(encoding='utf-8'), str(path))
     except UnicodeDecodeError as error:
-        raise ContractError(f'{path} is not YAML: {error}') from error
+        raise ContractError(f'{path} must be YAML (got {error})') from error
 
 
 def of_text(text: str, name: str) -> Contract:
-    """A contract from YAML. name: of where it comes from, for messages. Raises ContractError."""
+    """Return a contract from YAML. name: its source, for errors. Raises ContractError."""
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ContractError(f'{name} is not YAML: {" ".join(str(error).split())}') from error
+        raise ContractError(f'{name} must be YAML (got {" ".join(str(error).split())})') from error
     if not isinstance(values, dict):
-        raise ContractError(f'{name} is no contract: write robot_type, fps, observations, …')
+        raise ContractError(f'{name} must be a map with robot_type, fps, observations, …')
     return parse({key: v for key, v in values.items() if not str(key).startswith(EXTENSION)}, name)
 
 
 def parse(values: dict, name: str) -> Contract:
-    """A contract from what a YAML holds. name: of the file, for messages. Raises ContractError."""
+    """Return a contract from the values of YAML. name: as of `of_text`. Raises ContractError."""
     try:
         return Contract.model_validate(values)
     except ValidationError as error:
@@ -66,7 +63,7 @@ def parse(values: dict, name: str) -> Contract:
 
 
 def to_text(contract: Contract) -> str:
-    """A contract as YAML: what `of_text` reads back as the same contract."""
+    """Return a contract as YAML, from which `of_text` reads an equal contract."""
     values = contract.model_dump(mode='json', exclude_unset=True)
     return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
@@ -75,10 +72,10 @@ def _problems(error: ValidationError) -> Iterator[str]:
     for problem in error.errors():
         location = [part for part in problem['loc'] if part not in ('view', 'sources')]
         where = ''.join(f'[{p}]' if isinstance(p, int) else f'.{p}' for p in location).lstrip('.')
-        yield _said(where, location, problem)
+        yield _line(where, location, problem)
 
 
-def _said(where: str, location: Sequence[str | int], problem: Any) -> str:
+def _line(where: str, location: Sequence[str | int], problem: Any) -> str:
     kind, message = problem['type'], problem['msg']
     model, field = _field(location)
     if kind == 'extra_forbidden' and model is not None:
@@ -99,7 +96,7 @@ def _said(where: str, location: Sequence[str | int], problem: Any) -> str:
 
 
 def _field(location: Sequence[str | int]) -> tuple[type[BaseModel] | None, Any]:
-    """The section and the field that a location names, as far as both are known."""
+    """Return the section and the field of a location, None for what is not known."""
     names = [part for part in location if isinstance(part, str)]
     model: type[BaseModel] | None = Contract
     if names[:1] in (['observations'], ['actions'], ['limits']) and len(names) > 1:
@@ -109,7 +106,7 @@ def _field(location: Sequence[str | int]) -> tuple[type[BaseModel] | None, Any]:
             'actions': ActionSource,
             'limits': JointLimits,
         }[names[0]]
-        names = names[2:]  # the second is a name that the user chose
+        names = names[2:]  # the user chose the second name
     field = None
     for name in names:
         if model is None or name not in model.model_fields:
@@ -121,7 +118,6 @@ def _field(location: Sequence[str | int]) -> tuple[type[BaseModel] | None, Any]:
 
 
 def _sections(annotation: Any) -> list[type[BaseModel]]:
-    """The sections that an annotation holds."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     inner = getattr(annotation, '__args__', ())

@@ -1,13 +1,12 @@
-"""What a contract's vectors are made of: channels, cameras, and the sources of numbers.
-
-Knows what may be written of each, and checks it where it is written.
-"""
+"""Sections of a contract that describe observations and actions: channels, cameras, sources."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     AllowInfNan,
     BaseModel,
@@ -40,7 +39,7 @@ else:
 
 
 class Part(BaseModel):
-    """A section: frozen, and no key that nobody knows."""
+    """A frozen section of a contract that refuses unknown keys."""
 
     model_config = ConfigDict(extra='forbid', frozen=True)
 
@@ -68,32 +67,49 @@ class View(Part):
     @classmethod
     def _is_image(cls, channel: Channel) -> Channel:
         if channel.type not in (IMAGE, COMPRESSED):
-            raise ValueError(f'type {channel.type}: a camera is {IMAGE} or {COMPRESSED}')
+            raise ValueError(
+                f'type of a camera must be {IMAGE} or {COMPRESSED} (got {channel.type})'
+            )
         return channel
 
     @field_validator('crop')
     @classmethod
     def _is_inside(cls, crop: tuple[int, ...] | None) -> tuple[int, ...] | None:
         if crop is not None and (min(crop[:2]) < 0 or min(crop[2:]) < 1):
-            raise ValueError(f'{list(crop)}: write [left, top, width, height], in pixels')
+            raise ValueError(f'must be [left, top, width, height] in pixels (got {list(crop)})')
         return crop
+
+    def framed(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Return the part of an image [height, width, 3] that the policy sees, without a copy.
+
+        Raises ValueError if the crop does not lie in the image.
+        """
+        if self.crop is not None:
+            left, top, width, height = self.crop
+            if top + height > pixels.shape[0] or left + width > pixels.shape[1]:
+                raise ValueError(
+                    f'crop must lie in an image of {pixels.shape[1]} x {pixels.shape[0]} pixels '
+                    f'(got {list(self.crop)})'
+                )
+            pixels = pixels[top : top + height, left : left + width]
+        return np.rot90(pixels, -self.rotate // 90)
 
 
 class Source(Part):
-    """Some of a vector's numbers, all of one channel: policy = scale * number in `unit` + offset.
+    """Numbers of a vector that belong to one channel: policy = scale * number in `unit` + offset.
 
-    select: what of the message, one entry for each number. names: the checkpoint's. index: places
-    in the vector; without any, they follow the source before.
+    select: fields of the message, one for each number. names: names in the checkpoint. index:
+    places in the vector; without it, the numbers follow those of the source before.
     """
 
     channel: Channel = Field(description='{topic: …, type: …}')
     select: tuple[Text, ...] = Field(
-        min_length=1, description='what of the message: [position.JOINT, …]'
+        min_length=1, description='fields of the message: [position.JOINT, …]'
     )
-    unit: Unit = Field(description=f'what the policy counts in: one of {", ".join(UNITS)}')
-    names: tuple[Text, ...] | None = Field(None, description="the checkpoint's names of them")
+    unit: Unit = Field(description=f'unit of the policy: one of {", ".join(UNITS)}')
+    names: tuple[Text, ...] | None = Field(None, description='names in the checkpoint')
     index: tuple[Annotated[int, Strict(), Field(ge=0)], ...] | None = Field(
-        None, description='their places in the vector, from 0'
+        None, description='places in the vector, from 0'
     )
     scale: Number | tuple[Number, ...] = Field(1.0, description='one number, or one each')
     offset: Number | tuple[Number, ...] = Field(0.0, description='one number, or one each')
@@ -104,17 +120,21 @@ class Source(Part):
         for name in ('names', 'index', 'scale', 'offset', 'clamp', 'relative', 'binary'):
             value = getattr(self, name, None)
             if isinstance(value, tuple) and len(value) != count:
-                raise ValueError(f'{name} has {len(value)} entries for the {count} of select')
+                raise ValueError(
+                    f'{name} must have one entry for each of select (got {len(value)} for {count})'
+                )
         if len(set(self.select)) < count:
-            raise ValueError(f'select names one thing twice: {", ".join(self.select)}')
+            raise ValueError(f'select must name each number once (got {", ".join(self.select)})')
         if 0.0 in self.each('scale'):
-            raise ValueError('scale is 0: nothing of the number would be left')
+            raise ValueError('scale must not be 0 (got 0)')
         if self.unit.startswith('1') and 'scale' not in self.model_fields_set:
-            raise ValueError(f'scale is missing: what one {self.unit} is in SI, nobody else knows')
+            raise ValueError(
+                f'scale is missing; write the scale of a number in {self.unit} to SI units'
+            )
         return self
 
     def each(self, name: str) -> tuple:
-        """A field's values, one for each number."""
+        """Return the values of a field, one for each number."""
         value = getattr(self, name)
         return value if isinstance(value, tuple) else (value,) * len(self.select)
 
@@ -129,18 +149,18 @@ class StateSource(Source):
 
 
 class ActionSource(Source):
-    """Numbers of an action, and what they move.
+    """Numbers of an action, and the joints or axes that they move.
 
-    relative: the number is added to that of the same place in the state that the chunk answers.
-    clamp: bounds [lower, upper] in the policy's unit. binary: only the bounds of clamp are
-    commanded, whichever is nearer. frame: of a twist. max_effort: largest force (N) or torque (Nm)
-    of a gripper's action; 0 keeps the default of its driver.
+    relative: the number is an offset from the number at the same place of the observed state.
+    clamp: bounds [lower, upper] in the policy's unit. binary: the nearer bound of clamp is
+    commanded. frame: frame of a twist. max_effort: largest force (N) or torque (Nm) of a gripper's
+    action; 0 keeps the default of its driver.
     """
 
     relative: bool | tuple[bool, ...] = Field(description='true, false, or one each')
     clamp: tuple[Pair, ...] | None = Field(None, description='[[lower, upper], …], one each')
     binary: bool | tuple[bool, ...] = Field(False, description='true, false, or one each')
-    frame: str = Field('', description='of a twist: the frame that it is in')
+    frame: str = Field('', description='frame of a twist')
     max_effort: Annotated[float, Strict(), AllowInfNan(False), Field(ge=0)] = Field(
         0.0, description="N or Nm: the largest effort of a gripper; 0: its driver's default"
     )
@@ -158,13 +178,15 @@ class ActionSource(Source):
                 'only the actions of grippers have it'
             )
         if self.channel.type == TWIST and not self.frame:
-            raise ValueError('frame is missing: name the frame that the twist is in')
+            raise ValueError('frame is missing; write the frame of the twist')
         if any(self.each('relative')) and is_velocity(self.unit):
-            raise ValueError(f'relative and {self.unit}: a velocity is relative to nothing')
+            raise ValueError(f'relative must be false for a velocity (got {self.unit})')
         if any(lower >= upper for lower, upper in self.clamp or ()):
-            raise ValueError('clamp: each is [lower, upper], with lower below upper')
+            raise ValueError(
+                f'clamp must be pairs [lower, upper] with lower < upper (got {self.clamp})'
+            )
         if any(self.each('binary')) and self.clamp is None:
-            raise ValueError('binary needs clamp: the two numbers that are commanded')
+            raise ValueError('clamp is missing; a binary number requires its two values')
         return self
 
 
@@ -172,23 +194,23 @@ AnySource = TypeVar('AnySource', bound=Source)
 
 
 def placed(sources: tuple[AnySource, ...]) -> Iterator[tuple[int, tuple[AnySource, int]]]:
-    """The place of every number, with its source and its number in that."""
+    """Yield the place of every number, with its source and its position in that source."""
     numbers = [(source, i) for source in sources for i in range(len(source.select))]
     for count, (source, i) in enumerate(numbers):
         yield (count if source.index is None else source.index[i]), (source, i)
 
 
 def in_order(sources: tuple[AnySource, ...]) -> list[tuple[AnySource, int]]:
-    """Every number's source and its number in that, by its place in the vector."""
+    """Return the source of every number and its position there, by its place in the vector."""
     return [number for _, number in sorted(placed(sources), key=lambda entry: entry[0])]
 
 
 def limited(selection: str) -> str:
-    """The joint of a selection, or all of it where it is of no joint: as `limits` names it."""
+    """Return the key in `limits` of a selection: its joint, or all of it without a joint."""
     field, _, rest = selection.partition('.')
     return rest if field in ('position', 'velocity') else selection
 
 
 def is_joint(selection: str) -> bool:
-    """Whether it is of a joint, and not of a hand's twist."""
+    """Return whether a selection belongs to a joint and not to a twist."""
     return not selection.startswith('twist.')

@@ -1,7 +1,7 @@
 """Units of a policy's numbers, and what they are in SI.
 
-Knows no robot: a policy was trained in degrees, millimetres or shares of a stroke, and ROS speaks
-SI. A number per step is a difference between two actions: what it is per second, dt says.
+A policy may be trained in degrees, millimetres or fractions of a stroke; ROS uses SI. A number per
+step is a difference between two actions; the time between two actions gives its value per second.
 """
 
 from __future__ import annotations
@@ -10,31 +10,25 @@ import math
 
 # unit: how many of it make one SI unit of its kind
 POSITIONS = {'rad': 1.0, 'deg': 180 / math.pi, 'm': 1.0, 'mm': 1000.0, '1': 1.0}
-VELOCITIES = {
-    'rad/s': 1.0,
-    'deg/s': 180 / math.pi,
-    'm/s': 1.0,
-    'mm/s': 1000.0,
-    '1/s': 1.0,
-}
-STEPS = {
-    'rad/step': 1.0,
-    'deg/step': 180 / math.pi,
-    'm/step': 1.0,
-    'mm/step': 1000.0,
-    '1/step': 1.0,
-}
+VELOCITIES = {f'{unit}/s': number for unit, number in POSITIONS.items()}
+STEPS = {f'{unit}/step': number for unit, number in POSITIONS.items()}
 LINEAR = ('m', 'mm')  # of positions; those of velocities begin with them
 UNITS = (*POSITIONS, *VELOCITIES, *STEPS)
+TURN = 2 * math.pi
 
 
 def per_si(unit: str, dt: float) -> float:
-    """How many of `unit` one SI unit is: of a position, or of a velocity. dt: s of a step."""
+    """Return how many of a unit one SI unit of its kind is. dt: time (s) between two actions."""
     if unit in STEPS:
         return STEPS[unit] * dt
     return (POSITIONS | VELOCITIES)[unit]
 
 
 def is_velocity(unit: str) -> bool:
-    """Whether it measures a change in time."""
+    """Return whether a unit measures a change in time."""
     return unit not in POSITIONS
+
+
+def unwrapped(angle: float, near: float) -> float:
+    """Return the angle (rad) that equals `angle` modulo a turn and lies within pi of `near`."""
+    return angle + TURN * round((near - angle) / TURN)

@@ -21,8 +21,8 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.data.recording_file import PART, Channel, Full, RecordingFile
 from embodied_kv.msg import ActionChunk, ControlState
-from embodied_kv.nodes.recording.definitions import definition, full_name
-from embodied_kv.nodes.recording.topics import recorded
+from embodied_kv.nodes.common.publishers import type_name
+from embodied_kv.nodes.recording.topics import definition, recorded
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import to_text
 
@@ -99,7 +99,7 @@ class Episodes:
             [TRUTH, *(f'{TRUTH}/{view}' for view in robot.contract.views)], PointStamped
         )
         channels = tuple(
-            Channel(f'/{name}', full_name(kind), definition(kind)) for name, kind in kept.items()
+            Channel(f'/{name}', type_name(kind), definition(kind)) for name, kind in kept.items()
         )
         facts = {
             'namespace': '/',

@@ -30,7 +30,7 @@ from embodied_kv.msg import ControlState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import RCLError
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 from remote import World
 

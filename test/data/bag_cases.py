@@ -12,8 +12,8 @@ from std_msgs.msg import String
 
 from embodied_kv.data.recording_file import Channel, RecordingFile
 from embodied_kv.msg import ActionChunk, ControlState
-from embodied_kv.nodes.recording.definitions import definition, full_name
-from embodied_kv.nodes.recording.topics import recorded
+from embodied_kv.nodes.common.publishers import type_name
+from embodied_kv.nodes.recording.topics import definition, recorded
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import load, to_text
 
@@ -40,7 +40,7 @@ class Bag:
         kept = dict(topic.kept_as for topic in recorded(contract, 'png', 90))
         self.kinds = kept
         channels = tuple(
-            Channel(f'/r/{t}', full_name(kind), definition(kind)) for t, kind in kept.items()
+            Channel(f'/r/{t}', type_name(kind), definition(kind)) for t, kind in kept.items()
         )
         facts = {'namespace': '/r', 'robot_type': contract.robot_type, 'rate': f'{rate:g}'}
         self.file = RecordingFile(path, 2**30, channels, facts, to_text(contract))

@@ -54,7 +54,7 @@ def test_untrained_weights_of_a_preset_fit_any_contract(capsys, preset):
     'arguments, reason',
     [
         (['ur5e', TABLETOP], 'checkpoint and contract differ'),
-        (['so100'], 'no such file'),
+        (['so100'], 'must be a file or one of'),
         (['tabletop', '/nowhere'], '/nowhere does not exist'),
         (['tabletop', 'random', '--preset', 'huge'], "no preset 'huge'"),
         (['tabletop', TABLETOP, '--image', 'front=/nowhere.png'], 'nowhere.png'),

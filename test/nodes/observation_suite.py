@@ -1,4 +1,4 @@
-"""A node that observes what a description says, and remembers each moment. It has no engine."""
+"""A node without an engine that observes given inputs and records each moment."""
 
 import itertools
 from types import SimpleNamespace
@@ -8,21 +8,26 @@ from sensor_msgs.msg import CompressedImage, JointState
 from embodied_kv.config import TINY
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.observation.description import InputDescription, JointInput, ViewInput
-from embodied_kv.nodes.observation.inputs import ObservationInputs
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationInputs, ObservationParams
+from embodied_kv.nodes.observation.joint_merger import JointInput
+from embodied_kv.robots.channels import COMPRESSED, IMAGE
+from embodied_kv.robots.sources import View
 
 ARM = JointInput('joint_states', ('hip', 'knee'))
 
 
 def view(name, **options):
-    """A view whose camera is the robot's, or `compressed`."""
-    kind = 'compressed' if options.get('compressed') else 'image'
-    return ViewInput(name, f'camera/{name}/{kind}', **{'required': False} | options)
+    """Return a view by name; its camera publishes raw images, or `compressed` ones."""
+    kind = 'compressed' if options.pop('compressed', False) else 'image'
+    channel = {'topic': f'camera/{name}/{kind}', 'type': IMAGE if kind == 'image' else COMPRESSED}
+    return {name: View(channel=channel, **{'required': False} | options)}
 
 
 def description(*views, joints=(ARM,)):
-    return InputDescription(tuple(views or (view('front'),)), tuple(joints))
+    named: dict[str, View] = {}
+    for one in views or (view('front'),):
+        named |= one
+    return named, tuple(joints)
 
 
 class Recorder(ObservationInputs):
@@ -52,7 +57,7 @@ def observer(inputs):
 
         def setup(self):
             self.told = []
-            self.inputs = Recorder(self, inputs, self.told.append)
+            self.inputs = Recorder(self, *inputs, self.told.append)
 
         def start(self):
             self.inputs.restart()

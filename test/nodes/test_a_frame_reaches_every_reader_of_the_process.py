@@ -7,8 +7,7 @@ import pytest
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import conversions, qos
-from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.nodes.common.handle_feed import HandleFeed
+from embodied_kv.nodes.common.engine_host import EngineHost, HandleFeed
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
 

@@ -7,13 +7,13 @@ def test_a_robot_that_stood_is_not_warned_of(robot):
     perception = robot.up(Perception)
     robot.until(lambda: robot.handles)
     frames, warned = perception._frames, perception.warning_counts
-    frames.put_in_force('')
-    frames._given -= 60.0  # so long it stands
+    frames.set_instruction('')
+    frames._last -= 60.0  # so long it stands
     before = warned['no frame']
-    frames.put_in_force('reach')
+    frames.set_instruction('reach')
     frames._check_cameras()
     assert warned['no frame'] == before
-    frames.put_in_force('push')
-    frames._given -= 60.0
+    frames.set_instruction('push')
+    frames._last -= 60.0
     frames._check_cameras()
     assert warned['no frame'] == before + 1

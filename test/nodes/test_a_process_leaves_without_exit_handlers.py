@@ -8,7 +8,7 @@ import pytest
 
 PROGRAM = """
 import atexit, sys, threading, time
-from embodied_kv.nodes.common.leaving import leave
+from embodied_kv.nodes.common.process import leave
 atexit.register(print, 'the exit handlers ran')
 threading.Thread(target=time.sleep, args=(3600,)).start()
 print('the last line', end='')

@@ -143,7 +143,7 @@ def test_a_reply_to_an_old_instruction_is_not_executed(robot):
 
     def answer(request):
         if request['prompt'] == 'reach':  # and while it is made the robot is told another
-            told.append(robot.suite[0]._frames.tell('push'))
+            told.append(robot.suite[0]._frames.publish_instruction('push'))
         return near(request)
 
     with PlainServer(answer) as server:

@@ -41,7 +41,7 @@ def refused(names, capfd):
     with pytest.raises(SystemExit) as exit, executable.unique_in_namespace(names):
         pass
     assert exit.value.code == 1
-    assert 'namespace / has its action already' in capfd.readouterr().err
+    assert 'namespace / must have one action (got a second)' in capfd.readouterr().err
 
 
 def test_a_link_in_place_of_the_lock_is_refused(ros, tmp_path, capfd):

@@ -63,11 +63,11 @@ def test_the_background_compiles_until_an_arm_is_armed_and_after_it(robot, compi
 def test_one_armed_robot_of_several_is_enough(robot, compiling):
     robot.up(Perception, Action, armed=False)
     host = EngineHost._shared
-    host.arms('a', True)
-    host.arms('b', True)
-    host.arms('a', False)
+    host.hold_compiler('a', True)
+    host.hold_compiler('b', True)
+    host.hold_compiler('a', False)
     assert not compiling.runs
-    host.arms('b', False)
+    host.hold_compiler('b', False)
     assert compiling.runs
 
 

@@ -90,7 +90,7 @@ def test_joints_of_several_messages_are_one_state(robot, perception):
         stamp = robot.now()
         robot.show(stamp, views=(), names=arm, positions=0.2)
         robot.show(stamp, names=hand, positions=0.03)
-        return perception._frames._newest[0].state.tolist() == pytest.approx([0.2] * 6 + [0.03])
+        return perception._frames._prefilled[0].state.tolist() == pytest.approx([0.2] * 6 + [0.03])
 
     robot.until(heard, show=False)
     assert not perception.warning_counts
@@ -107,10 +107,10 @@ def test_a_camera_that_stops_is_a_missing_view_until_it_returns(robot, perceptio
     robot.until(lambda: robot.handles[-1].length < whole, views=('front',))
     robot.until(lambda: perception.report()[1] == 'without view wrist', views=('front',))
     said = capfd.readouterr().err
-    assert 'camera of view wrist sends nothing: going on without that view' in said
+    assert 'camera of view wrist sends no images: frames lack this view' in said
     robot.until(lambda: robot.handles[-1].length == whole)
     robot.until(lambda: perception.report()[1] == 'prefilling')
-    assert 'camera of view wrist is back' in capfd.readouterr().err
+    assert 'camera of view wrist sends images' in capfd.readouterr().err
 
 
 def test_without_any_camera_no_frame_is_made_and_the_reason_is_known(robot, perception, capfd):

@@ -234,7 +234,7 @@ def executable(*words):
 
 @pytest.mark.parametrize(
     'contract, status, line',
-    [('tabletop', 0, 'no velocity outputs'), ('nowhere', 1, 'no such file')],
+    [('tabletop', 0, 'no velocity outputs'), ('nowhere', 1, 'must be a file or one of')],
 )
 def test_the_process_ends_where_there_is_nothing_to_watch(contract, status, line):
     process = executable('-p', f'contract:={contract}')

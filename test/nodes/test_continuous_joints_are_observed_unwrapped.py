@@ -7,7 +7,7 @@ from observation_suite import description, joints, observer, until_moment, view
 
 from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.observation import inputs
-from embodied_kv.nodes.observation.description import JointInput
+from embodied_kv.nodes.observation.joint_merger import JointInput
 
 
 def test_state_is_continuous_until_the_next_instruction(robot, monkeypatch):
@@ -24,11 +24,11 @@ def test_state_is_continuous_until_the_next_instruction(robot, monkeypatch):
         send(stamp, hip=math.remainder(angle, 2 * math.pi))
         robot.show(stamp, views=('front',), names=())
 
-    node.inputs.put_in_force('reach')
+    node.inputs.set_instruction('reach')
     for _ in range(60):
         moment = until_moment(robot, node, show)
         assert abs(moment.state.positions[0] - angle) < 0.5  # no jump by a turn
     assert angle > 3.4 and moment.state.positions[0] > math.pi
-    node.inputs.put_in_force('push')
+    node.inputs.set_instruction('push')
     moment = until_moment(robot, node, show)
     assert moment.state.positions[0] == pytest.approx(angle - 2 * math.pi, abs=0.5)

@@ -14,7 +14,7 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.control.controllers import KINDS
-from embodied_kv.nodes.observation.params import described
+from embodied_kv.nodes.observation.joint_states import joint_inputs
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.robots.channels import GOALS, JOINT_STATE, TRAJECTORY, TWIST
 from embodied_kv.robots.embodiment import Embodiment
@@ -49,15 +49,15 @@ class FakeRobot:
 
     def __init__(self, robot, contract):
         self.robot, self.embodiment = robot, Embodiment.load(contract)
-        self.inputs = described(self.embodiment.contract)
         make = robot.node.create_publisher
         self.cameras = [
-            make(type(robot.picture()), view.topic, qos.SENSOR) for view in self.inputs.views
+            make(type(robot.picture()), view.channel.topic, qos.SENSOR)
+            for view in self.embodiment.contract.views.values()
         ]
         kinds = {JOINT_STATE: JointState}
         self.joints = [
             (make(kinds.get(j.type, PoseStamped), j.topic, qos.SENSOR), j)
-            for j in self.inputs.joints
+            for j in joint_inputs(self.embodiment.contract)
         ]
         self.told = {output.topic: [] for output in self.embodiment.outputs}
         for output in self.embodiment.outputs:

@@ -13,7 +13,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import Memory, MemoryParams
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.session import Session, SessionParams
 from embodied_kv.planning.config import PlanningConfig
@@ -60,7 +60,7 @@ def test_configure_fails_with_the_present_name(ros, capfd, tmp_path, given, kind
     suite = ['-p', 'contract:=tabletop', '-p', 'preset:=tiny', '-p', 'checkpoint:=random']
     node = kind(cli_args=['--ros-args', *suite, *given(old, default, tmp_path)])
     assert node.trigger_configure().name == 'FAILURE'
-    assert f'configure failed: parameter {old} is called {new} now' in capfd.readouterr().err
+    assert f'configure failed: parameter {old} was renamed; use {new}' in capfd.readouterr().err
     node.end()
 
 
@@ -77,6 +77,6 @@ def test_all_former_names_are_said_at_once(ros, capfd):
     assert node.trigger_configure().name == 'FAILURE'
     said = capfd.readouterr().err
     for now in ('engine.compressed_rows', 'execution_horizon'):
-        assert f'is called {now} now' in said
-    assert 'parameter tick_commands is no more: contract says it' in said
+        assert f'was renamed; use {now}' in said
+    assert 'parameter tick_commands was removed; use contract' in said
     node.end()

@@ -29,7 +29,7 @@ from embodied_kv.robots.channels import (
     JOINT_STATE,
     PARALLEL_GRIPPER,
 )
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 try:
     action_type(PARALLEL_GRIPPER)

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.control.plausibility import Bounds
-from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import EPOCH, JointMerger, StateUnknown
+from embodied_kv.nodes.observation.joint_merger import EPOCH, JointInput, JointMerger, StateUnknown
 
 MS, SECOND = 1_000_000, 1_000_000_000
 NAMES = ['hip', 'knee']

@@ -5,8 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import HISTORY, SOURCES, JointMerger, StateUnknown
+from embodied_kv.nodes.observation.joint_merger import (
+    HISTORY,
+    SOURCES,
+    JointInput,
+    JointMerger,
+    StateUnknown,
+)
 
 MS = 1_000_000
 ARM, GRIPPER = ('shoulder', 'elbow'), ('finger',)

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import JointMerger
+from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 
 MS = 1_000_000
 WHILE = 200 * MS

@@ -41,7 +41,7 @@ def test_a_thousand_instructions_make_few_lines_and_the_newest_is_in_force(robot
     ]
     assert perception.report()[2]['instruction'] == f'reach {MANY - 1}'
     robot.more(robot.handles)
-    assert perception._frames._newest[0].instruction == f'reach {MANY - 1}'
+    assert perception._frames._prefilled[0].instruction == f'reach {MANY - 1}'
 
 
 def test_instructions_at_a_high_rate_leave_the_newest_in_force(robot, capfd):

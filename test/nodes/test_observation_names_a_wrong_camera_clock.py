@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from observation_suite import description, joints, observer, until_moment, view
 
-from embodied_kv.nodes.observation.description import JointInput
+from embodied_kv.nodes.observation.joint_merger import JointInput
 
 AHEAD = 300_000_000  # ns
 NAMES = ('hip', 'knee')
@@ -29,7 +29,7 @@ def test_images_from_the_future_name_the_camera_and_its_clock(robot, node, capfd
         robot.spin(0.02)
         return node.warning_counts['stamps ahead'] > 3
 
-    node.inputs.put_in_force('reach')
+    node.inputs.set_instruction('reach')
     robot.until(refused, show=False)
     waits = node.inputs.waits
     assert waits.startswith('images of view front must not be stamped in the future (got 0.')
@@ -39,7 +39,7 @@ def test_images_from_the_future_name_the_camera_and_its_clock(robot, node, capfd
 
 
 def test_camera_that_is_right_again_is_used(robot, node):
-    node.inputs.put_in_force('reach')
+    node.inputs.set_instruction('reach')
     show(robot, AHEAD)
     robot.until(lambda: node.warning_counts['stamps ahead'], show=False)
     moment = until_moment(robot, node, lambda: show(robot, 0))

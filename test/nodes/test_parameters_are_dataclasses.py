@@ -14,7 +14,7 @@ from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
 from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.perception import Perception
 from embodied_kv.nodes.recorder import RecorderParams
 from embodied_kv.nodes.remote.params import RemoteParams
@@ -119,9 +119,9 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             Perception,
             'contract',
             '',
-            'parameter contract is empty: name the contract of the robot',
+            'parameter contract must be one of aloha',
         ),
-        (Perception, 'contract', 'so100', "contract 'so100': no such file, and none of aloha"),
+        (Perception, 'contract', 'so100', 'contract must be a file or one of aloha'),
         (Perception, 'checkpoint', '', "preset 'tiny' has no bundled checkpoint"),
         (Perception, 'checkpoint', '/nowhere', '/nowhere'),
         (

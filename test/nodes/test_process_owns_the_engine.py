@@ -43,11 +43,14 @@ def test_the_same_parameters_share_one_engine(share):
     [
         (
             dict(suite=SuiteParams(contract='tabletop', preset='tabletop', checkpoint='random')),
-            "preset is 'tabletop', but the engine of this ",
+            "preset must be 'tiny', as the engine of this process was built (got 'tabletop')",
         ),
-        (dict(suite=replace(TINY, rate=5.0)), 'rate is 5.0, but'),
-        (dict(rows=17), 'engine.rows is 17, but the engine of this process was built with 16'),
-        (dict(seed=3), 'engine.seed is 3, but'),
+        (dict(suite=replace(TINY, rate=5.0)), '(got 5.0)'),
+        (
+            dict(rows=17),
+            'engine.rows must be 16, as the engine of this process was built',
+        ),
+        (dict(seed=3), 'engine.seed must be 0, as'),
     ],
 )
 def test_who_disagrees_is_refused_with_the_parameter(share, other, name):

@@ -77,7 +77,7 @@ def test_a_second_robot_on_a_namespace_is_refused(processes, stand_ins):
     second = processes['/left', 'second'] = start('robot', '/left')
     assert second.wait(WAIT) == 1
     names = 'action, language, memory, mission, perception, recorder, session'
-    assert f'namespace /left has its {names} already' in second.text
+    assert f'namespace /left must have one {names} (got a second)' in second.text
     assert 'Traceback' not in second.text
     acts(stand_ins['/left'])
 

@@ -15,7 +15,9 @@ from embodied_kv.data.recording_reader import Recording
 from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.recorder import MIB, Recorder
-from embodied_kv.nodes.recording.topics import checked
+from embodied_kv.nodes.recording.topics import OWN, checked, recorded
+from embodied_kv.robots.channels import GOALS
+from embodied_kv.robots.reading import load, shipped
 from embodied_kv.srv import Record
 
 WAIT = 180  # s, for what takes a moment where nothing else runs
@@ -41,13 +43,13 @@ def refused(robot, **fields):
 def test_it_is_off_until_it_is_asked(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path))
     assert recorder._queue is None and not recorder._listening
-    assert 'nothing is recorded' in refused(robot, record=False)
+    assert 'while nothing is recorded' in refused(robot, record=False)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
 def test_without_a_folder_nothing_is_recorded(robot):
     robot.up(Recorder, folder='')
-    assert 'name the folder' in refused(robot, record=True)
+    assert 'recorder.folder must be a folder' in refused(robot, record=True)
 
 
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
@@ -62,7 +64,7 @@ def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_
 @pytest.mark.parametrize('name', ['../out', '/tmp/x', 'a/b', '.hidden', 'new\nline', 'x' * 200])
 def test_no_name_leads_out_of_the_folder(robot, tmp_path, name):
     robot.up(Recorder, folder=str(tmp_path))
-    assert 'write up to 100 letters' in refused(robot, record=True, name=name)
+    assert 'must be up to 100 letters' in refused(robot, record=True, name=name)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
@@ -192,3 +194,12 @@ def test_a_compressed_image_that_was_cut_off_is_refused_and_a_whole_one_kept():
     assert checked(kept) == kept
     with pytest.raises(ValueError):
         checked(serialize_message(CompressedImage(format='jpeg', data=whole[:-40])))
+
+
+@pytest.mark.parametrize('name', shipped())
+def test_topics_of_each_contract_are_recorded_without_actions_of_controllers(name):
+    contract = load(name)
+    topics = {topic.topic: topic for topic in recorded(contract, 'jpeg', 90)}
+    for source in contract.action:
+        assert (source.channel.topic in topics) == (source.channel.type not in GOALS)
+    assert topics.keys() >= {view.channel.topic for view in contract.views.values()} | OWN.keys()

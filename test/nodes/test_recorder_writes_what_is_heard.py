@@ -140,7 +140,7 @@ def test_the_contract_comes_with_it(heard):
     recording = Recording(Path(response.path))
     assert recording.contract == load('tabletop')
     assert recording.start['namespace'] == robot.namespace
-    assert recording.end['end'] == 'it was asked for'
+    assert recording.end['end'] == 'requested'
 
 
 def test_rosbags_reads_every_message(heard):

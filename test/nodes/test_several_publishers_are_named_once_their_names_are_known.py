@@ -43,39 +43,39 @@ def watch(graph):
 
 def test_one_publisher_is_no_problem(graph, watch):
     for _ in range(3):
-        watch.look([TOPIC])
+        watch.check([TOPIC])
     assert not watch.problem and not watch.values() and not graph.warnings
 
 
 def test_publishers_found_by_two_checks_are_reported_once(graph, watch):
     graph.names = 'driver', 'other'
-    watch.look([TOPIC])
+    watch.check([TOPIC])
     assert not watch.problem
     for _ in range(3):
-        watch.look([TOPIC])
+        watch.check([TOPIC])
     assert watch.problem == f'several publishers of {TOPIC}'
     assert watch.values() == {f'publishers of {TOPIC}': '/arm/driver, /arm/other'}
     (warning,) = graph.warnings
     assert '(got several publishers: /arm/driver, /arm/other); stop all nodes' in warning
     graph.names = ('driver',)
-    watch.look([TOPIC])
+    watch.check([TOPIC])
     assert not watch.problem and len(graph.infos) == 1
 
 
 def test_a_node_is_reported_once_its_name_is_known(graph, watch):
     graph.names = 'driver', UNKNOWN
     for _ in range(PATIENCE - 1):
-        watch.look([TOPIC])
+        watch.check([TOPIC])
     assert not graph.warnings
     graph.names = 'driver', 'other'
-    watch.look([TOPIC])
-    watch.look([TOPIC])
+    watch.check([TOPIC])
+    watch.check([TOPIC])
     assert len(graph.warnings) == 1 and '/arm/other' in graph.warnings[0]
 
 
 def test_a_node_whose_name_stays_unknown_is_reported(graph, watch):
     graph.names = 'driver', UNKNOWN
     for _ in range(PATIENCE):
-        watch.look([TOPIC])
+        watch.check([TOPIC])
     (warning,) = graph.warnings
     assert f'/arm/driver, {UNNAMED}' in warning

@@ -6,8 +6,8 @@ import sys
 import pytest
 from observation_suite import compressed, description, joints, observer, view
 
-from embodied_kv.nodes.observation import unheard
-from embodied_kv.nodes.observation.description import JointInput
+from embodied_kv.nodes.observation import inputs
+from embodied_kv.nodes.observation.joint_merger import JointInput
 
 
 @pytest.fixture
@@ -22,12 +22,12 @@ def node(robot):
 def said(robot, node, capfd, monkeypatch):
     """What is said of each topic when the time has come."""
     capfd.readouterr()
-    node.inputs._look()
-    assert 'nothing has arrived' not in capfd.readouterr().err  # too early
-    monkeypatch.setattr(unheard, 'PATIENCE', 0.0)
-    node.inputs._look()
-    lines = [x for x in capfd.readouterr().err.split('\n') if 'nothing has arrived on' in x]
-    start = f'nothing has arrived on {robot.namespace}/'
+    node.inputs._check_topics()
+    assert 'no message received' not in capfd.readouterr().err  # too early
+    monkeypatch.setattr(inputs, 'SILENCE', 0.0)
+    node.inputs._check_topics()
+    lines = [x for x in capfd.readouterr().err.split('\n') if 'no message received on' in x]
+    start = f'no message received on {robot.namespace}/'
     return dict(line.split(start)[1].split(' for 0 s: ') for line in lines)
 
 
@@ -59,27 +59,27 @@ def stranger(robot):
 def test_of_each_topic_the_reason_is_said(robot, node, stranger, capfd, monkeypatch):
     for topic in ('camera/wrist/compressed', 'camera/front/image', 'joint_states'):
         robot.until(lambda t=topic: node.count_publishers(t), show=False)
-    silent = 'somebody publishes there, but sends nothing'
+    silent = 'its publisher sends no messages'
     assert said(robot, node, capfd, monkeypatch) == {
         'camera/front/image (sensor_msgs/msg/Image)': silent,
         'camera/wrist/compressed (sensor_msgs/msg/CompressedImage)': (
-            'what is published there is sensor_msgs/msg/Image'
+            'the type of its publisher is sensor_msgs/msg/Image'
         ),
         'joint_states (sensor_msgs/msg/JointState)': silent,
-        'gripper/joint_states (sensor_msgs/msg/JointState)': 'nobody publishes there',
+        'gripper/joint_states (sensor_msgs/msg/JointState)': 'the topic has no publisher',
     }
 
 
 def test_it_is_said_once(robot, node, capfd, monkeypatch):
     assert said(robot, node, capfd, monkeypatch)
-    node.inputs._look()
-    assert 'nothing has arrived' not in capfd.readouterr().err
+    node.inputs._check_topics()
+    assert 'no message received' not in capfd.readouterr().err
 
 
 def test_nothing_is_said_of_topics_that_were_heard(robot, node, capfd, monkeypatch):
     hand = joints(robot, 'gripper/joint_states')
     wrist = compressed(robot, 'wrist')
-    silent = node.inputs._unheard._silent
+    silent = node.inputs._monitor._silent
 
     def show():
         hand(finger=0.1)
@@ -93,9 +93,9 @@ def test_nothing_is_said_of_topics_that_were_heard(robot, node, capfd, monkeypat
 
 def test_a_simulated_clock_that_nobody_publishes_is_said(robot, capfd, monkeypatch):
     node = robot.up(observer(description(joints=())), use_sim_time=True)
-    robot.until(lambda: not node.inputs._unheard._silent - {'/clock'}, views=('front',))
-    monkeypatch.setattr(unheard, 'PATIENCE', 0.0)
-    node.inputs._look()
+    robot.until(lambda: not node.inputs._monitor._silent - {'/clock'}, views=('front',))
+    monkeypatch.setattr(inputs, 'SILENCE', 0.0)
+    node.inputs._check_topics()
     said = capfd.readouterr().err
-    assert 'nothing has arrived on /clock (rosgraph_msgs/msg/Clock)' in said
+    assert 'no message received on /clock (rosgraph_msgs/msg/Clock)' in said
     assert not node.inputs.moments

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from observation_suite import view
 
-from embodied_kv.nodes.observation.description import JointInput, ViewInput
-from embodied_kv.nodes.observation.joint_merger import JointMerger
-from embodied_kv.nodes.observation.pace import Pace
+from embodied_kv.nodes.observation.clock import FrameThrottle
+from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 from embodied_kv.nodes.observation.synchronizer import QUEUE, Stamped, Synchronizer
 
 TOLERANCE, TIMEOUT, MAX_AGE = 0.04, 0.5, 0.1  # s
@@ -52,7 +52,7 @@ class Joints(JointMerger):
 def play(cameras, until=2000.0, seed=0, asks=lambda now: True, max_age=1.0):
     """Yields (now, moment or None, synchroniser) at each arrival at which somebody asks; ms."""
     chance = random.Random(seed)
-    views = [ViewInput(str(i), str(i), required=c.required) for i, c in enumerate(cameras)]
+    views = {str(i): view(str(i), required=c.required)[str(i)] for i, c in enumerate(cameras)}
     sync = Synchronizer(views, Joints(), TOLERANCE, TIMEOUT, max_age)
     sent = [
         [(*image, name) for image in camera.images(until, chance)]
@@ -86,7 +86,7 @@ def test_the_laws_hold(described, seed):
         assert all(len(view.images) <= QUEUE for view in sync._views.values())
         if moment is None:
             continue
-        missing = sync.look(now / 1e3)
+        missing = sync.missing(now / 1e3)
         there = [stamp for stamp in moment.images if stamp is not None]
         assert max(there) - min(there) <= TOLERANCE * 1e3 + 1e-5
         assert now - min(there) <= MAX_AGE * 1e3 + 1e-5
@@ -103,10 +103,10 @@ def test_the_laws_hold(described, seed):
 
 def at_rate(described, period, seconds=5.0):
     """Moments a second, of somebody who asks every `period` ms, as the pipeline does."""
-    pace, count = Pace(period), 0
+    pace, count = FrameThrottle(period), 0
     for now, moment, _ in play(described, seconds * 1e3, asks=pace.is_due):
         if moment is not None:
-            pace.gave(now)
+            pace.record_frame(now)
             count += 1
     return count / seconds
 

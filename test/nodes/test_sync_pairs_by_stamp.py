@@ -1,9 +1,9 @@
 """Which images and joint positions make one moment; times in ms for the eye."""
 
 import pytest
+from observation_suite import view
 
-from embodied_kv.nodes.observation.description import JointInput, ViewInput
-from embodied_kv.nodes.observation.joint_merger import JointMerger
+from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 from embodied_kv.nodes.observation.synchronizer import Stamped, Synchronizer
 
 MS = 1_000_000
@@ -23,7 +23,7 @@ class Feed:
     """Two views, tolerance 20 ms, timeout 500 ms; stamps and receipt differ by `latency`."""
 
     def __init__(self, latency=5, required=(), tolerance=0.02):
-        views = [ViewInput(name, name, required=name in required) for name in 'ab']
+        views = {name: view(name, required=name in required)[name] for name in 'ab'}
         self.merger, self.latency = Joints(), latency
         self.sync = Synchronizer(views, self.merger, tolerance, 0.5, max_age=1.0)
 
@@ -70,7 +70,7 @@ def test_stamps_pair_within_the_tolerance(feed, apart, pairs):
     feed.image('a', 100)
     feed.image('b', 100 + apart)
     assert (feed.at(130) is not None) == pairs
-    assert ('apart, sync_tolerance is 20 ms' in feed.sync.waits) != pairs
+    assert ('must lie within sync_tolerance 20 ms (got 21 ms)' in feed.sync.waits) != pairs
 
 
 def test_the_stamp_is_that_of_the_newest_image(feed):
@@ -105,14 +105,14 @@ def test_a_silent_view_is_missing_after_the_timeout_and_returns(feed):
         feed.image('a', stamp)
         if stamp <= 300:
             feed.image('b', stamp)
-    assert feed.sync.look(0.8) == ()
-    assert feed.sync.look(0.91) == ('b',)
+    assert feed.sync.missing(0.8) == ()
+    assert feed.sync.missing(0.91) == ('b',)
     assert feed.at(910).images == ('a900', None)
     feed.joints(1000)
     feed.image('a', 1000)
     feed.image('b', 1000)
     assert feed.at(1006).images == ('a1000', 'b1000')
-    assert feed.sync.look(1.01) == ()
+    assert feed.sync.missing(1.01) == ()
 
 
 def test_without_any_view_nothing_is_given(feed):
@@ -143,7 +143,7 @@ def test_an_image_that_is_a_little_late_is_passed_over(feed):
     feed.image('a', 100)
     assert feed.image('a', 67)
     feed.image('b', 70)
-    assert feed.at(106) is None and 'lie 30 ms apart' in feed.sync.waits
+    assert feed.at(106) is None and '(got 30 ms)' in feed.sync.waits
 
 
 def test_a_straggler_from_the_old_time_does_not_stop_the_new(feed):

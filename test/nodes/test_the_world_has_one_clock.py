@@ -37,16 +37,16 @@ def test_a_moment_is_of_simulated_time_and_a_deadline_of_the_steady_clock(robot,
     moment = seen(robot, world, at=50.0, taken=49.9)
     clock = world(50.0).inputs.clock
     assert moment.taken == pytest.approx(49.9) and moment.received == pytest.approx(50.0)
-    assert clock.steady(moment.taken) - time.monotonic() == pytest.approx(-0.1, abs=0.05)
+    assert clock.to_steady(moment.taken) - time.monotonic() == pytest.approx(-0.1, abs=0.05)
 
 
 def test_while_the_simulation_stands_no_camera_falls_silent(robot, world):
     seen(robot, world, at=50.0, taken=50.0)
     inputs = world(50.0).inputs
     time.sleep(inputs.timeout + 0.1)
-    assert inputs._sync.look(inputs.now()) == ()
+    assert inputs._sync.missing(inputs.now()) == ()
     world(50.0 + inputs.timeout + 0.1)
-    assert inputs._sync.look(inputs.now()) == ('front',)
+    assert inputs._sync.missing(inputs.now()) == ('front',)
 
 
 def test_an_image_that_is_old_in_simulated_time_is_not_used(robot, world):
@@ -61,7 +61,7 @@ def test_a_clock_that_jumps_starts_anew(robot, world, first, then):
         seen(robot, world, at=first, taken=first)
     moment = seen(robot, world, at=then, taken=then)
     assert moment.stamp == then * SECOND
-    assert world(then).inputs._sync.look(then) == ()
+    assert world(then).inputs._sync.missing(then) == ()
 
 
 def test_on_the_steady_clock_a_stamp_from_the_future_is_of_now(robot):

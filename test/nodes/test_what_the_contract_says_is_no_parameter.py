@@ -38,7 +38,7 @@ def configured(robot, kind, **parameters):
 )
 def test_a_parameter_that_is_no_more_is_refused(robot, capfd, kind, old, value):
     assert not configured(robot, kind, **{old: value})
-    assert f'parameter {old} is no more: ' in capfd.readouterr().err
+    assert f'parameter {old} was removed; use ' in capfd.readouterr().err
 
 
 def test_limits_within_the_urdf_are_taken(robot):

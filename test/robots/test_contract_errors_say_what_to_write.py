@@ -69,18 +69,18 @@ CASES = {
             state(v)[ARM].update(index=[0, 1, 2, 3, 4]),
             state(v)[GRIPPER].update(index=[4]),
         ),
-        ['position.wrist_roll and position.gripper are both at index 4'],
+        ['index 4 must have one number (got position.wrist_roll, position.gripper)'],
     ),
     'a gap': (
         lambda v: (
             state(v)[ARM].update(index=[0, 1, 2, 3, 4]),
             state(v)[GRIPPER].update(index=[6]),
         ),
-        ['observations.observation.state: nothing is at index 5'],
+        ['observations.observation.state: index 5 must have a number'],
     ),
     'limits of an unmoved joint': (
         lambda v: v['limits'].update(elbow={'acceleration': 1.0}),
-        ['limits names elbow, which no action moves'],
+        ['limits must name moved axes only (got elbow)'],
     ),
     'a joint without limits': (
         lambda v: v['limits'].pop('gripper'),
@@ -88,7 +88,7 @@ CASES = {
     ),
     'limits the wrong way round': (
         lambda v: v['limits']['gripper'].update(position=[1.0, -1.0]),
-        ['limits.gripper.position: [1.0, -1.0]: write [lower, upper]'],
+        ['limits.gripper.position: must be [lower, upper] with lower < upper (got [1.0, -1.0])'],
     ),
     'limits without acceleration': (
         lambda v: v['limits']['gripper'].pop('acceleration'),
@@ -100,7 +100,7 @@ CASES = {
     ),
     'no camera': (
         lambda v: [v['observations'].pop(f'observation.images.{n}') for n in ('front', 'wrist')],
-        ['observations has no camera'],
+        ['observations must have a camera'],
     ),
     'a camera of joint states': (
         lambda v: front(v)['channel'].update(type='sensor_msgs/msg/JointState'),
@@ -108,11 +108,11 @@ CASES = {
     ),
     'nothing to select': (
         lambda v: state(v)[ARM].update(select=list('abcde')),
-        ['select a: of sensor_msgs/msg/JointState there is position.JOINT'],
+        ['select must be position.JOINT or velocity.JOINT for sensor_msgs/msg/JointState (got a)'],
     ),
     'a velocity in degrees': (
         lambda v: state(v)[GRIPPER].update(select=['velocity.gripper']),
-        ['unit 1: velocity.gripper is a velocity'],
+        ['unit of velocity.gripper must be that of a velocity: rad/s', '(got 1)'],
     ),
     'a share without a scale': (
         lambda v: state(v)[GRIPPER].pop('scale'),
@@ -120,23 +120,23 @@ CASES = {
     ),
     'scale of nothing': (
         lambda v: state(v)[GRIPPER].update(scale=0.0),
-        ['scale is 0'],
+        ['scale must not be 0'],
     ),
     'too few names': (
         lambda v: state(v)[ARM].update(names=['a']),
-        ['names has 1 entries for the 5 of select'],
+        ['names must have one entry for each of select (got 1 for 5)'],
     ),
     'relative to another unit': (
         lambda v: (state(v)[ARM].update(unit='rad'), actions(v)[ARM].update(relative=True)),
-        ['shoulder_pan.pos (deg) at index 0 is relative to shoulder_pan.pos (rad)'],
+        ['shoulder_pan.pos (deg) at index 0 must be relative', '(got shoulder_pan.pos (rad))'],
     ),
     'a binary without bounds': (
         lambda v: (actions(v)[GRIPPER].pop('clamp'), actions(v)[GRIPPER].update(binary=True)),
-        ['actions.action[1]: binary needs clamp'],
+        ['actions.action[1]: clamp is missing'],
     ),
     'more executed than made': (
         lambda v: v.update(chunk_size=10),
-        ['execution_horizon 25 exceeds chunk_size 10'],
+        ['execution_horizon must be <= chunk_size 10 (got 25)'],
     ),
     'a gripper of two joints': (
         lambda v: actions(v)[ARM]['channel'].update(type='control_msgs/action/GripperCommand'),
@@ -168,13 +168,13 @@ CASES = {
             select=['velocity.gripper'],
             unit='1/s',
         ),
-        ['select velocity.gripper: of sensor_msgs/msg/JointState there is position.JOINT'],
+        ['select must be position.JOINT for sensor_msgs/msg/JointState (got velocity.gripper)'],
     ),
     'a topic of two messages': (
         lambda v: actions(v)[GRIPPER]['channel'].update(
             topic='arm_controller/joint_trajectory', type='std_msgs/msg/Float64MultiArray'
         ),
-        ['arm_controller/joint_trajectory is given two message types'],
+        ['arm_controller/joint_trajectory must have one message type'],
     ),
 }
 
@@ -198,7 +198,7 @@ def test_several_problems_are_told_at_once():
 
 
 def test_an_unknown_name_lists_the_known(tmp_path):
-    with pytest.raises(ContractError, match='none of aloha, franka'):
+    with pytest.raises(ContractError, match='a file or one of aloha, franka'):
         load('so100')
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from embodied_kv.robots import mapping
 from embodied_kv.robots.channels import GRIPPERS
-from embodied_kv.robots.outputs import outputs
+from embodied_kv.robots.mapping import outputs
 from embodied_kv.robots.reading import SHIPPED, load, of_text, shipped
 
 # robot: state, actions, views, outputs
@@ -29,7 +29,7 @@ def test_all_are_known():
 def test_it_has_the_numbers_of_its_policies(name):
     contract = load(name)
     found = (
-        len(mapping.state_dimensions(contract)),
+        len(mapping.StateMap(contract).dimensions),
         len(mapping.action_dimensions(contract)),
         len(contract.views),
         len(outputs(contract)),

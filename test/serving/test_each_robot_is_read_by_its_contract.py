@@ -138,11 +138,11 @@ def test_another_robots_observation_is_refused(robot):
 @pytest.mark.parametrize(
     'section, said',
     [
-        ({'views': {'base_0_rgb': 'a'}}, 'openpi.views names base_0_rgb: name'),
-        ({'state': {'s': 7}}, 'openpi.state has 7 numbers'),
-        ({'optional': ['middle']}, 'openpi.optional names middle'),
-        ({'state': {'prompt': 8}}, 'names the key prompt twice'),
-        ({'horizon': 99}, 'exceeds chunk_size'),
+        ({'views': {'base_0_rgb': 'a'}}, 'openpi.views must name .*got base_0_rgb'),
+        ({'state': {'s': 7}}, 'openpi.state must have the 8 numbers .*got 7'),
+        ({'optional': ['middle']}, 'openpi.optional must name views .*got middle'),
+        ({'state': {'prompt': 8}}, 'must name the key prompt once'),
+        ({'horizon': 99}, 'openpi.horizon must be <= chunk_size'),
         ({'horizn': 5}, 'did you mean horizon'),
     ],
 )

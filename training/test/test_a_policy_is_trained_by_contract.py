@@ -170,7 +170,7 @@ def test_other_data_does_not_go_on_with_a_run(frames, roots, tmp_path):
         ('tabletop', 'fps: 20 of the data set, but 10 of tabletop'),
         ('so101', 'fps: 20 of the data set, but 30 of so101'),
         ('libero', 'libero: checkpoint.state_in_prompt is False, which is of other projects'),
-        ('nobody', 'no such file'),
+        ('nobody', 'must be a file or one of'),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(

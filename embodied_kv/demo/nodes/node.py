@@ -35,8 +35,8 @@ from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tabletop import JOINTS, Tabletop
 from embodied_kv.demo.sim.tasks import FAMILIES, task_scene
 from embodied_kv.nodes.common import qos
-from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.parameters import Parameters, param
+from embodied_kv.nodes.common.process import leave
 from embodied_kv.text import shown
 
 MOST = 0.25  # s: longest simulated step; a longer pause of the process stops the time

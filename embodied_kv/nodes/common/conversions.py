@@ -1,49 +1,41 @@
-"""Messages to values and back; nowhere else, but pixels: see `images`.
-
-Knows message fields and byte order. Refuses, with a reason for the user, what the
-values could not hold.
-"""
+"""Convert ROS messages to values and back; `images` converts pixels."""
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Sequence
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
-from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.control.command import PREVIOUS, SOURCES, Command
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.kv.stats import KvStats
 from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.planning.plan import MemoryStats, Plan
-from embodied_kv.text import listed
-from embodied_kv.types import ActionChunk, TextDelta
+from embodied_kv.types import TextDelta
 
-# Fields that Command, ActionChunk and its message name alike.
+# Fields of the same name in Command and the message.
 _OF_CHUNKS = ('dt', 'execution_horizon', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
 
 
 class Refused(ValueError):
-    """A message that cannot be used; says why and what would do."""
+    """Raised for a message that cannot be used."""
 
 
 def nanoseconds(stamp: Time) -> int:
-    """Of a stamp."""
+    """Return the time of a stamp (ns)."""
     return stamp.sec * 1_000_000_000 + stamp.nanosec
 
 
 def stamp(nanoseconds: int) -> Time:
-    """Of ns on the ROS clock."""
+    """Return the stamp of a time on the ROS clock (ns)."""
     sec, nanosec = divmod(nanoseconds, 1_000_000_000)
     return Time(sec=sec, nanosec=nanosec)
 
@@ -51,20 +43,8 @@ def stamp(nanoseconds: int) -> Time:
 # ---------------------------------------------------------------------- observations
 
 
-def positions(message: JointState, names: Sequence[str]) -> np.ndarray:
-    """float32 [joints], by name; other joints of the message do not matter. Raises Refused."""
-    if len(message.position) < len(message.name):
-        raise Refused(f'{len(message.name)} joints have {len(message.position)} positions')
-    by_name = dict(zip(message.name, message.position, strict=False))
-    if missing := [name for name in names if name not in by_name]:
-        raise Refused(f'no joint {", ".join(missing)}; there are: {listed(message.name)}')
-    if wrong := [name for name in names if not math.isfinite(by_name[name])]:
-        raise Refused(f'joint {wrong[0]} is {by_name[wrong[0]]}')
-    return np.array([by_name[name] for name in names], np.float32)
-
-
 def handle_message(handle: KvHandle) -> KvHandleMsg:
-    """The handle as it travels; its robot is the namespace that it travels in."""
+    """Return a handle as a message; the namespace of its topic is the robot."""
     message = KvHandleMsg(
         process_id=np.frombuffer(bytes.fromhex(handle.process_id), np.uint8),
         row=handle.row,
@@ -80,7 +60,7 @@ def handle_message(handle: KvHandle) -> KvHandleMsg:
 
 
 def handle(message: KvHandleMsg, robot: str) -> KvHandle:
-    """The inverse of `handle_message`."""
+    """Return the handle of a message, as the inverse of `handle_message`."""
     return KvHandle(
         process_id=bytes(message.process_id).hex(),
         row=message.row,
@@ -99,7 +79,7 @@ def handle(message: KvHandleMsg, robot: str) -> KvHandle:
 
 
 def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> ActionChunkMsg:
-    """A command as our own message. now: of a command that answers no observation."""
+    """Return a command as a message. now: stamp of a command without an observation."""
     message = ActionChunkMsg(
         joint_names=joint_names,
         chunk_size=len(command.values),
@@ -117,32 +97,6 @@ def chunk_message(command: Command, joint_names: Sequence[str], now: Time) -> Ac
     return message
 
 
-def action_chunk(message: ActionChunkMsg, deadline: float) -> ActionChunk:
-    """The chunk of a message, which a control loop can execute. Raises Refused.
-
-    deadline: on the steady clock of this process, of which no message tells.
-    """
-    rows, columns, sure = message.chunk_size, len(message.joint_names), len(message.confidence)
-    if message.source > SOURCES.index(PREVIOUS):
-        raise Refused(f'a message of source {message.source} is no chunk, but holds or stops')
-    if not rows or len(message.values) != rows * columns or sure not in (0, rows):
-        raise Refused(
-            f'{len(message.values)} values and {sure} confidences are not {rows} actions of '
-            f'{columns} joints'
-        )
-    if not 1 <= message.execution_horizon <= rows:
-        raise Refused(
-            f'execution_horizon must lie from 1 to {rows} (got {message.execution_horizon})'
-        )
-    return ActionChunk(
-        values=np.array(message.values, np.float32).reshape(rows, columns),
-        stamp=nanoseconds(message.header.stamp),
-        deadline=deadline,
-        confidence=np.array(message.confidence, np.float32) if sure else None,
-        **{name: getattr(message, name) for name in _OF_CHUNKS},
-    )
-
-
 def trajectory_message(
     points: np.ndarray,
     velocities: np.ndarray,
@@ -157,9 +111,9 @@ def trajectory_message(
         velocities: Velocities [n, joints].
         times: Times [n], s from the start.
         joint_names: Names of the joints.
-        start: The moment of the start on the controller's clock, so that a late receipt does not
-            accelerate the arm. None where that clock is not known to agree: the stamp is 0, which
-            a joint_trajectory_controller takes as the moment of receipt.
+        start: Time of the start on the controller's clock, so that a late receipt does not
+            accelerate the arm. None if that clock is not known to agree: the stamp is 0, which a
+            joint_trajectory_controller takes as the time of receipt.
     """
     message = JointTrajectory(joint_names=joint_names)
     if start is not None:
@@ -176,11 +130,11 @@ def trajectory_message(
     return message
 
 
-# ---------------------------------------------------------------------- words and numbers
+# ---------------------------------------------------------------------- text
 
 
 def text_message(delta: TextDelta) -> TextDeltaMsg:
-    """A delta as it travels; a string of ROS ends at a zero, so another character stands there."""
+    """Return a delta as a message, without zeros, at which a ROS string ends."""
     message = TextDeltaMsg(
         stream=delta.stream,
         sequence=delta.sequence,
@@ -194,17 +148,11 @@ def text_message(delta: TextDelta) -> TextDeltaMsg:
     return message
 
 
-def fill_stats(stats: KvStats, response: object) -> None:
-    """Copies every number of the statistics into the field of its name."""
-    for name in stats.__dataclass_fields__:
-        setattr(response, name, getattr(stats, name))
-
-
 # ---------------------------------------------------------------------- capsules
 
 
 def capsule_message(record: CapsuleRecord) -> CapsuleInfo:
-    """A capsule as it is listed."""
+    """Return a capsule as a message."""
     return CapsuleInfo(
         name=record.name,
         bytes=record.bytes,
@@ -222,7 +170,7 @@ def capsule_message(record: CapsuleRecord) -> CapsuleInfo:
 def fill_capsule(
     response: object, record: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
 ) -> None:
-    """What the answers of all verbs say of a capsule. seconds: of the engine's thread."""
+    """Fill in the fields that all capsule services have. seconds: time on the engine thread."""
     response.name, response.bytes, response.tier = record.name, record.bytes, str(record.tier)
     response.boundary, response.ms = record.boundary.number, seconds * 1e3
     response.depth = '' if depth is None else str(depth)
@@ -232,13 +180,13 @@ def fill_capsule(
 
 
 def segment_message(segment: Segment) -> MemorySegment:
-    """A segment as it is known."""
+    """Return a memory segment as a message."""
     fields = {name: getattr(segment, name) for name in segment.__dataclass_fields__}
     return MemorySegment(**fields)
 
 
 def fill_plan(plan: Plan, response: object) -> None:
-    """What came of a plan, and what it took."""
+    """Fill in the outcome of a plan and its cost."""
     same = 'text whole method segments tokens computed loaded fresh retries'
     for name in same.split():
         setattr(response, name, getattr(plan, name))
@@ -246,7 +194,7 @@ def fill_plan(plan: Plan, response: object) -> None:
 
 
 def fill_memory_stats(stats: MemoryStats, response: object) -> None:
-    """The statistics under the names of the message."""
+    """Fill in the statistics of the memory."""
     for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans', 'fresh'):
         setattr(response, name, getattr(stats, name))
     response.groups_static, response.groups_dynamic = stats.static, stats.dynamic

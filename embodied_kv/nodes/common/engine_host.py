@@ -1,13 +1,13 @@
 """The engine of this process: built once, at the first configure, and shared by its nodes.
 
-The process owns the engine, not a node: a node gives back its leases and streams and nothing more.
-Knows which parameters an engine was built from. Does not know topics.
+The process owns the engine; a node gives back its leases and streams only.
 """
 
 from __future__ import annotations
 
 import gc
 import itertools
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -16,20 +16,60 @@ from dataclasses import asdict
 from functools import partial
 
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
-from embodied_kv.nodes.common.handle_feed import HandleFeed
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.load import load_policy
 from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.text import trace
+from embodied_kv.throttle import Throttled
 
+Listener = Callable[[KvHandle], object]
 Say = Callable[[str], object]
 WARMING = 'warming up the engine'
 LATER = (
     'computations that are not compiled yet run eagerly; they are compiled in the background '
     'while no arm is armed, for the next start (python -m embodied_kv.nodes.compile: at once)'
 )
+
+
+class HandleFeed:
+    """The handles of the new frames of one robot, for each listener in order. Thread-safe.
+
+    `give` calls the listeners on the device thread as soon as a row is written, before the thread
+    begins other work, so that work which a listener submits there does not wait. A listener must
+    be quick; its exceptions are logged. The topic `kv_handle` carries the same handles for other
+    nodes of the process.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._listeners: tuple[Listener, ...] = ()
+        self._faults = Throttled(logging.getLogger(__name__).error)
+
+    def listen(self, listener: Listener, first: bool = False) -> None:
+        """Call a listener with each handle from now on. first: before all other listeners."""
+        with self._lock:
+            self.unlisten(listener)
+            known = self._listeners
+            self._listeners = (listener, *known) if first else (*known, listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Stop calling a listener; a call in progress has ended when this returns."""
+        with self._lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def give(self, handle: KvHandle) -> None:
+        """Hand a frame to all listeners."""
+        with self._lock:
+            for listener in self._listeners:
+                try:
+                    listener(handle)
+                except Exception as error:  # of one reader; the others still get the frame
+                    text = f'a reader of frames failed\n{trace(error)}'
+                    self._faults(type(error).__name__, text)
 
 
 class EngineHost(EngineRunner):
@@ -41,10 +81,14 @@ class EngineHost(EngineRunner):
 
     @classmethod
     def share(cls, suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> EngineHost:
-        """The host of this process; built if there is none yet.
+        """Return the host of this process, which is built at the first call.
 
-        say, warn: take a line for the user. Raises ValueError where the engine that there is was
-        built from other parameters, or cannot be built from these.
+        Args:
+            suite, config: Parameters of the engine.
+            say, warn: Take a line for the user.
+
+        Raises:
+            ValueError: if the engine was built from other parameters, or cannot be built.
         """
         with cls._lock:
             wish = _identity(suite, config)
@@ -61,17 +105,14 @@ class EngineHost(EngineRunner):
             for name, value in wish.items():
                 if (there := cls._shared.identity[name]) != value:
                     raise ValueError(
-                        f'{name} is {value!r}, but the engine of this process was built with '
-                        f'{there!r}: give all nodes of a process the same'
+                        f'{name} must be {there!r}, as the engine of this process was built (got '
+                        f'{value!r}); give all nodes of a process the same value'
                     )
             return cls._shared
 
     @classmethod
     def doing(cls) -> str:
-        """Return the step of the build under way and its age; '' if nothing is built.
-
-        From any thread.
-        """
+        """Return the step of the build in progress and its age; '' without one. Thread-safe."""
         doing = cls._doing
         return f'{doing[0]}, {time.monotonic() - doing[1]:.0f} s' if doing else ''
 
@@ -81,7 +122,7 @@ class EngineHost(EngineRunner):
 
     @classmethod
     def close(cls) -> None:
-        """Stop the device thread and drop the engine: the process ends."""
+        """Stop the device thread and free the engine, because the process ends."""
         with cls._lock:
             host, cls._shared = cls._shared, None
         if host is not None:
@@ -107,7 +148,7 @@ class EngineHost(EngineRunner):
         if self.compiling is not None:
             say(LATER)
         gc.collect()
-        gc.freeze()  # what lives now lives on: no collection has to look at it again
+        gc.freeze()  # these objects live on, so no collection has to visit them again
         stats, costs = self.engine.kv.stats(), self.engine.costs
         say(
             f'engine ready in {time.monotonic() - began:.1f} s: {self.engine.policy.config.name}, '
@@ -118,26 +159,21 @@ class EngineHost(EngineRunner):
         )
 
     def session(self, robot: str) -> RobotSession:
-        """A robot's, one for all its nodes; it has no registry before `keep_in`."""
+        """Return the session of a robot, one for all its nodes."""
         with self._lock:
             if robot not in self._sessions:
                 part = EnginePart(self.engine, robot)
-                new = RobotSession(part, None, self.device.call)
-                self._sessions[robot] = new
+                self._sessions[robot] = RobotSession(part, None, self.device.call)
             return self._sessions[robot]
 
     def frames(self, robot: str) -> HandleFeed:
-        """The handles of a robot's frames, for all its nodes."""
+        """Return the feed of a robot's handles, one for all its nodes."""
         with self._lock:
             return self._feeds.setdefault(robot, HandleFeed())
 
-    def arms(self, robot: str, armed: bool) -> None:
-        """Note whether the arm of a robot is armed: nothing is compiled while one is."""
-        self.hold_compiler(robot, armed)
-
 
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:
-    """By parameter name, what an engine is built from."""
+    """Return the parameters that an engine is built from, by name."""
     engine = {f'engine.{name}': value for name, value in asdict(config).items()}
     shared = ('contract', 'preset', 'checkpoint', 'rate')
     return {name: getattr(suite, name) for name in shared} | engine

@@ -1,7 +1,4 @@
-"""A process of the suite: its nodes, their executors, start and shutdown.
-
-Knows rclpy's contexts, executors and signals. Does not know what the nodes do.
-"""
+"""A process of the suite: its nodes, their executors, start and shutdown."""
 
 from __future__ import annotations
 
@@ -21,12 +18,11 @@ from rclpy.signals import SignalHandlerOptions
 
 from embodied_kv import storage
 from embodied_kv.nodes.common.engine_host import EngineHost
-from embodied_kv.nodes.common.leaving import leave
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, InvalidHandle, SuiteNode
-from embodied_kv.nodes.common.lock_file import lock_path
+from embodied_kv.nodes.common.process import leave, lock_path
 
-DISCOVERY = 1.0  # s in which a suite on another machine is found, if there is one
-SWITCH = 0.0002  # s; Python's own 5 ms would let a thread that must be on time wait so long
+DISCOVERY = 1.0  # s to discover the nodes of a suite on another machine
+SWITCH = 0.0002  # s; with the 5 ms of Python, threads with deadlines would wait that long
 WAKE = 0.1  # s between two checks of the signals
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one of a terminal that closes
 
@@ -34,11 +30,11 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one of a te
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and leave.
 
-    SIGHUP does not end the process if a node has something to `reload`.
-    Exits 1 if one of them is running in this namespace already, or if none that is to start by
-    itself can be configured. If the process before this one ended without such a signal, or
-    while its arm was stopped, the nodes are marked as `respawned`. A signal that arrives while an
-    engine is loaded or compiled ends the process without waiting for it.
+    SIGHUP does not end the process if a node has files to `reload`. Exits with status 1 if one of
+    the nodes is running in this namespace already, or if no node with `autostart` can be
+    configured. If the process before this one ended without such a signal, or while its arm was
+    stopped, the nodes are marked as `respawned`. A signal that arrives while an engine is loaded
+    or compiled ends the process without waiting for it.
     """
     faulthandler.enable()  # a crash of native code prints where it happened
     sys.setswitchinterval(SWITCH)
@@ -48,7 +44,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
         if number == signal.SIGHUP and any([node.reload() for node in nodes]):
             return
         stopping.append(number)
-        for name in SIGNALS:  # the next one ends it at once; a terminal that closes sends two
+        for name in SIGNALS:  # the next one ends the process at once; a closing terminal sends two
             signal.signal(name, signal.SIG_IGN if name == signal.SIGHUP else signal.SIG_DFL)
 
     for name in SIGNALS:
@@ -80,9 +76,9 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
 
 
 def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
-    """End the process while a thread of it loads or compiles, which cannot be interrupted.
+    """End the process while one of its threads loads or compiles, which cannot be interrupted.
 
-    Python itself would wait for the thread, or end while it runs native code, which may crash.
+    Python would wait for the thread, or end while it runs native code, which may crash.
     """
     nodes[0].get_logger().warning('the process ends before an engine was ready')
     for node in nodes:
@@ -94,7 +90,7 @@ def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
     """Serve all nodes until `stopping`, and `bring_up` those with `autostart` from a thread.
 
-    Nodes that may wait have a thread each. False, at once, where `bring_up` failed.
+    Nodes that may wait have a thread each. Return False, at once, if `bring_up` failed.
     """
     failed = threading.Event()
 
@@ -133,8 +129,8 @@ def bring_up(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> bool:
     """Configure and activate the nodes with `autostart`, one after another, readers first.
 
     Other threads must serve the nodes in the meantime: each transition runs on the thread of its
-    node. Returns early where `stopping` has something. False where a configure failed and no node
-    is ready that computes something.
+    node. Return early if `stopping` is not empty. Return False if a configure failed and no node
+    with an engine or a policy server is ready.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = []
@@ -153,9 +149,9 @@ def bring_up(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> bool:
 
 
 def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
-    """Answer for these nodes, on this thread, until `stopping` has something."""
-    # rclpy's EventsExecutor hands messages on 1 ms sooner, but dies (SIGFPE) where a cleanup
-    # destroys timers beside it.
+    """Serve nodes on this thread until `stopping` is not empty."""
+    # rclpy's EventsExecutor delivers messages 1 ms sooner, but crashes (SIGFPE) if a cleanup
+    # destroys timers at the same time.
     executor = SingleThreadedExecutor()
     for node in nodes:
         executor.add_node(node)
@@ -166,12 +162,12 @@ def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
 
 @contextmanager
 def unique_in_namespace(names: Sequence[str]) -> Iterator[list[Path]]:
-    """Nodes of these names live in the namespace of this process alone, until the end.
+    """Hold the names of nodes in the namespace of this process.
 
-    Yields the path of a mark for each name: `run` leaves it where the process ends unasked.
-    Exits 1 with a message if one of them lives there already. On this machine, locked files tell
-    at once, even of one that starts at the same moment. Of other machines ROS discovery tells, in
-    a while.
+    Yields a path for each name: `run` leaves a file there if the process ends without a signal.
+    Exits with status 1 if one of the nodes is running already. On this machine, locked files show
+    that at once, even for a node that starts at the same time. On other machines, ROS discovery
+    shows it after a while.
     """
     with ExitStack() as locks:
         yield _refuse_second(names, locks)
@@ -194,8 +190,8 @@ def _refuse_second(names: Sequence[str], locks: ExitStack) -> list[Path]:
             taken = [name for name, space in known if space == here and name in names]
         if taken:
             probe.get_logger().fatal(
-                f'namespace {here} has its {", ".join(sorted(taken))} already: stop that, or give '
-                'this one a namespace of its own (--ros-args -r __ns:=/other)'
+                f'namespace {here} must have one {", ".join(sorted(taken))} (got a second); stop '
+                'the other, or choose another namespace (--ros-args -r __ns:=/other)'
             )
             sys.exit(1)
         return [path.with_suffix('.running') for path in paths.values()]

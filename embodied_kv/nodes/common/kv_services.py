@@ -1,24 +1,19 @@
-"""The services `kv/*`: what the KV of a process is, and what of it is given up.
+"""The services `kv/*`: statistics and limits of the KV cache of a process, and eviction.
 
-Knows the manager, the plane and compression. Does not know robots: of an engine that serves many,
-the streams of all are meant.
+They concern the streams of all robots that the engine serves.
 """
 
 from __future__ import annotations
 
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.manager import LANGUAGE
-from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.srv import Evict, KvStats, SetLimits
 
 
 class KvServices:
-    """Answers `kv/stats`, `kv/set_limits` and `kv/evict` for the engine of a node, until cleanup.
-
-    Made in the node's `setup`.
-    """
+    """Serve `kv/stats`, `kv/set_limits` and `kv/evict` for the engine of a node, until cleanup."""
 
     def __init__(self, node: SuiteNode) -> None:
         self._host: EngineHost = node.host
@@ -28,7 +23,8 @@ class KvServices:
 
     def _stats(self, _: KvStats.Request, response: KvStats.Response) -> None:
         stats = self._host.engine.kv.stats()
-        conversions.fill_stats(stats, response)
+        for name in stats.__dataclass_fields__:
+            setattr(response, name, getattr(stats, name))
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
             f'{stats.streams} streams; {self._host.plane}'
@@ -36,8 +32,8 @@ class KvServices:
 
     def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
         kv, compression = self._host.engine.kv, self._host.engine.compression
-        asked = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
-        keep_ratios = {consumer: ratio for consumer, ratio in asked.items() if ratio != 0}
+        requested = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
+        keep_ratios = {consumer: ratio for consumer, ratio in requested.items() if ratio != 0}
         for consumer, ratio in keep_ratios.items():
             compression.check(consumer, ratio)
         kv.set_limits(

@@ -1,14 +1,14 @@
-"""A lifecycle node of the suite: subclasses say what to set up, start and stop.
+"""A lifecycle node of the suite; subclasses implement `setup`, `start` and `stop`.
 
-Knows transitions, resources and diagnostics. configure allocates and loads and fails loudly;
-activate starts; deactivate stops, after which nothing is published; cleanup frees. rclpy swallows
-exceptions in transitions and dies of them in callbacks: here both are logged.
+configure allocates and loads; activate starts; deactivate stops, after which nothing is published;
+cleanup frees. rclpy ignores exceptions in transitions, and its executor ends with an exception of
+a callback: here both are logged.
 
 All transitions run on the thread that serves the node, so they never run next to its callbacks.
-The exception is the part of configure that takes long, `find_host`: it runs on a thread of its
-own, where `change_state` or the start of the process asks for it. The node has no topics then, and
-its services (`get_state`, parameters) answer. The executor sends the response to `change_state`
-when the transition has ended, and refuses other transitions until then.
+The exception is `find_host`, the part of configure that takes long: `change_state` and the start
+of the process run it on another thread. The node has no topics then, and its services
+(`get_state`, parameters) answer. The executor sends the response to `change_state` when the
+transition has ended, and refuses other transitions until then.
 """
 
 from __future__ import annotations
@@ -52,32 +52,36 @@ RCLError = rclpy_implementation.RCLError
 InvalidHandle = rclpy_implementation.InvalidHandle
 UNCONFIGURED = LifecycleState('unconfigured', State.PRIMARY_STATE_UNCONFIGURED)
 EXPECTED = (ValueError, OSError)  # their message is meant for the user
-ANSWERED = (*EXPECTED, LookupError)  # and in a service, the client
-ATTEMPTS = 4  # failed transitions that are told at once
+ANSWERED = (*EXPECTED, LookupError)  # in a service, it is meant for the client
+ATTEMPTS = 4  # failed transitions that are logged without throttling
 TELL, LOG_EVERY = 1.0, 10  # s between diagnostics of a configure; diagnostics per log line
 
 T = TypeVar('T')
 
 
 class SuiteNode(LifecycleNode):
-    """A node on the process's engine.
+    """A node of the suite.
 
-    own: the dataclasses of its own parameters. From configure on: `suite`, `embodiment`, `host`.
-    may_wait: its callbacks may wait, so the process serves them by a thread of their own.
-    on_engine: the engine is the process's, with `engine_config`; else `find_host` knows.
+    suite, embodiment, host: set by configure. may_wait: whether its callbacks may wait, so that
+    the process serves them on a separate thread. on_engine: whether `host` is the engine of the
+    process, with the parameters of `engine_config`.
+
+    Args:
+        name: The name of the node.
+        own: The dataclasses of its own parameters.
     """
 
     may_wait, on_engine, engine_config = False, True, EngineConfig
     description = ''  # the URDF that the node was configured with, '' for none
-    respawned = False  # whether the process before this one ended without being asked to
-    starting = False  # whether the process is about to configure or activate it: others must not
+    respawned = False  # whether the process before this one ended unexpectedly
+    starting = False  # whether the process is about to configure or activate it
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
         super().__init__(name, **arguments)
         self.active = self.configured = False
         self.robot = self.get_namespace()
         self.warning_counts: Counter[str] = Counter()
-        # rclpy remembers a severity for each line of source that logs: hence one for each.
+        # rclpy accepts one severity for each source line that logs.
         self._infos = Throttled(lambda line: self.get_logger().info(line))
         self._warnings = Throttled(lambda line: self.get_logger().warning(line))
         self._errors = Throttled(lambda line: self.get_logger().error(line))
@@ -97,16 +101,16 @@ class SuiteNode(LifecycleNode):
 
     @property
     def autostart(self) -> bool:
-        """Whether the process is to configure and activate it."""
+        """Return whether the process configures and activates the node."""
         return self.get_parameter('autostart').value
 
     @property
     def is_loading(self) -> bool:
-        """Return whether a thread of the node loads, which nothing can interrupt."""
+        """Return whether a thread of the node loads, which cannot be interrupted."""
         return self._loader is not None and self._loader.is_alive()
 
     def end(self) -> None:
-        """Shut down from whatever state it is in, and destroy; no executor spins any more."""
+        """Shut the node down from any state and destroy it, after its executor has ended."""
         self._finish_configure(loaded=False)
         if self._state_machine.current_state[1] != 'finalized':
             self.trigger_shutdown()
@@ -114,47 +118,47 @@ class SuiteNode(LifecycleNode):
 
     @property
     def is_latched(self) -> bool:
-        """Whether a stop is latched, which a process after this one must respect."""
+        """Return whether a stop is latched, which the next process must respect."""
         return False
 
     def reload(self) -> bool:
-        """Read changed files again, on SIGHUP; called in the signal handler, so it only asks.
+        """Request that changed files are read again; called in the handler of SIGHUP.
 
-        Returns whether the node has such files. Where no node has, SIGHUP ends the process.
+        Return whether the node has such files. If no node has, SIGHUP ends the process.
         """
         return False
 
     def brake(self) -> None:
-        """Bring the arm to rest: the process ends. The node that moves it fills this in."""
+        """Bring the arm to rest, because the process ends; the action node overrides this."""
 
-    # ------------------------------------------------------------------ what subclasses fill in
+    # ------------------------------------------------------------------ for subclasses to override
 
     def find_host(self) -> EngineHost | None:
-        """What it computes with, None for nothing; what fails here fails configure.
+        """Return the engine or its replacement, None for none; an exception fails configure.
 
-        Work that takes long belongs here: it may run on a thread of its own, so it must create no
+        Work that takes long belongs here. It may run on another thread, so it must not create
         topics, services or timers.
         """
         log, config = self.get_logger(), self.params.read(self.engine_config)
         return EngineHost.share(self.suite, config, log.info, log.warning)
 
     def setup(self) -> None:
-        """Create topics, services and timers; what fails here fails configure."""
+        """Create topics, services and timers; an exception fails configure."""
 
     def start(self) -> None:
-        """`active` is true from here on."""
+        """Begin to work; `active` is true from now on."""
 
     def stop(self) -> None:
-        """Give back leases and streams. The last moment to publish."""
+        """Give back leases and streams; publishers still publish."""
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        """Level, message and values for the diagnostics."""
+        """Return level, message and values for the diagnostics."""
         return OK, 'active', {}
 
-    # ------------------------------------------------------------------ what subclasses use
+    # ------------------------------------------------------------------ for subclasses to use
 
     def publisher(self, kind: type, topic: str, profile: QoSProfile) -> Publisher:
-        """A publisher that is silent while the node is not active, until cleanup."""
+        """Return a publisher that publishes while the node is active, until cleanup."""
         publisher = self.create_lifecycle_publisher(kind, topic, profile)
         self._release.callback(self.destroy_lifecycle_publisher, publisher)
         return publisher
@@ -168,20 +172,20 @@ class SuiteNode(LifecycleNode):
         always: bool = False,
         group: CallbackGroup | None = None,
     ) -> Subscription:
-        """A subscription until cleanup; heard while active, or always. group: None for any."""
+        """Return a subscription until cleanup. always: call back while inactive, too."""
 
-        def heard(message: object) -> None:
+        def received(message: object) -> None:
             if always or self.active:
                 callback(message)
 
         subscription = self.create_subscription(
-            kind, topic, self._surviving(heard), profile, callback_group=group
+            kind, topic, self._surviving(received), profile, callback_group=group
         )
         self._release.callback(self.destroy_subscription, subscription)
         return subscription
 
     def serve(self, kind: type, name: str, answer: Callable) -> None:
-        """A service until cleanup. answer: fills the response, or raises what its message says."""
+        """Create a service until cleanup. answer: fill in the response, or raise an error."""
 
         def served(request: object, response: object) -> object:
             try:
@@ -202,15 +206,15 @@ class SuiteNode(LifecycleNode):
         self._release.callback(self.destroy_service, service)
 
     def serve_all(self, prefix: str, verbs: Mapping[str, tuple[type, Callable]]) -> None:
-        """The services `prefix/verb`, each refused while the node is not active.
+        """Create services `prefix/verb` that are refused while the node is not active.
 
-        verbs: a service's type and its answer, as of `serve`.
+        verbs: the type and the answer of each, as for `serve`.
         """
         for verb, (kind, answer) in verbs.items():
             self.serve(kind, f'{prefix}/{verb}', self.while_active(answer))
 
     def while_active(self, answer: Callable) -> Callable:
-        """An answer for `serve` that is refused while the node is not active."""
+        """Return an answer for `serve` that is refused while the node is not active."""
 
         def answered(request: object, response: object) -> None:
             if not self.active:
@@ -223,7 +227,7 @@ class SuiteNode(LifecycleNode):
         return answered
 
     def every(self, period: float, callback: Callable[[], None]) -> None:
-        """Call back every so many seconds of the steady clock while active, until cleanup."""
+        """Call back every `period` s of the steady clock while active, until cleanup."""
 
         def due() -> None:
             if self.active:
@@ -233,33 +237,32 @@ class SuiteNode(LifecycleNode):
         self._release.callback(self.destroy_timer, timer)
 
     def log_info(self, key: str, message: str) -> None:
-        """Say it in the log; what else is said of this kind within some seconds is summed up."""
+        """Log a line; further lines of this key within `throttle.WINDOW` s are counted."""
         self._infos(key, shown(message, LINE))
 
     def log_warning(self, key: str, message: str) -> None:
-        """Warn of it, as `log_info` says things."""
+        """Log a warning, throttled as by `log_info`."""
         self._warnings(key, shown(message, LINE))
 
     def warn_throttled(self, key: str, message: str) -> None:
-        """Count a fault of this kind, and warn of it."""
+        """Count a warning in the diagnostics, and log it."""
         self.warning_counts[key] += 1
         self.log_warning(key, message)
 
     def log_error(self, key: str, message: str, burst: int = 1) -> None:
-        """Log an error, as `log_info` says things. burst: of this kind so many at once."""
+        """Log an error, throttled as by `log_info`. burst: lines of this key at once."""
         self._errors(key, shown(message, LINE), burst)
 
     def log_exception(self, what: str, error: Exception, burst: int = 1) -> None:
-        """Log an error that nobody expected, with where it came from."""
-        kind = f'{what}, {type(error).__name__}'
-        self._errors(kind, f'{what} failed\n{trace(error)}', burst)
+        """Log an unexpected error with its traceback."""
+        self._errors(f'{what}, {type(error).__name__}', f'{what} failed\n{trace(error)}', burst)
 
     def _surviving(self, callback: Callable) -> Callable:
         @functools.wraps(callback)
         def guarded(*arguments: object) -> None:
             try:
                 callback(*arguments)
-            except Exception as error:  # an executor would die of it, and its other nodes with it
+            except Exception as error:  # it would end the executor, and its other nodes with it
                 self.log_exception('a callback', error)
 
         return guarded
@@ -285,9 +288,9 @@ class SuiteNode(LifecycleNode):
                 future.set_exception(error)
 
     def _answering(self, change_state: Callable) -> Callable:
-        """Before Kilted, rclpy dies of a transition that is impossible now; say no instead.
+        """Return a callback that refuses impossible transitions, which end rclpy before Kilted.
 
-        Return a response, or for a configure the future of its outcome.
+        It returns a response, or for a configure the future of its outcome.
         """
 
         def answer(
@@ -308,10 +311,10 @@ class SuiteNode(LifecycleNode):
         return answer
 
     def begin_configure(self) -> Future[TransitionCallbackReturn]:
-        """Configure, and load on a thread of its own; return the future of the outcome.
+        """Configure, loading on another thread; return the future of the outcome.
 
-        To be called by the thread that serves the node, which completes the transition. Raises
-        RCLError if the node cannot be configured in its state.
+        Call it on the thread that serves the node, which completes the transition. Raises RCLError
+        if the node cannot be configured in its state.
         """
         self._state_machine.trigger_transition_by_id(Transition.TRANSITION_CONFIGURE, True)
         self._configuring = Future()
@@ -328,7 +331,6 @@ class SuiteNode(LifecycleNode):
             self.submit(lambda: self._finish_configure(loaded))
 
     def _finish_configure(self, loaded: bool) -> None:
-        """Complete the transition of `begin_configure`, if there is one."""
         configuring, self._configuring = self._configuring, None
         if configuring is None:
             return
@@ -339,7 +341,7 @@ class SuiteNode(LifecycleNode):
         configuring.set_result(outcome)
 
     def activate_at_start(self) -> TransitionCallbackReturn:
-        """Activate; from then on `change_state` is no longer refused."""
+        """Activate the node, and accept `change_state` from then on."""
         self.starting = False
         return self.trigger_activate()
 
@@ -404,14 +406,14 @@ class SuiteNode(LifecycleNode):
             return True
         except EXPECTED as error:
             self.log_error(what, f'{what} failed: {reason(error)}', ATTEMPTS)
-        except Exception as error:  # rclpy would swallow it
+        except Exception as error:  # rclpy would ignore it
             self.log_exception(what, error, ATTEMPTS)
         return False
 
     # ------------------------------------------------------------------ diagnostics
 
     def _tell_progress(self) -> None:
-        """Publish and log what a configure does and since when, until `_progress` is closed."""
+        """Publish and log the progress of configure until `_progress` is closed."""
         began, told = time.monotonic(), itertools.count()
         # Not a lifecycle publisher, which is silent while the node is not active.
         publisher = self.create_publisher(DiagnosticArray, '/diagnostics', qos.STATUS)
@@ -420,12 +422,7 @@ class SuiteNode(LifecycleNode):
         def tell() -> None:
             seconds, count = f'{time.monotonic() - began:.0f} s', next(told)
             message = f'configuring: {EngineHost.doing() or f"loading, {seconds}"}'
-            status = DiagnosticStatus(
-                level=OK, name=self.get_fully_qualified_name().lstrip('/'), message=message
-            )
-            array = DiagnosticArray(status=[status])
-            array.header.stamp = self.get_clock().now().to_msg()
-            publisher.publish(array)
+            publisher.publish(self._diagnostic_array(level=OK, message=message))
             if count and count % LOG_EVERY == 0:
                 self.log_info('configuring', f'{message}; configure began {seconds} ago')
 
@@ -434,8 +431,8 @@ class SuiteNode(LifecycleNode):
         self._progress.callback(self.destroy_timer, timer)
 
     def _diagnose(self) -> None:
-        for said in (self._infos, self._warnings, self._errors):
-            said.flush()
+        for throttled in (self._infos, self._warnings, self._errors):
+            throttled.flush()
         level, message, values = self.report()
         values |= {f'refused, {kind}': count for kind, count in self.warning_counts.items()}
         if self.on_engine:
@@ -443,20 +440,23 @@ class SuiteNode(LifecycleNode):
             values |= engine_values(self.host.engine.kv.stats(), rate)
             values |= {'process': self.host.engine.kv.frames.process_id[:8]}
         values |= {'memory (MiB)': f'{resident_bytes() / 2**20:.0f}'}
-        status = DiagnosticStatus(
+        array = self._diagnostic_array(
             level=level,
-            name=self.get_fully_qualified_name().lstrip('/'),
             message=message,
             hardware_id=self.embodiment.contract.robot_type + self.robot.rstrip('/'),
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
         )
-        array = DiagnosticArray(status=[status])
-        array.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(array)
+
+    def _diagnostic_array(self, **fields: object) -> DiagnosticArray:
+        name = self.get_fully_qualified_name().lstrip('/')
+        array = DiagnosticArray(status=[DiagnosticStatus(name=name, **fields)])
+        array.header.stamp = self.get_clock().now().to_msg()
+        return array
 
 
 def _is_configure(wanted: Transition) -> bool:
-    """Return whether a request is for configure; its label counts if it has one, as in rclpy."""
+    """Return whether a request is for configure; a label has precedence, as in rclpy."""
     if wanted.label:
         return wanted.label == 'configure'
     return wanted.id == Transition.TRANSITION_CONFIGURE

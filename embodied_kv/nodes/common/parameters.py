@@ -1,16 +1,15 @@
-"""ROS parameters from dataclasses: declared by looping over fields, read back as the dataclass.
+"""ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
-Knows descriptors, ranges and when a value may change. What a value means, its dataclass knows.
-The metadata of a field: `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for a value that is none; `old`, a former name, and `replaces`, names of parameters that
-are no more, which are refused; and `when`, the latest moment at which it may change: 'start' (the
-default: read-only), 'configure', or 'live'. What is nearly a name is refused too: ROS would pass
-over it, and `shaddow` would move an arm.
+The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
+ValueError for an invalid value; `old`, a former name, and `replaces`, names of removed parameters,
+which are refused; and `when`, the latest time of a change: 'start' (the default: read-only),
+'configure' or 'live'. Misspelt names are refused, too: ROS would ignore them, and with `shaddow`
+instead of `shadow` the arm would move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from os.path import commonprefix
 from typing import TypeVar
@@ -33,39 +32,37 @@ Value = bool | int | float | str | Sequence[float] | Sequence[str]
 
 
 def param(default: Value, help: str, when: str = 'configure', **more: object) -> Field:
-    """A field of a parameter dataclass; arrays are tuples."""
+    """Return a field of a parameter dataclass; arrays are tuples."""
     return field(default=default, metadata={'help': help, 'when': when, **more})
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], None]:
-    """A check of a word: it is one of these."""
+    """Return a check that a value is one of some names."""
 
     def check(value: str) -> None:
         if value not in names:
-            raise ValueError(f'{value!r} is none of {", ".join(names)}')
+            raise ValueError(f'must be one of {", ".join(names)} (got {value!r})')
 
     return check
 
 
 @dataclass(frozen=True)
 class SuiteParams:
-    """What the nodes of a suite agree on."""
+    """Parameters that all nodes of a suite have in common."""
 
     contract: str = param(
         '',
-        'What the policy means on this robot: the name of a shipped contract, or a YAML file',
+        'Contract of the robot: the name of a shipped contract, or a YAML file',
         'start',
         replaces=(
             *('joint_names', 'views', 'image_topics', 'lower_limits', 'upper_limits', 'prompts'),
             *('max_joint_step', 'max_jump', 'publish_setpoints', 'tick_commands'),
         ),
     )
-    preset: str = param(
-        '', "Model dimensions by name; '' takes those that the checkpoint says", 'start'
-    )
+    preset: str = param('', 'Model dimensions by name; empty: those of the checkpoint', 'start')
     checkpoint: str = param(
         '',
-        "Folder or file of weights; '' is the preset's own, 'random' untrained weights",
+        "Folder or file of weights; empty: those of the preset; 'random': untrained weights",
         'start',
     )
     rate: float = param(
@@ -74,26 +71,29 @@ class SuiteParams:
     autostart: bool = param(True, 'Configure and activate at the start', 'start')
 
     def embodiment(self) -> Embodiment:
-        """The robot, by its contract. Raises ValueError, ContractError."""
+        """Return the robot of the contract. Raises ValueError, ContractError."""
         if not self.contract:
             raise ValueError(
-                'parameter contract is empty: name the contract of the robot, one of '
-                f'{", ".join(shipped())}, or a YAML file'
+                f'parameter contract must be one of {", ".join(shipped())}, or a YAML file (got '
+                'an empty name)'
             )
         return Embodiment.load(self.contract)
 
     @property
     def period(self) -> float:
-        """Seconds between two frames."""
+        """Return the time (s) between two frames."""
         return 1.0 / self.rate
 
 
 class Parameters:
     """The parameters of one node.
 
-    parts: (prefix, dataclass) pairs; a prefix is '' or as 'engine.'. locked: true while parameters
-    of `when` 'configure' may not change. A value that does not fit is kept in `problems`, and the
-    default stands in for it, until a better one is set.
+    problems: why values at the start are refused, by parameter, until a valid one is set.
+
+    Args:
+        node: The node that declares them.
+        parts: (prefix, dataclass) pairs; a prefix is '' or, for example, 'engine.'.
+        locked: Return whether parameters of `when` 'configure' must not change.
     """
 
     def __init__(
@@ -106,17 +106,16 @@ class Parameters:
         self.problems: dict[str, str] = {}
         for name, f in self._fields.items():
             self._declare(name, f)
-        self._refuse_old_names()
-        self._refuse_misspelt_names()
+        self._refuse_names(node._parameter_overrides)  # rclpy shows undeclared ones nowhere else
         node.add_on_set_parameters_callback(self._on_set)
 
     def check(self) -> None:
-        """Raises ValueError with every problem there is, so that all can be mended at once."""
+        """Check the values at the start. Raises ValueError with all problems."""
         if self.problems:
             raise ValueError('; '.join(self.problems.values()))
 
     def read(self, part: type[T]) -> T:
-        """The values of one part. Raises ValueError that names the parameter."""
+        """Return the values of one part. Raises ValueError that names the parameter."""
         prefix = next(prefix for prefix, known in self._parts if known is part)
         names = [prefix + f.name for f in fields(part)]
         if problems := [self.problems[name] for name in names if name in self.problems]:
@@ -128,7 +127,7 @@ class Parameters:
         return part(**{name.removeprefix(prefix): value for name, value in values.items()})
 
     def watch(self, name: str, changed: Callable[[Value], None]) -> None:
-        """Tell this one of each new value of a parameter, while the node is configured."""
+        """Call back with each new value of a parameter, while the node is configured."""
         self._watchers[name] = changed
 
     def _value(self, name: str) -> Value:
@@ -143,31 +142,27 @@ class Parameters:
             self.problems[name] = f'parameter {name}: {error}'
             self._node.declare_parameter(name, default, _descriptor(f), ignore_override=True)
 
-    def _refuse_old_names(self) -> None:
-        """A value under a parameter's former name is a problem of the parameter."""
-        given = self._node._parameter_overrides  # rclpy shows undeclared ones nowhere else
+    def _refuse_names(self, given: Mapping[str, object]) -> None:
+        """Note values under former, removed and misspelt names as problems."""
         for prefix, part in self._parts:
             for f in fields(part):
                 old, new = prefix + f.metadata.get('old', ''), prefix + f.name
                 if old in given and old not in self._fields:
-                    self.problems[new] = f'parameter {old} is called {new} now: rename it'
+                    self.problems[new] = f'parameter {old} was renamed; use {new}'
                 for gone in f.metadata.get('replaces', ()):
                     if gone in given and gone not in self._fields:
-                        self.problems[new] = f'parameter {gone} is no more: {new} says it'
-
-    def _refuse_misspelt_names(self) -> None:
-        """A value under nearly a parameter's name is a problem of the parameter."""
-        for given in self._node._parameter_overrides.keys() - self._fields:
+                        self.problems[new] = f'parameter {gone} was removed; use {new}'
+        for other in given.keys() - self._fields:
             for name in self._fields:
-                if _misspells(given, name):
-                    self.problems[name] = f'parameter {given} is unknown: did you mean {name}?'
+                if _misspells(other, name):
+                    self.problems[name] = f'parameter {other} is unknown: did you mean {name}?'
 
     def _on_set(self, parameters: Sequence[Parameter]) -> SetParametersResult:
         ours = [p for p in parameters if p.name in self._fields]
         for p in ours:
             f = self._fields[p.name]
             if _when(f) == 'configure' and self._locked():
-                reason = f'parameter {p.name} is fixed while the node is configured: clean it up'
+                reason = f'parameter {p.name} is fixed while the node is configured; clean it up'
                 return SetParametersResult(successful=False, reason=reason)
             if problem := _problem(p.name, p.value, f):
                 return SetParametersResult(successful=False, reason=problem)
@@ -185,7 +180,7 @@ def _when(f: Field) -> str:
 
 
 def _misspells(given: str, name: str) -> bool:
-    """Whether one letter is wrong, missing or too many, or two neighbours are swapped."""
+    """Return whether one letter is wrong, missing or extra, or two adjacent ones are swapped."""
     same = len(commonprefix([given, name]))
     a, b = given[same:], name[same:]
     return b[1:] in (a[1:], a) or a[1:] == b or (a[:2] == b[1::-1] and a[2:] == b[2:])
@@ -206,12 +201,12 @@ def _descriptor(f: Field) -> ParameterDescriptor:
 
 
 def _problem(name: str, value: Value, f: Field) -> str:
-    """What is wrong with a value of the right type, or ''."""
+    """Return what is wrong with a value of the right type; '' for nothing."""
     low, high = f.metadata.get('range', (None, None))
     values = value if isinstance(f.default, tuple) else (value,)
     for element in values:
         if low is not None and not low <= element <= high:  # also where it is not a number
-            return f'parameter {name} must lie from {low} to {high} (got {element})'
+            return f'parameter {name} must be from {low} to {high} (got {element})'
     try:
         f.metadata.get('check', lambda value: None)(value)
     except ValueError as error:

@@ -1,7 +1,6 @@
-"""The nodes that publish a topic, and a watch over topics of which one publisher alone is right.
+"""The nodes that publish a topic, and a monitor of topics that must have one publisher.
 
-Knows the graph of ROS. Does not know what the topics are for. A process that was killed counts as
-a publisher until the middleware notices that it is gone, which may take 20 s.
+A process that was killed counts as a publisher until the middleware notices, which may take 20 s.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ if TYPE_CHECKING:  # so that modules without ROS can import `counted`
     from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 
 
-UNKNOWN = '_NODE_NAME_UNKNOWN_'  # of rmw, until discovery has found the node of a publisher
+UNKNOWN = '_NODE_NAME_UNKNOWN_'  # in rmw, until discovery has found the node of a publisher
 UNNAMED = 'a node of unknown name'
-PATIENCE = 20  # looks in which a node gets its name
+PATIENCE = 20  # checks until a node without a name is reported
 
 
 def publishers(node: Node, topic: str) -> list[str]:
@@ -33,6 +32,11 @@ def publishers(node: Node, topic: str) -> list[str]:
     ]
 
 
+def type_name(kind: type) -> str:
+    """Return the name of a message class in ROS, such as sensor_msgs/msg/Image."""
+    return '/'.join([*kind.__module__.split('.')[:2], kind.__name__])
+
+
 def counted(names: Iterable[str]) -> str:
     """Return names in their order, each with its number where that is not 1."""
     found = sorted(Counter(names).items())
@@ -40,22 +44,22 @@ def counted(names: Iterable[str]) -> str:
 
 
 class SinglePublishers:
-    """Warns of topics with several publishers, and when that is over.
+    """Warns of topics with several publishers, and logs when that is over.
 
     Args:
-        node: The node that looks and logs.
-        remedy: What to do about several publishers, for the log.
+        node: The node that checks and logs.
+        remedy: Remedy against several publishers, for the log.
     """
 
     def __init__(self, node: SuiteNode, remedy: str) -> None:
         self._node, self._remedy = node, remedy
         self._before: dict[str, str] = {}
         self._several: dict[str, str] = {}
-        self._unnamed: Counter[str] = Counter()  # looks at a topic with a node of unknown name
+        self._unnamed: Counter[str] = Counter()  # checks of a topic with such a node
 
     @property
     def problem(self) -> str:
-        """Return what to report of the topics that have several publishers; '' if none has."""
+        """Return the topics that have several publishers, as a report; '' for none."""
         several = listed(sorted(self._several))
         return f'several publishers of {several}' if self._several else ''
 
@@ -63,11 +67,11 @@ class SinglePublishers:
         """Return the publishers of each topic that has several, for diagnostics."""
         return {f'publishers of {topic}': names for topic, names in self._several.items()}
 
-    def look(self, topics: Iterable[str]) -> None:
-        """Compare all topics with the graph; call this from time to time.
+    def check(self, topics: Iterable[str]) -> None:
+        """Compare topics with the ROS graph; call this periodically.
 
-        What two calls in turn find is reported: of a new publisher the node is not known at once.
-        A node of unknown name is reported after `PATIENCE` calls.
+        The result of two consecutive calls is reported, because the node of a new publisher is not
+        known at once. A node of unknown name is reported after `PATIENCE` calls.
         """
         found = {
             topic: shown(counted(publishers(self._node, topic)), LINE)

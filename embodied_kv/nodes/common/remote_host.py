@@ -1,4 +1,4 @@
-"""What the nodes of a robot without an engine share."""
+"""The host of nodes without an engine, whose chunks come from a policy server."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ T = TypeVar('T')
 class RemoteHost:
     """The dimensions of a policy server's model, and the sessions of this process.
 
-    fingerprint, plane, memory_device: as of an `EngineHost`. The capsules of a server state its
-    fingerprint themselves; no KV of this process has a budget.
+    fingerprint, plane, memory_device: as in `EngineHost`. The capsules of a server contain its
+    fingerprint; this process has no KV budget.
     """
 
     fingerprint, plane, memory_device = 'policy server', None, 'cpu'
@@ -37,7 +37,7 @@ class RemoteHost:
 
 
 class _Caller:
-    """Runs work on the thread that asks for it, one piece at a time: no engine's thread exists."""
+    """Runs work on the calling thread, one piece at a time, because no engine thread exists."""
 
     def __init__(self) -> None:
         self._lock = RLock()

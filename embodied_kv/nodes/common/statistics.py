@@ -1,7 +1,4 @@
-"""Rates and means of the latest events, for diagnostics.
-
-Knows numbers only; it stays in `nodes` because diagnostics alone use it.
-"""
+"""Rates and means of the latest events, for diagnostics."""
 
 from __future__ import annotations
 
@@ -15,25 +12,26 @@ from embodied_kv.kv.stats import KvStats
 
 
 class PeriodMeter:
-    """How regularly something happens: mean and deviation of the latest intervals, s."""
+    """Mean and standard deviation of the latest intervals between events (s)."""
 
     def __init__(self, window: int = 100) -> None:
         self._intervals: deque[float] = deque(maxlen=window)
         self._last = math.nan
 
     def tick(self) -> None:
-        """It happened."""
+        """Note an event."""
         now = time.monotonic()
         if not math.isnan(self._last):
             self._intervals.append(now - self._last)
         self._last = now
 
     def restart(self) -> None:
-        """The next interval begins with the next tick."""
+        """Forget all intervals; the next one begins with the next event."""
         self._last = math.nan
         self._intervals.clear()
 
     def values(self) -> dict[str, str]:
+        """Return the statistics by name, in ms."""
         intervals = list(self._intervals)
         mean = statistics.fmean(intervals) if intervals else math.nan
         deviation = statistics.pstdev(intervals) if intervals else math.nan
@@ -44,7 +42,7 @@ class PeriodMeter:
 
 
 class MeanMeter:
-    """The mean of the latest values; NaN before the first."""
+    """Mean of the latest values; NaN before the first."""
 
     def __init__(self, window: int = 100) -> None:
         self._values: deque[float] = deque(maxlen=window)
@@ -58,13 +56,13 @@ class MeanMeter:
 
 
 class RateMeter:
-    """How fast a count grows."""
+    """Rate at which a count increases."""
 
     def __init__(self) -> None:
         self._count, self._at = 0, time.monotonic()
 
     def rate(self, count: int) -> float:
-        """Per second, since the last call."""
+        """Return the rate per second since the last call."""
         now = time.monotonic()
         rate = (count - self._count) / max(now - self._at, 1e-3)
         self._count, self._at = count, now
@@ -72,7 +70,7 @@ class RateMeter:
 
 
 def engine_values(kv: KvStats, tokens_per_second: float) -> dict[str, object]:
-    """What every node on an engine reports of it."""
+    """Return the values of the engine for the diagnostics of each of its nodes."""
     return {
         'rows used': f'{kv.rows - kv.rows_free} of {kv.rows}',
         'leases': kv.leases,
@@ -85,6 +83,6 @@ def engine_values(kv: KvStats, tokens_per_second: float) -> dict[str, object]:
 
 
 def resident_bytes() -> int:
-    """Memory of this process that lies in RAM."""
+    """Return the resident memory of this process."""
     with open('/proc/self/statm') as statm:
         return int(statm.read().split()[1]) * resource.getpagesize()

@@ -22,7 +22,7 @@ from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GRIPPER
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 SUCCEEDED, REPLACED, CANCELLED, STALLED = 'succeeded', 'replaced', 'cancelled', 'stalled'
 REFUSED, ABORTED, UNREACHABLE = FAULTS = ('refused', 'aborted', 'unreachable')

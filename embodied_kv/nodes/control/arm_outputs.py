@@ -29,7 +29,7 @@ from embodied_kv.nodes.control.controller_states import ControllerStates
 from embodied_kv.nodes.control.controllers import KINDS, setpoint_message
 from embodied_kv.nodes.control.watchdog_link import WatchdogLink
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GOALS, GRIPPERS, TRAJECTORY
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 PATIENCE = 0.5  # s that a command topic may lack a subscriber
 REPORTED = 5.0  # s for which the fault of a goal forbids to move

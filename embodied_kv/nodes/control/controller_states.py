@@ -34,7 +34,7 @@ from embodied_kv.nodes.control.watchdog_link import Polled
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, TRAJECTORY
 from embodied_kv.robots.embodiment import Embodiment
-from embodied_kv.robots.outputs import Output
+from embodied_kv.robots.mapping import Output
 
 COMMANDS = {TRAJECTORY: 'joint_trajectory', FOLLOW_TRAJECTORY: 'follow_joint_trajectory'}
 STATE = 'controller_state'

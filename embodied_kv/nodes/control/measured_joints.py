@@ -10,7 +10,7 @@ from embodied_kv.control.limits_from_contract import linear_joints
 from embodied_kv.control.plausibility import bounds_of
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.observation.clock import WorldClock
-from embodied_kv.nodes.observation.description import JointInput
+from embodied_kv.nodes.observation.joint_merger import JointInput
 from embodied_kv.nodes.observation.joint_states import JointStates
 
 WHILE = 200_000_000  # ns over which a velocity is measured

@@ -1,13 +1,10 @@
-"""The clock on which a node measures the world.
+"""The clock on which a node measures the world, and the moments at which a frame is due.
 
-A node meets three clocks. Messages are stamped by the ROS clock, ns. The engine races on the
-steady clock, s. In between lies what a node measures about the world: how old an observation is,
-how long a camera has been silent, when the next frame is due. All of that is in s on one clock,
-the world's: ROS time where `use_sim_time` is set, so that a simulation may run slower, faster or
-not at all; else the steady clock, which nobody sets.
-
-A stamp becomes a moment of the world when its message arrives, and a moment becomes a deadline
-when the engine is asked: then simulated time is taken to run as fast as the steady clock.
+A node uses three clocks. Messages are stamped by the ROS clock (ns). The engine's deadlines are on
+the steady clock (s). Ages and timeouts are on the world's clock (s): ROS time where `use_sim_time`
+is set, so that a simulation may run slower, faster or not at all; else the steady clock, which
+cannot be set. A stamp becomes a moment of the world when its message arrives. A moment becomes a
+deadline when the engine is called, as if simulated time ran as fast as the steady clock.
 """
 
 from __future__ import annotations
@@ -16,35 +13,57 @@ import time
 
 from rclpy.clock import Clock
 
+EARLY = 0.25  # of a period that a frame may come before its time, because cameras jitter
+
 
 class WorldClock:
-    """s of the world, for a node with this ROS clock."""
+    """The world's clock (s) of a node with this ROS clock."""
 
     def __init__(self, ros: Clock) -> None:
         self._ros = ros
 
     @property
     def is_simulated(self) -> bool:
-        """Whether /clock decides."""
+        """Return whether the topic /clock sets the time."""
         return self._ros.ros_time_is_active
 
     @property
     def stamp(self) -> int:
-        """ns on the ROS clock: of now, for messages."""
+        """Return the present time of the ROS clock (ns)."""
         return self._ros.now().nanoseconds
 
     def now(self) -> float:
-        """0 as long as a simulation has not said what time it is."""
+        """Return the present time (s); 0 until a simulation has published its time."""
         return self.stamp / 1e9 if self.is_simulated else time.monotonic()
 
     def moment(self, stamp: int) -> float:
-        """Of a stamp, ns on the ROS clock; now at the latest, as clocks of two machines differ."""
+        """Return the moment (s) of a stamp; at most now, because clocks of machines differ."""
         return self.now() - max(0.0, (self.stamp - stamp) / 1e9)
 
-    def steady(self, moment: float) -> float:
-        """The same on the steady clock of this process."""
+    def to_steady(self, moment: float) -> float:
+        """Return a moment on the steady clock of this process (s)."""
         return time.monotonic() + (moment - self.now())
 
-    def of_steady(self, moment: float) -> float:
-        """The inverse of `steady`."""
+    def from_steady(self, moment: float) -> float:
+        """Return the moment of a time on the steady clock of this process (s)."""
         return self.now() + (moment - time.monotonic())
+
+
+class FrameThrottle:
+    """A frame every `period` s on average, at the moments at which cameras send images."""
+
+    def __init__(self, period: float) -> None:
+        self.period = period
+        self.restart(0.0)
+
+    def restart(self, now: float) -> None:
+        """Make a frame due at once."""
+        self._due = now
+
+    def is_due(self, now: float) -> bool:
+        """Return whether a frame is due, or almost."""
+        return now >= self._due - EARLY * self.period
+
+    def record_frame(self, now: float) -> None:
+        """Note that a frame was made; periods without a frame are not made up for."""
+        self._due = max(self._due, now - EARLY * self.period) + self.period

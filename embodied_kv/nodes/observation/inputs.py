@@ -1,14 +1,15 @@
-"""A robot's cameras, joints and instruction, as they arrive at a node.
+"""Receive the images, the joint states and the instruction of a robot.
 
-Knows topics and messages. Messages are checked on arrival and stored as they are; what belongs
-together, `synchronizer` decides; what becomes of it, the subclass. Moments are s on the world's
-clock, see `clock`.
+Messages are checked on arrival. `synchronizer` combines those that belong together, and a subclass
+uses the result. Moments are s on the world's clock, see `clock`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -22,95 +23,187 @@ from embodied_kv.control.limits_from_contract import limits_from_contract, linea
 from embodied_kv.control.plausibility import Bounds, bounds_of
 from embodied_kv.nodes.common import conversions, images, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.publishers import type_name
 from embodied_kv.nodes.observation.clock import WorldClock
-from embodied_kv.nodes.observation.description import InputDescription, ViewInput
-from embodied_kv.nodes.observation.joint_states import READERS, JointStates
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.joint_merger import JointInput
+from embodied_kv.nodes.observation.joint_states import READERS, JointStates, joint_inputs
 from embodied_kv.nodes.observation.synchronizer import Stamped, SyncedMoment, Synchronizer
-from embodied_kv.nodes.observation.unheard import Unheard
+from embodied_kv.robots.channels import COMPRESSED
+from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
+SILENCE = 5.0  # s, steady clock: discovery over a network takes a second or two
 AnyImage = Image | CompressedImage
 
 
-class ObservationInputs:
-    """Subscribes for a node and keeps what belongs together; subclasses fill in what follows.
+@dataclass(frozen=True)
+class ObservationParams:
+    """Parameters of nodes that observe."""
 
-    inputs: what is observed. on_instruction: takes each new instruction, '' where there is nothing
-    to do any more, on the thread that tells it. instruction: what the robot is to do now; '' for
-    nothing.
+    instruction: str = param(
+        '',
+        'Instruction at the start; empty: none. The newest of a message on `instruction` and a '
+        'value set here is in force',
+        'live',
+    )
+    # The image of one of two free-running 30 Hz cameras lies at most 17 ms from the nearest image
+    # of the other, and 33 ms from the one before, if the nearest is lost; at 15 Hz: 33 ms. The
+    # rest is jitter of the stamps.
+    sync_tolerance: float = param(
+        0.04,
+        'Largest time between the stamps of the images of one observation, s',
+        range=(0.0, 10.0),
+        old='tolerance',
+    )
+    camera_timeout: float = param(
+        0.5, 'Time without an image after which a view is missing, s', range=(0.01, 60.0)
+    )
+    max_image_age: float = param(
+        1.0,
+        'Largest age of an image by its stamp, s; for a recording set use_sim_time',
+        range=(0.01, 1e9),
+    )
+    # The position of a gripper that publishes ten times a second is known 100 ms late, and its
+    # message takes time to arrive.
+    max_state_age: float = param(
+        0.2,
+        'Largest time between the stamps of a joint position and of the images, s',
+        range=(0.001, 60.0),
+    )
+
+
+class TopicMonitor:
+    """Warns once of each topic without messages, with the reason that ROS knows.
+
+    types: topic -> class of its messages.
+    """
+
+    def __init__(self, node: SuiteNode, types: Mapping[str, type]) -> None:
+        self._node, self._types = node, dict(types)
+        self.restart()
+
+    def restart(self) -> None:
+        """Expect messages on all topics from now on."""
+        self._began, self._silent = time.monotonic(), set(self._types)
+
+    def received(self, topic: str) -> None:
+        """Note that a message has arrived on a topic."""
+        self._silent.discard(topic)
+
+    def check(self) -> None:
+        """Warn of topics that are silent for `SILENCE`; call this periodically."""
+        if time.monotonic() - self._began < SILENCE:
+            return
+        for topic in sorted(self._silent):
+            type_, name = type_name(self._types[topic]), self._node.resolve_topic_name(topic)
+            self._node.log_warning(
+                f'silent {topic}',
+                f'no message received on {name} ({type_}) for {SILENCE:.0f} s: '
+                f'{self._reason(name, type_)}',
+            )
+        self._silent.clear()
+
+    def _reason(self, name: str, type_: str) -> str:
+        publishers = self._node.get_publishers_info_by_topic(name)
+        types = sorted({publisher.topic_type for publisher in publishers})
+        if not publishers:
+            return 'the topic has no publisher'
+        if type_ in types:
+            return 'its publisher sends no messages'
+        return f'the type of its publisher is {", ".join(types)}'
+
+
+class ObservationInputs:
+    """Subscribes to the inputs of a node. Subclasses implement `on_image`.
+
+    instruction: the instruction in force; '' for none.
+
+    Args:
+        node: The node that subscribes.
+        views: The cameras by name.
+        joints: The topics of joint states.
+        on_instruction: Takes each new instruction, '' for none, on the thread that sets it.
     """
 
     def __init__(
         self,
         node: SuiteNode,
-        inputs: InputDescription,
+        views: Mapping[str, View],
+        joints: Sequence[JointInput],
         on_instruction: Callable[[str], None] = lambda instruction: None,
     ) -> None:
         params = node.params.read(ObservationParams)
-        self.inputs, self.timeout = inputs, params.camera_timeout
+        self.views, self.timeout = views, params.camera_timeout
         self.clock = WorldClock(node.get_clock())
         self.instruction = params.instruction.strip()
-        self._node, self._on_told = node, on_instruction
+        self._node, self._notify = node, on_instruction
         self._max_age, self._latest = params.max_image_age, 0.0
-        self._unheard = Unheard(node, self._kinds())
+        types = {joint.topic: READERS[joint.type][0] for joint in joints}
+        cameras = {
+            name: CompressedImage if view.channel.type == COMPRESSED else Image
+            for name, view in views.items()
+        }
+        types |= {view.channel.topic: cameras[name] for name, view in views.items()}
+        types |= {'/clock': Clock} if self.clock.is_simulated else {}
+        self._monitor = TopicMonitor(node, types)
         self._ahead: dict[str, str] = {}  # by view: why the clock of its camera is wrong
         self._max_ahead = params.max_state_age / 2
         self.joints = JointStates(
             node,
-            inputs.joints,
+            joints,
             params.max_state_age,
             _bounds(node),
-            self._unheard.heard,
+            self._monitor.received,
             self.on_joints,
         )
         self._sync = Synchronizer(
-            inputs.views,
+            views,
             self.joints,
             params.sync_tolerance,
             params.camera_timeout,
             params.max_image_age,
         )
-        for view in inputs.views:
-            kind = CompressedImage if view.compressed else Image
-            node.subscribe(kind, view.topic, partial(self._on_image, view), qos.SENSOR)
+        for name, view in views.items():
+            topic, receive = view.channel.topic, partial(self._on_image, name)
+            node.subscribe(cameras[name], topic, receive, qos.SENSOR)
         node.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION, always=True)
         self._instructions = node.publisher(String, 'instruction', qos.INSTRUCTION)
-        node.params.watch('instruction', self.tell)
-        node.every(1.0, self._look)
+        node.params.watch('instruction', self.publish_instruction)
+        node.every(1.0, self._check_topics)
 
     def restart(self) -> None:
-        """Begin with what arrives from now on."""
+        """Forget everything that has arrived."""
         self._latest = self.clock.now()
-        self._unheard.restart()
+        self._monitor.restart()
         self._ahead.clear()
         self.joints.restart()
         self.joints.wrap()
         self._sync.restart(self._latest)
 
-    def tell(self, instruction: str) -> None:
-        """What the robot is to do from now on, blank for nothing; the topic hears of it."""
-        self.put_in_force(instruction)
+    def publish_instruction(self, instruction: str) -> None:
+        """Set the instruction and publish it on its topic."""
+        self.set_instruction(instruction)
         self._instructions.publish(String(data=self.instruction))
 
-    def put_in_force(self, instruction: str) -> None:
-        """As `tell`, of what the topic said."""
+    def set_instruction(self, instruction: str) -> None:
+        """Set the instruction; blank: none."""
         self.instruction = instruction if instruction.strip() else ''
-        self.joints.wrap()  # A policy sees a new episode.
-        said = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
-        self._node.log_info('instruction', f'instruction: {said}')
-        self._on_told(self.instruction)
+        self.joints.wrap()  # A new episode begins for the policy.
+        line = f"'{shown(self.instruction)}'" if self.instruction else 'none: nothing to do'
+        self._node.log_info('instruction', f'instruction: {line}')
+        self._notify(self.instruction)
 
     @property
     def waits(self) -> str:
         """Return why there was no new observation; '' if there was one."""
         if not self.instruction:
             return 'no instruction'
-        ahead = '; '.join(self._ahead.values())  # It is the cause of whatever else is missing.
+        ahead = '; '.join(self._ahead.values())  # It is the cause of everything else missing.
         return ahead if ahead and self._sync.waits else self._sync.waits
 
     def now(self) -> float:
-        """s on the world's clock. If that was set back, or begins, everything starts anew."""
+        """Return the time on the world's clock (s); restart if that begins or was set back."""
         now = self.clock.now()
         if now < self._latest or (now and not self._latest):
             self.restart()
@@ -118,105 +211,123 @@ class ObservationInputs:
         return now
 
     def pixels(self, moment: SyncedMoment) -> dict[str, NDArray[np.uint8]] | None:
-        """By view, those that there are: [height, width, 3] RGB, cropped and upright.
+        """Return the present views by name, [height, width, 3] RGB, cropped and rotated.
 
-        None where one of them cannot be read, which is warned of.
+        Warns, and returns None, if one of them cannot be read.
         """
-        seen: dict[str, NDArray[np.uint8]] = {}
-        for view, message in self.messages(moment):
+        pixels: dict[str, NDArray[np.uint8]] = {}
+        for name, message in self.messages(moment):
             try:
-                seen[view.name] = view.framed(images.rgb(message))
+                pixels[name] = self.views[name].framed(images.rgb(message))
             except ValueError as error:
-                self._refuse(view, error)
+                self._refuse(name, error)
                 return None
-        return seen
+        return pixels
 
     def state(self, moment: SyncedMoment) -> NDArray[np.float64] | None:
-        """The policy's, float64 [D]; None where a number of it is not told, which is warned of."""
-        told = moment.state
+        """Return the policy's state, float64 [D]; warn, and return None, if a value is missing."""
+        names, sample = self.joints.names, moment.state
         try:
             return self._node.embodiment.state.policy(
-                dict(zip(self.joints.names, told.positions, strict=True)),
-                dict(zip(self.joints.names, told.velocities, strict=True)),
+                dict(zip(names, sample.positions, strict=True)),
+                dict(zip(names, sample.velocities, strict=True)),
             )
         except ValueError as error:
             self._node.warn_throttled('state', f'no state: {error}')
             return None
 
-    def messages(self, moment: SyncedMoment) -> list[tuple[ViewInput, AnyImage]]:
-        """The views that there are, and what their cameras sent."""
-        pairs = zip(self.inputs.views, moment.images, strict=True)
-        return [(view, message) for view, message in pairs if message is not None]
+    def messages(self, moment: SyncedMoment) -> list[tuple[str, AnyImage]]:
+        """Return the names of the present views, and the messages of their cameras."""
+        pairs = zip(self.views, moment.images, strict=True)
+        return [(name, message) for name, message in pairs if message is not None]
 
-    # ------------------------------------------------------------------ what subclasses fill in
+    # ------------------------------------------------------------------ for subclasses
 
     def on_image(self) -> None:
-        """An image has been stored."""
+        """Use the images; called after each one."""
 
     def on_joints(self) -> None:
-        """Joints are there that the newest image has waited for."""
+        """Use the images; called after a joint state that the newest image has waited for."""
         self.on_image()
 
-    # ------------------------------------------------------------------ what arrives
+    # ------------------------------------------------------------------ arrival
 
-    def _kinds(self) -> dict[str, type]:
-        cameras = {v.topic: CompressedImage if v.compressed else Image for v in self.inputs.views}
-        clock = {'/clock': Clock} if self.clock.is_simulated else {}
-        joints = {joint.topic: READERS[joint.type].kind for joint in self.inputs.joints}
-        return cameras | joints | clock
-
-    def _look(self) -> None:
+    def _check_topics(self) -> None:
         if self.clock.now():
-            self._unheard.heard('/clock')
+            self._monitor.received('/clock')
         self.joints.collect()
-        self._unheard.look()
+        self._monitor.check()
 
-    def _on_image(self, view: ViewInput, message: AnyImage) -> None:
-        self._unheard.heard(view.topic)
+    def _on_image(self, name: str, message: AnyImage) -> None:
+        topic = self.views[name].channel.topic
+        self._monitor.received(topic)
         try:
             images.check(message)
         except conversions.Refused as error:
-            self._refuse(view, error)
+            self._refuse(name, error)
             return
         received = self.now()
         if not received:
-            return  # nobody knows yet what time it is
+            return  # The simulation has not published its time yet.
         stamp = conversions.nanoseconds(message.header.stamp) or self.clock.stamp
-        self._check_ahead(view, (stamp - self.clock.stamp) / 1e9)
+        self._check_ahead(name, topic, (stamp - self.clock.stamp) / 1e9)
         taken = self.clock.moment(stamp)
-        if not self._sync.image(view.name, Stamped(stamp, taken, received, message)):
+        if not self._sync.image(name, Stamped(stamp, taken, received, message)):
             self._node.warn_throttled(
                 'stamps set back',
-                f'stamps of view {view.name} jumped back to {stamp / 1e9:.3f} s: starting anew',
+                f'stamps of view {name} jumped back to {stamp / 1e9:.3f} s; later images dropped',
             )
         if received - taken > self._max_age:
             self._node.warn_throttled(
                 'old stamps',
-                f'images of view {view.name} are {received - taken:.1f} s old and not used: check '
-                'the clock of the camera; set use_sim_time for a recording',
+                f'images of view {name} must be at most max_image_age {self._max_age:g} s old '
+                f'(got {received - taken:.1f} s); check the clock of the camera, or set '
+                'use_sim_time for a recording',
             )
         self.on_image()
 
-    def _check_ahead(self, view: ViewInput, ahead: float) -> None:
+    def _check_ahead(self, name: str, topic: str, ahead: float) -> None:
         """Report a camera whose clock is ahead (s): no joint state is near such an image."""
         if ahead <= self._max_ahead:
-            self._ahead.pop(view.name, None)
+            self._ahead.pop(name, None)
             return
-        self._ahead[view.name] = (
-            f'images of view {view.name} must not be stamped in the future (got {ahead:.2f} s '
-            f'ahead of the clock of this node on {view.topic}); synchronize the clock of the '
-            'camera, or set use_sim_time alike for all nodes'
+        self._ahead[name] = (
+            f'images of view {name} must not be stamped in the future (got {ahead:.2f} s ahead of '
+            f'the clock of this node on {topic}); synchronize the clock of the camera, or set '
+            'use_sim_time alike for all nodes'
         )
-        self._node.warn_throttled('stamps ahead', self._ahead[view.name])
+        self._node.warn_throttled('stamps ahead', self._ahead[name])
 
     def _on_instruction(self, message: String) -> None:
-        if message.data != self.instruction:  # else it is known, as is what comes back from `tell`
-            self.put_in_force(message.data)
+        if message.data != self.instruction:  # `publish_instruction` is received here, too
+            self.set_instruction(message.data)
 
-    def _refuse(self, view: ViewInput, error: ValueError) -> None:
-        self._node.warn_throttled(
-            f'image of {view.name}', f'image of view {view.name} refused: {error}'
-        )
+    def _refuse(self, name: str, error: ValueError) -> None:
+        self._node.warn_throttled(f'image of {name}', f'image of view {name} refused: {error}')
+
+
+class ObservationBuffer(ObservationInputs):
+    """The newest moment of a node that sends observations elsewhere."""
+
+    def __init__(self, node: SuiteNode, on_instruction: Callable[[str], None]) -> None:
+        contract = node.embodiment.contract
+        super().__init__(node, contract.views, joint_inputs(contract), on_instruction)
+        self._newest: SyncedMoment | None = None
+
+    def restart(self) -> None:
+        super().restart()
+        self._newest = None
+
+    def newest(self) -> SyncedMoment | None:
+        """Return the newest moment; None if it is older than `camera_timeout`."""
+        now = self.now()
+        self._newest = self._sync.newest(now) or self._newest
+        is_recent = self._newest is not None and now - self._newest.received <= self.timeout
+        return self._newest if is_recent else None
+
+    def on_image(self) -> None:
+        """Keep the newest whole moment, of whose successor some images may have arrived."""
+        self._newest = self._sync.newest(self.now()) or self._newest
 
 
 def _bounds(node: SuiteNode) -> dict[str, Bounds]:

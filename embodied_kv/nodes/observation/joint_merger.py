@@ -1,9 +1,8 @@
 """Merge joint states that name some joints each into one state of a robot.
 
-This module knows names and stamps (ns on the ROS clock). It knows neither messages nor ROS:
-`joint_states` feeds it. Adding a message takes a few microseconds, because a driver may send 1000
-messages a second. `control.plausibility` judges each sample; the merger keeps the accepted ones of
-each joint, and merges them when a state is requested.
+Stamps are ns on the ROS clock. Adding a message takes a few microseconds, because a driver may
+send 1000 messages a second. `control.plausibility` judges each sample; the merger keeps the
+accepted ones of each joint, and merges them when a state is requested.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import pairwise
 from math import nan
 from threading import Lock
 
@@ -21,8 +20,8 @@ from numpy.typing import NDArray
 from embodied_kv.control.plausibility import Bounds, JointCheck
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.common.publishers import counted
-from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.robots.angles import unwrapped
+from embodied_kv.robots.channels import JOINT_STATE
+from embodied_kv.robots.units import unwrapped
 from embodied_kv.text import listed, shown
 
 HISTORY = 1024  # samples of a joint that are kept, to find those of an image that took its time
@@ -34,6 +33,19 @@ EPOCH = 10**17  # ns, three years: clocks that far apart are not two wrong clock
 SECOND = 1_000_000_000  # ns
 
 Sample = tuple[int, float, float]  # stamp, position, velocity
+
+
+@dataclass(frozen=True)
+class JointInput:
+    """A topic, and the joints that are taken from it.
+
+    joints: names in a JointState; for another type, the names of its values in
+    `joint_states.READERS`.
+    """
+
+    topic: str
+    joints: tuple[str, ...]
+    type: str = JOINT_STATE
 
 
 class StateUnknown(LookupError):
@@ -110,7 +122,7 @@ class _Source:
     """Messages that name the same joints.
 
     joints: wanted joints with their places in the message. twice: wanted joints that it names more
-    than once. stamps: of its newest messages. received: ns on the ROS clock, None if not known.
+    than once. stamps: those of its newest messages. received: ns on the ROS clock, None: unknown.
     """
 
     def __init__(self, names: Sequence[str], wanted: Mapping[str, _Joint]) -> None:
@@ -125,7 +137,7 @@ class _Source:
         self.received: int | None = None
         self.repeats = 0
 
-    def heard(self, stamp: int, received: int | None) -> None:
+    def record(self, stamp: int, received: int | None) -> None:
         stamps = self.stamps
         if stamps and stamps[-1] >= stamp:
             self.repeats = self.repeats + 1 if stamps[-1] == stamp else 0
@@ -141,11 +153,8 @@ class _Source:
 
     def next(self) -> int | None:
         """Return the expected stamp of the next message; None before the second one."""
-        stamps = list(islice(reversed(self.stamps), INTERVALS + 1))
-        if len(stamps) < 2:
-            return None
-        intervals = sorted(b - a for b, a in zip(stamps, stamps[1:], strict=False))
-        return stamps[0] + intervals[len(intervals) // 2]
+        intervals = sorted(b - a for a, b in pairwise(self.stamps))
+        return self.stamps[-1] + intervals[len(intervals) // 2] if intervals else None
 
 
 class JointMerger:
@@ -157,6 +166,9 @@ class JointMerger:
         bounds: Limits by joint. Other joints are checked for finite positions only.
         publishers: Return the names of the nodes that publish a topic.
         age_name: Name of the parameter that sets `max_age`, for messages.
+
+    Raises:
+        ValueError: if two topics have one joint.
     """
 
     def __init__(
@@ -167,14 +179,20 @@ class JointMerger:
         publishers: Callable[[str], Sequence[str]] = lambda topic: (),
         age_name: str = 'max_state_age',
     ) -> None:
-        self.names = tuple(name for joint in inputs for name in joint.joints)
+        topics: dict[str, str] = {}  # by joint
+        for joint in inputs:
+            for name in joint.joints:
+                if topics.setdefault(name, joint.topic) != joint.topic:
+                    raise ValueError(
+                        f'joint {name} must be read from one topic (got {topics[name]} and '
+                        f'{joint.topic})'
+                    )
+        self.names = tuple(topics)
         self._max_age, self._publishers = max_age, publishers
         self._allowed = f'{age_name} {max_age * 1e3:.0f} ms'
         bounds = bounds or {}
         self._joints = [
-            _Joint(name, joint.topic, bounds.get(name, Bounds()))
-            for joint in inputs
-            for name in joint.joints
+            _Joint(name, topic, bounds.get(name, Bounds())) for name, topic in topics.items()
         ]
         self._wanted: dict[str, dict[str, _Joint]] = {joint.topic: {} for joint in inputs}
         for joint in self._joints:
@@ -215,7 +233,7 @@ class JointMerger:
             source = self._source(topic, tuple(names))
             if not source.joints and not source.twice:
                 return
-            source.heard(stamp, received)
+            source.record(stamp, received)
             if len(positions) < len(names):
                 refused = [joint for joint, _ in source.joints] + source.twice
                 for joint in refused:

@@ -1,21 +1,18 @@
-"""The joint states of a robot, as its drivers publish them.
+"""Read the joint states of a robot from the topics of its drivers.
 
-Knows topics and messages; what they say together, `joint_merger` does. An executor of rclpy
-spends far longer on waking up for a message than on taking it, so messages wait with the
-middleware until somebody asks for a state, and it wakes up for those alone that are awaited.
+An executor of rclpy spends far longer on waking up for a message than on taking it. So messages
+wait with the middleware until a state is requested, and the executor wakes up for awaited ones
+only.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 
-import numpy as np
 from geometry_msgs.msg import PoseStamped
-from numpy.typing import NDArray
 from rclpy.callback_groups import CallbackGroup
 from sensor_msgs.msg import JointState
 
@@ -24,31 +21,33 @@ from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.publishers import publishers
 from embodied_kv.nodes.observation.clock import WorldClock
-from embodied_kv.nodes.observation.description import JointInput
-from embodied_kv.nodes.observation.joint_merger import EPOCH, JointMerger, JointSample
-from embodied_kv.robots.channels import JOINT_STATE, POSE
-from embodied_kv.robots.poses import of_pose
+from embodied_kv.nodes.observation.joint_merger import EPOCH, JointInput, JointMerger, JointSample
+from embodied_kv.robots.channels import JOINT_STATE, POSE, pose_values
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.sources import limited
 
 AGES = 50  # messages of a topic whose age at receipt is remembered
 EARLY, UNDER_WAY = -5_000_000, 50_000_000  # ns: ages at receipt that mean one clock
-
-
-@dataclass(frozen=True)
-class Reader:
-    """How a message tells numbers. read: names, positions and velocities of a message."""
-
-    kind: type
-    read: Callable[[object], tuple[Sequence[str], Sequence[float], Sequence[float]]]
-
-
+# By type of message: its class, and what returns its names, positions and velocities.
 READERS = {
-    JOINT_STATE: Reader(JointState, lambda m: (m.name, m.position, m.velocity)),
-    POSE: Reader(PoseStamped, of_pose),
+    JOINT_STATE: (JointState, lambda m: (m.name, m.position, m.velocity)),
+    POSE: (PoseStamped, pose_values),
 }
 
 
-class _Drowsy(CallbackGroup):
-    """Of subscriptions that the executor takes from while they are `awake`."""
+def joint_inputs(contract: Contract) -> tuple[JointInput, ...]:
+    """Return the topics of the state and of the measured positions, with their joints."""
+    wanted: dict[tuple[str, str], dict[str, None]] = {}  # topic and type -> names
+    for source in contract.state:
+        names = wanted.setdefault((source.channel.topic, source.channel.type), {})
+        names |= dict.fromkeys(limited(selection) for selection in source.select)
+    for joint, topic in contract.measured.items():
+        wanted.setdefault((topic, JOINT_STATE), {})[joint] = None
+    return tuple(JointInput(topic, tuple(names), type) for (topic, type), names in wanted.items())
+
+
+class _OnDemandGroup(CallbackGroup):
+    """Callback group of subscriptions that the executor serves while they are `awake`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,10 +60,10 @@ class _Drowsy(CallbackGroup):
         return self.awake
 
     def ending_execution(self, entity: object) -> None:
-        """The next one may begin."""
+        """Let the next callback begin."""
 
 
-class JointStates:
+class JointStates(JointMerger):
     """Subscribe to the joint states of a node, until its cleanup. Thread-safe.
 
     Args:
@@ -72,7 +71,7 @@ class JointStates:
         inputs: Topics, and the joints that are taken from each.
         max_age: Largest time (s) between a state and each of its samples.
         bounds: Limits by joint. Other joints are checked for finite positions only.
-        heard: Takes the topic of each message.
+        received: Takes the topic of each message.
         arrived: The executor calls it after a message that was awaited.
         age_name: Name of the parameter that sets `max_age`, for messages.
     """
@@ -83,54 +82,49 @@ class JointStates:
         inputs: Sequence[JointInput],
         max_age: float,
         bounds: Mapping[str, Bounds],
-        heard: Callable[[str], None] = lambda topic: None,
+        received: Callable[[str], None] = lambda topic: None,
         arrived: Callable[[], None] = lambda: None,
         age_name: str = 'max_state_age',
     ) -> None:
-        self._node, self._heard, self._arrived = node, heard, arrived
+        super().__init__(inputs, max_age, bounds, partial(publishers, node), age_name)
+        self._node, self._received, self._arrived = node, received, arrived
         self._clock = WorldClock(node.get_clock())
-        self._merger = JointMerger(inputs, max_age, bounds, partial(publishers, node), age_name)
-        self._lock = Lock()  # messages stay in order
-        self._group = _Drowsy()
+        self._order = Lock()  # messages stay in order
+        self._group = _OnDemandGroup()
+        self._readers = {joint.topic: READERS[joint.type] for joint in inputs}
+        self._ages = {joint.topic: deque[int](maxlen=AGES) for joint in inputs}  # ns at receipt
         self._subscriptions = {
-            joint.topic: node.subscribe(
-                READERS[joint.type].kind,
-                joint.topic,
-                partial(self._on_awaited, joint.topic),
+            topic: node.subscribe(
+                kind,
+                topic,
+                partial(self._on_awaited, topic),
                 qos.JOINT_STATES,
                 group=self._group,
             )
-            for joint in inputs
+            for topic, (kind, _) in self._readers.items()
         }
-        self._readers = {joint.topic: READERS[joint.type] for joint in inputs}
-        self._ages = {joint.topic: deque[int](maxlen=AGES) for joint in inputs}  # ns at receipt
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of the joints, in the order of a state."""
-        return self._merger.names
 
     def restart(self) -> None:
-        """Begin with what arrives from now on."""
-        with self._lock:
+        """Forget everything, and drop the messages that wait."""
+        with self._order:
             for topic in self._subscriptions:
                 self._take(topic, lambda *_: None)
-            self._merger.restart()
+            super().restart()
 
     def at(self, stamp: int) -> JointSample:
-        """The state of this moment, ns on the ROS clock; as of `JointMerger.at`."""
+        """Return the state of a moment (ns on the ROS clock), as `JointMerger.at` does."""
         self.collect()
-        return self._merger.at(stamp)
+        return super().at(stamp)
 
     def known(self, stamp: int) -> JointSample:
         """Return what is known of the state of a moment; unknown joints are NaN."""
         self.collect()
-        return self._merger.known(stamp)
+        return super().known(stamp)
 
     def problem(self, stamp: int) -> str:
         """Return why the state of a moment is not known as a whole; '' if it is."""
         self.collect()
-        return self._merger.problem(stamp)
+        return super().problem(stamp)
 
     def clocks_agree(self) -> bool:
         """Return whether the stamps of all drivers are of this machine's clock.
@@ -140,60 +134,44 @@ class JointStates:
         youngest = [min(ages) if len(ages) >= AGES // 2 else None for ages in self._ages.values()]
         return all(age is not None and EARLY <= age <= UNDER_WAY for age in youngest)
 
-    def wrap(self) -> None:
-        """Bring continuous joints into (-pi, pi], from where they are continuous again."""
-        self._merger.wrap()
-
-    def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
-        """How fast the joints move at this moment; as of `JointMerger.rates`."""
-        return self._merger.rates(stamp, over)
-
     def awaits(self, stamp: int) -> bool:
-        """Whether a nearer state of this moment is about to arrive; then `arrived` is called."""
+        """Return whether a sample nearer to a moment is about to arrive; it calls `arrived`."""
         self.collect()
-        self._group.awake = self._merger.expects(stamp, self._clock.stamp)
+        self._group.awake = self.expects(stamp, self._clock.stamp)
         return self._group.awake
 
     def collect(self) -> None:
-        """Take what has arrived, and warn of what cannot be used."""
-        with self._lock:
+        """Take the messages that have arrived, and warn of those that are refused."""
+        with self._order:
             for topic in self._subscriptions:
-                self._take(topic, self._add)
-
-    def drop_after(self, stamp: int) -> None:
-        """Time was set back."""
-        self._merger.drop_after(stamp)
+                self._take(topic, self._add_message)
 
     def _on_awaited(self, topic: str, message: object) -> None:
         self._group.awake = False
-        with self._lock:
-            self._add(topic, message, self._clock.stamp)
-        self._arrived()  # and who asks then may await another one
+        with self._order:
+            self._add_message(topic, message, self._clock.stamp)
+        self._arrived()  # it may request a state, which may await another message
 
     def _take(self, topic: str, use: Callable[[str, object, int], None]) -> None:
-        """As an executor would, but all that has arrived."""
-        handle = self._subscriptions[topic].handle
+        handle, (kind, _) = self._subscriptions[topic].handle, self._readers[topic]
         with handle:
             for _ in range(qos.JOINT_STATES.depth):
-                taken = handle.take_message(self._readers[topic].kind, False)
+                taken = handle.take_message(kind, False)
                 if taken is None:
                     return
                 message, info = taken
                 use(topic, message, info['received_timestamp'])
 
-    def _add(self, topic: str, message: object, received: int) -> None:
-        self._heard(topic)
-        stamp, now = conversions.nanoseconds(message.header.stamp), None
+    def _add_message(self, topic: str, message: object, received: int | None) -> None:
+        self._received(topic)
+        stamp, now = conversions.nanoseconds(message.header.stamp), received
         if self._clock.is_simulated:  # Messages may have waited, and `received` is system time.
-            received, now = None, self._clock.stamp
-            if stamp and abs(stamp - now) > EPOCH:
-                received = now
+            now = self._clock.stamp
+            received = now if stamp and abs(stamp - now) > EPOCH else None
         if stamp:
-            self._ages[topic].append((received if now is None else now) - stamp)
-        if not stamp:  # Some drivers leave it empty.
-            stamp = received if now is None else now
-        names, positions, velocities = self._readers[topic].read(message)
-        try:
-            self._merger.add(topic, stamp, names, positions, velocities, received)
+            self._ages[topic].append(now - stamp)
+        names, positions, velocities = self._readers[topic][1](message)
+        try:  # Some drivers leave the stamp empty.
+            self.add(topic, stamp or now, names, positions, velocities, received)
         except ValueError as error:
             self._node.warn_throttled('joint state', f'joint state refused: {error}')

@@ -1,7 +1,7 @@
-"""From cameras, joints and an instruction to prefilled frames.
+"""Prefill frames from the cameras, joints and instruction of a robot.
 
-Knows the control period, on the world's clock, and the engine's device thread, which races on the
-steady clock. Pixels are converted only for frames that are prefilled.
+The control period is on the world's clock, and the deadlines of the engine are on the steady
+clock. Pixels are converted only for frames that are prefilled.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from functools import partial
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.observation.clock import FrameThrottle
 from embodied_kv.nodes.observation.inputs import ObservationInputs
-from embodied_kv.nodes.observation.pace import Pace
-from embodied_kv.nodes.observation.params import described
+from embodied_kv.nodes.observation.joint_states import joint_inputs
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.types import Observation
 
-STANDING = 0.5  # s, steady clock, between two frames of a watched robot that has nothing to do
-PAUSE = 1.0  # s without a frame, after which the reason is said; three periods if those are longer
+IDLE_PERIOD = 0.5  # s, steady clock, between two frames of a watched robot without instruction
+PAUSE = 1.0  # s without a frame until the reason is logged; three periods if those are longer
 
 
 class ObservationPipeline(ObservationInputs):
-    """Prefills a node's newest observation, `rate` times a second.
+    """Prefills the newest observation of a node, `rate` times a second.
 
-    on_handle: takes each frame's handle, on the device thread. on_instruction: takes each new
-    instruction; after '' no frame is given until there is another one. While the robot is watched
-    frames are made all the same, which are not given: nobody acts upon them. missing: views
-    without a living camera.
+    Without an instruction, frames are prefilled while the robot is watched, but their handles are
+    not published, so no action answers them. missing: views whose camera sends no images.
+
+    Args:
+        node: The node that observes.
+        on_handle: Takes the handle of each frame, on the device thread.
+        on_instruction: Takes each new instruction, '' for none.
     """
 
     def __init__(
@@ -40,35 +43,37 @@ class ObservationPipeline(ObservationInputs):
         on_handle: Callable[[KvHandle], None],
         on_instruction: Callable[[str], None] = lambda instruction: None,
     ) -> None:
-        super().__init__(node, described(node.embodiment.contract), on_instruction)
+        contract = node.embodiment.contract
+        super().__init__(node, contract.views, joint_inputs(contract), on_instruction)
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
         self._allowed = node.host.engine.budget.allowed  # s from a frame to its chunk's deadline
-        self._pace, self._given = Pace(self._period), 0.0  # given: when the last frame was
+        self._throttle = FrameThrottle(self._period)
+        self._last = 0.0  # when the last frame was
+        self._last_steady = -math.inf  # the same, on the steady clock
         self.missing: tuple[str, ...] = ()
-        self._made = -math.inf  # the same, on the steady clock
-        self._newest: tuple[Observation, SyncedMoment] | None = None  # that is prefilled
+        self._prefilled: tuple[Observation, SyncedMoment] | None = None  # the newest
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
         super().restart()
-        self._given = self.clock.now()
-        self._pace.restart(self._given)
+        self._last = self.clock.now()
+        self._throttle.restart(self._last)
         self.missing = ()
-        self._newest = None
+        self._prefilled = None
         self._warn_if_cut()
 
-    def put_in_force(self, instruction: str) -> None:
+    def set_instruction(self, instruction: str) -> None:
         if not self.instruction:
-            self._given = self.clock.now()  # none was due before
-        super().put_in_force(instruction)
+            self._last = self.clock.now()  # none was due before
+        super().set_instruction(instruction)
         self._warn_if_cut()
 
     def scene(self) -> SceneSummary | None:
-        """What the robot saw and felt just now; None without a frame of the last second or so."""
+        """Return the newest frame in small; None if its row may no longer be used."""
         host = self._host
-        if self._newest is None:
+        if self._prefilled is None:
             return None
-        newest, moment = self._newest
+        newest, moment = self._prefilled
         if newest.deadline + host.engine.kv.frames.grace < time.monotonic():
             return None
         views = zip(host.model.views, newest.images, strict=True)
@@ -76,7 +81,7 @@ class ObservationPipeline(ObservationInputs):
         return SceneSummary(moment.state.positions, images, newest.stamp, newest.robot)
 
     def on_image(self) -> None:
-        """Prefill the newest moment if one is due; an image has just come, so it is young."""
+        """Prefill the newest moment if a frame is due."""
         now = self.now()
         if not self._is_due(now):
             return
@@ -84,16 +89,15 @@ class ObservationPipeline(ObservationInputs):
         observation = moment and self._observation(moment)
         if observation is None:
             return
-        self._given = now
-        self._pace.gave(now)
-        self._made = time.monotonic()
+        self._last, self._last_steady = now, time.monotonic()
+        self._throttle.record_frame(now)
         self._host.device.prefill(observation, partial(self._on_prefilled, observation, moment))
 
     def _is_due(self, now: float) -> bool:
         if self.instruction:
-            return self._pace.is_due(now)
+            return self._throttle.is_due(now)
         is_watched = self._host.session(self._node.robot).sight.is_watched
-        return is_watched and time.monotonic() - self._made >= STANDING
+        return is_watched and time.monotonic() - self._last_steady >= IDLE_PERIOD
 
     def _observation(self, moment: SyncedMoment) -> Observation | None:
         images = self.pixels(moment)
@@ -105,15 +109,14 @@ class ObservationPipeline(ObservationInputs):
             state=state,
             instruction=self.instruction,
             stamp=moment.stamp,
-            deadline=self.clock.steady(moment.taken + self._allowed),
+            deadline=self.clock.to_steady(moment.taken + self._allowed),
             sequence=next(self._host.sequences[self._node.robot]),
             robot=self._node.robot,
         )
 
     def _warn_if_cut(self) -> None:
-        """Say so if the policy sees less than the whole instruction, in its widest prompt."""
-        model, policy, text = self._host.model, self._host.engine.policy, self.instruction
-        if policy.truncates(text):
+        model, text = self._host.model, self.instruction
+        if self._host.engine.policy.truncates(text):
             self._node.warn_throttled(
                 'long instruction',
                 f'the instruction of {len(text)} characters is cut to fit the {model.max_text} '
@@ -121,38 +124,33 @@ class ObservationPipeline(ObservationInputs):
             )
 
     def _check_cameras(self) -> None:
-        """Say which cameras fell silent, and which came back."""
+        """Report cameras that no longer send images, cameras that do again, and missing frames."""
         now = self.now()
-        before, self.missing = self.missing, self._sync.look(now)
+        before, self.missing = self.missing, self._sync.missing(now)
         for view in self.missing:
             if view not in before:
+                effect = 'no frames' if self.views[view].required else 'frames lack this view'
                 self._node.log_warning(
-                    f'silence of {view}',
-                    f'camera of view {view} sends nothing: {self._without(view)}',
+                    f'silence of {view}', f'camera of view {view} sends no images: {effect}'
                 )
         for view in before:
             if view not in self.missing:
-                self._node.log_info(f'return of {view}', f'camera of view {view} is back')
-        if self.instruction and now - self._given > max(PAUSE, 3 * self._period):
+                self._node.log_info(f'return of {view}', f'camera of view {view} sends images')
+        if self.instruction and now - self._last > max(PAUSE, 3 * self._period):
             self._node.warn_throttled(
-                'no frame', f'no frame: {self.waits or "stamps stand still"}'
+                'no frame', f'no frame: {self.waits or "stamps do not increase"}'
             )
-
-    def _without(self, view: str) -> str:
-        required = next(v.required for v in self.inputs.views if v.name == view)
-        return 'no frame without it' if required else 'going on without that view'
 
     def _on_prefilled(
         self, observation: Observation, moment: SyncedMoment, future: Future[KvHandle]
     ) -> None:
-        """Of a frame that was made without an instruction nobody is told, so nobody acts on it."""
         try:
             handle = future.result()
         except CancelledError:
-            return  # a newer frame took its place
-        except Exception as error:  # of the engine, whatever it is: the next frame is another try
+            return  # a newer frame replaced it
+        except Exception as error:  # any error of the engine; the next frame may succeed
             self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
             return
-        self._newest = observation, moment  # only now is there a frame to ask about
+        self._prefilled = observation, moment
         if observation.instruction and self._node.active and self.instruction:
             self._on_handle(handle)

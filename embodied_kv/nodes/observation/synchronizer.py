@@ -1,45 +1,36 @@
-"""Images and a state that belong to one moment.
+"""Combine images and a state that belong to one moment.
 
-Knows stamps (ns, ROS clock), which say what belongs together, and moments (s, the world's clock,
-see `clock`), which say who is alive and what is recent. Does not know messages, an image is what
-was put in; it stays in `nodes` because nothing else pairs topics.
+Stamps (ns, ROS clock) decide which images belong together. Moments (s, the world's clock, see
+`clock`) decide which views are alive and which images are recent.
 
-A moment is made when its last image arrives: of that one, and of each other view's image nearest
-to it. It is not made if a much better one is on its way: if, as fast as the view with the oldest
-of these images sends, its next one would halve the time between them. So cameras that see at once
-are never mixed with the picture before, and cameras that run freely lose no moment.
+A synchronized moment consists of the image that arrived last and of the nearest image of each
+other view. It waits if a much better one is about to arrive: if the next image of the view with
+the oldest image, at the usual rate of that view, would halve the time between the images. So
+images of synchronized cameras are never mixed with earlier ones, and free-running cameras lose no
+moment.
 
-Laws: images of one moment lie within the tolerance, and none is older than `max_age`. Moments are
-given once, each newer than the last. No image of a view is older than one that was given. Without
-a living view that was described, or a required one, nothing is given.
+Invariants: images of one moment lie within the tolerance, and none is older than `max_age`. Each
+moment is returned once and is newer than the last one. No image of a view is older than one that
+was returned. Without any living view, or without a required one, there is no moment.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
 
-from embodied_kv.nodes.observation.description import ViewInput
 from embodied_kv.nodes.observation.joint_merger import JointSample, StateUnknown
+from embodied_kv.robots.sources import View
+
+if TYPE_CHECKING:
+    from embodied_kv.nodes.observation.joint_states import JointStates
 
 QUEUE = 16  # images of a view that wait for those of slower ones: half a second at 30 Hz
-INTERVALS = 8  # between images of a view, by which its next one is expected
-SET_BACK = 0.5  # s that stamps jump back where time was set back; less is an image that comes late
-
-
-class States(Protocol):
-    """What a robot's joints said: `JointStates`, or a stand-in."""
-
-    def at(self, stamp: int) -> JointSample:
-        """The state of this moment. Raises StateUnknown."""
-
-    def awaits(self, stamp: int) -> bool:
-        """Whether a nearer one is about to arrive."""
-
-    def drop_after(self, stamp: int) -> None:
-        """Time was set back."""
+INTERVALS = 8  # intervals between images of a view, which predict its next one
+SET_BACK = 0.5  # s that stamps jump back if time was set back; less is a late image
 
 
 class Stamped(NamedTuple):
@@ -53,7 +44,10 @@ class Stamped(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SyncedMoment:
-    """images: one per view, None for a view that is missing. stamp, taken: of the newest image."""
+    """Images, one per view or None for a missing view, and a state of one moment.
+
+    stamp, taken, received: those of the newest image.
+    """
 
     images: tuple[object | None, ...]
     state: JointSample
@@ -63,11 +57,10 @@ class SyncedMoment:
 
 
 class _View:
-    """Images of a view that may still become part of a moment, and how fast they come."""
+    """Images of a view that may still become part of a moment, and their rate."""
 
-    def __init__(self, view: ViewInput, now: float) -> None:
-        self.name, self.required = view.name, view.required
-        self.heard = now
+    def __init__(self, required: bool, now: float) -> None:
+        self.required, self.received = required, now
         self.images: deque[Stamped] = deque(maxlen=QUEUE)
         self.stamps: deque[int] = deque(maxlen=INTERVALS + 1)
 
@@ -79,12 +72,9 @@ class _View:
         return min(reversed(self.images), key=lambda image: abs(image.stamp - stamp))
 
     def interval(self) -> int | None:
-        """ns between two images, as a rule; None before the second one."""
-        stamps = list(self.stamps)
-        if len(stamps) < 2:
-            return None
-        intervals = sorted(b - a for a, b in zip(stamps, stamps[1:], strict=False))
-        return intervals[len(intervals) // 2]
+        """Return the median time (ns) between two images; None before the second one."""
+        intervals = sorted(b - a for a, b in pairwise(self.stamps))
+        return intervals[len(intervals) // 2] if intervals else None
 
     def drop_before(self, stamp: int) -> None:
         while self.images and self.images[0].stamp < stamp:
@@ -97,41 +87,45 @@ class _View:
 
 
 class Synchronizer:
-    """Keeps the newest images of each view, and gives out each moment once.
+    """Keep the newest images of each view, and return each moment once.
 
-    views: in order. joints: gives the state of a moment. tolerance: s that stamps of one moment
-    may lie apart. timeout: s without an image after which a view is missing. max_age: s since an
-    image was taken, after which it is of no use. waits: why the last look at what is new found no
-    moment, '' if it did.
+    waits: why the last call of `newest` found no moment; '' if it found one.
+
+    Args:
+        views: The views by name, in order.
+        joints: Returns the state of a moment.
+        tolerance: Largest time (s) between the stamps of one moment.
+        timeout: Time (s) without an image after which a view is missing.
+        max_age: Largest age (s) of an image.
     """
 
     def __init__(
         self,
-        views: Sequence[ViewInput],
-        joints: States,
+        views: Mapping[str, View],
+        joints: JointStates,
         tolerance: float,
         timeout: float,
         max_age: float,
     ) -> None:
-        self._described, self._joints = tuple(views), joints
+        self._described, self._joints = views, joints
         self._tolerance, self._timeout, self._max_age = round(tolerance * 1e9), timeout, max_age
         self.restart(0.0)
 
     def restart(self, now: float) -> None:
-        """Forget all images; every view has `timeout` from now on to show up."""
-        self._views = {view.name: _View(view, now) for view in self._described}
+        """Forget all images; each view is missing after `timeout` from now on."""
+        self._views = {name: _View(v.required, now) for name, v in self._described.items()}
         self._arrived: Stamped | None = None
         self._given = -1
         self.waits = 'nothing has arrived'
 
     def image(self, name: str, image: Stamped) -> bool:
-        """Stores a view's newest image. False where its stamp says that time was set back.
+        """Store the newest image of a view; return False if its stamp shows that time went back.
 
-        That is a reset, or a recording that begins again: what is of a later time is dropped.
-        An image that is a little late, one of a later time has arrived, is passed over.
+        Time is set back by a reset or by a recording that begins again. Images of later times are
+        dropped then. An image that is a little older than the one before is ignored.
         """
         view = self._views[name]
-        view.heard = image.received
+        view.received = image.received
         back = view.stamps[-1] - image.stamp if view.stamps else 0
         is_set_back = back > SET_BACK * 1e9
         if is_set_back:
@@ -143,29 +137,28 @@ class Synchronizer:
         self._drop_outrun()
         return not is_set_back
 
-    def look(self, now: float) -> tuple[str, ...]:
-        """The views whose camera sends nothing."""
-        views = self._views.values()
-        missing = tuple(view.name for view in views if now - view.heard > self._timeout)
-        required = [name for name in missing if self._views[name].required]
-        if required:
+    def missing(self, now: float) -> tuple[str, ...]:
+        """Return the views whose camera sends no images."""
+        views = self._views.items()
+        missing = tuple(name for name, v in views if now - v.received > self._timeout)
+        if required := [name for name in missing if self._views[name].required]:
             self.waits = f'no image from {", ".join(required)}, which is required'
         elif len(missing) == len(views):
             self.waits = f'no camera is alive: {", ".join(missing)}'
         return missing
 
     def newest(self, now: float) -> SyncedMoment | None:
-        """The moment that the image that came last completes, if it was not given yet."""
-        missing = self.look(now)
-        views = [view for view in self._views.values() if view.name not in missing]
+        """Return the moment of the image that arrived last; None if it was returned or waits."""
+        missing = self.missing(now)
+        views = {name: view for name, view in self._views.items() if name not in missing}
         if not views or any(self._views[name].required for name in missing):
             return None
-        if late := [view.name for view in views if not view.images]:
+        if late := [name for name, view in views.items() if not view.images]:
             self.waits = f'no image yet from {", ".join(late)}'
             return None
         if self._arrived is None:
             return None
-        images = {view.name: view.nearest(self._arrived.stamp) for view in views}
+        images = {name: view.nearest(self._arrived.stamp) for name, view in views.items()}
         newest = max(images.values(), key=lambda image: image.stamp)
         if newest.stamp <= self._given or not self._fit(images, now):
             return None
@@ -183,7 +176,7 @@ class Synchronizer:
         return SyncedMoment(values, state, newest.stamp, newest.taken, newest.received)
 
     def _fit(self, images: dict[str, Stamped], now: float) -> bool:
-        """Whether these images may be one moment, and none is on its way that makes it better."""
+        """Return whether images may be one moment, and no better image is about to arrive."""
         oldest = min(images, key=lambda name: images[name].stamp)
         apart = _apart(images.values())
         expected = self._apart_if_waiting(images, oldest)
@@ -191,8 +184,8 @@ class Synchronizer:
             return False
         if apart > self._tolerance:
             self.waits = (
-                f'images of {", ".join(images)} lie {apart / 1e6:.0f} ms apart, sync_tolerance is '
-                f'{self._tolerance / 1e6:.0f} ms'
+                f'images of {", ".join(images)} must lie within sync_tolerance '
+                f'{self._tolerance / 1e6:.0f} ms (got {apart / 1e6:.0f} ms)'
             )
             return False
         first = min(images, key=lambda name: images[name].taken)
@@ -202,9 +195,9 @@ class Synchronizer:
         return age <= self._max_age
 
     def _apart_if_waiting(self, images: dict[str, Stamped], oldest: str) -> int:
-        """ns between the images of the moment with the next image of the oldest one's view.
+        """Return the time (ns) between the images once the oldest view has sent its next one.
 
-        As they are now, where that view has sent its next one, or nobody knows when it will.
+        It is the present time between them if that image has arrived or cannot be predicted.
         """
         apart, view = _apart(images.values()), self._views[oldest]
         interval = view.interval() or max(v.interval() or 0 for v in self._views.values())
@@ -214,7 +207,7 @@ class Synchronizer:
         return _apart((images | {oldest: coming}).values())
 
     def _drop_outrun(self) -> None:
-        """What lies too far before the newest image of every view has no moment to come."""
+        """Drop images too far before the newest image of every view: no moment can use them."""
         reached = [view.images[-1].stamp for view in self._views.values() if view.images]
         for view in self._views.values():
             view.drop_before(min(reached) - self._tolerance)

@@ -1,17 +1,22 @@
-"""Which topics of a robot are recorded, by its contract, and how their messages are kept.
+"""The topics of a robot that are recorded, by its contract, and how their messages are stored.
 
-Knows message types and quality of service. Does not know files. Messages are kept as they came;
-images alone are compressed on their way, if they are not yet.
+Messages are stored as received; raw images are compressed first. The schema of a topic is the text
+of its message definition, so readers of MCAP need no ROS.
+
+Source: https://mcap.dev/spec/registry, schema encoding `ros2msg`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 
 import cv2
+from ament_index_python.packages import get_package_share_directory
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message, serialize_message
 from sensor_msgs.msg import CompressedImage, Image
@@ -19,14 +24,15 @@ from std_msgs.msg import String
 
 from embodied_kv.msg import ActionChunk, CapsuleEvent, ControlState, MissionState, TextDelta
 from embodied_kv.nodes.common import images, qos
-from embodied_kv.robots.channels import IMAGE, JOINT_STATE
+from embodied_kv.nodes.common.publishers import type_name
+from embodied_kv.robots.channels import GOALS, JOINT_STATE
 from embodied_kv.robots.contract import Contract
 
 COMPRESSIONS = ('jpeg', 'png', 'none')
 INSTRUCTION = 'instruction'
 Convert = Callable[[bytes], bytes]
 IMAGES, OTHERS = 16, 256  # messages that wait with the middleware
-OWN = {  # beside what the contract names
+OWN = {  # in addition to the topics of the contract
     INSTRUCTION: (String, qos.INSTRUCTION),
     'action_chunk': (ActionChunk, qos.HANDLE),
     'control/state': (ControlState, qos.STATUS),
@@ -34,13 +40,20 @@ OWN = {  # beside what the contract names
     'mission/state': (MissionState, qos.STATUS),
     'capsule/events': (CapsuleEvent, qos.TEXT),
 }
+SEPARATOR = '=' * 80  # between the definitions of a schema
+FIELD = re.compile(r'^\s*(?P<type>[A-Za-z][\w/]*)(<=\d+)?(\[[^\]]*\])?\s+[A-Za-z]\w*')
+PRIMITIVES = {
+    *('bool', 'byte', 'char', 'float32', 'float64', 'string', 'wstring'),
+    *(f'{sign}int{bits}' for sign in ('', 'u') for bits in (8, 16, 32, 64)),
+}
 
 
 @dataclass(frozen=True)
 class RecordedTopic:
-    """topic, kind, profile: of the subscription. kept_as: the topic in the file, and its type.
+    """A subscription of the recorder.
 
-    convert: from the CDR of one to that of the other; None where they are the same.
+    kept_as: the topic in the file, and its type. convert: converts the CDR of a message to that in
+    the file; None if they are equal.
     """
 
     topic: str
@@ -51,57 +64,75 @@ class RecordedTopic:
 
 
 def recorded(contract: Contract, compression: str, quality: int) -> tuple[RecordedTopic, ...]:
-    """All topics. compression: of images, one of COMPRESSIONS; quality: of JPEG, 1 to 100."""
+    """Return all topics. compression: of images, one of COMPRESSIONS; quality: of JPEG, 1 to 100.
+
+    Actions of controllers are not recorded; `action_chunk` contains their commands.
+    """
     found: dict[str, RecordedTopic] = {}
 
-    def add(topic: str, kind: type, profile: QoSProfile) -> None:
-        depth = IMAGES if profile is qos.SENSOR else OTHERS
-        listening = qos.heard(profile, depth)
-        convert = checked if kind is CompressedImage else None
-        found.setdefault(topic, RecordedTopic(topic, kind, listening, (topic, kind), convert))
+    def add(topic: str, type_: str | type, profile: QoSProfile) -> None:
+        kind = _message_class(type_) if isinstance(type_, str) else type_
+        listening = qos.heard(profile, IMAGES if profile is qos.SENSOR else OTHERS)
+        kept_as, convert = (topic, kind), checked if kind is CompressedImage else None
+        if kind is Image and compression != 'none':
+            kept_as = f'{topic}/compressed', CompressedImage
+            convert = partial(compressed, format=compression, quality=quality)
+        found.setdefault(topic, RecordedTopic(topic, kind, listening, kept_as, convert))
 
     for view in contract.views.values():
-        topic = view.channel.topic
-        if view.channel.type != IMAGE or compression == 'none':
-            add(topic, message_type(view.channel.type), qos.SENSOR)
-        else:
-            found[topic] = RecordedTopic(
-                topic,
-                Image,
-                qos.heard(qos.SENSOR, IMAGES),
-                (f'{topic}/compressed', CompressedImage),
-                partial(compressed, format=compression, quality=quality),
-            )
-    for source in contract.state:
-        add(source.channel.topic, message_type(source.channel.type), qos.JOINT_STATES)
-    for topic in contract.feedback:
-        add(topic, message_type(JOINT_STATE), qos.JOINT_STATES)
-    for source in contract.action:
-        add(source.channel.topic, message_type(source.channel.type), qos.JOINT_STATES)
+        add(view.channel.topic, view.channel.type, qos.SENSOR)
+    channels = [(source.channel.topic, source.channel.type) for source in contract.state]
+    channels += [(topic, JOINT_STATE) for topic in contract.feedback]
+    channels += [(source.channel.topic, source.channel.type) for source in contract.action]
+    for topic, type_ in channels:
+        if type_ not in GOALS:
+            add(topic, type_, qos.JOINT_STATES)
     for topic, (kind, profile) in OWN.items():
         add(topic, kind, profile)
     return tuple(found.values())
 
 
-def message_type(name: str) -> type:
-    """The class of a message, such as sensor_msgs/msg/Image."""
+def _message_class(name: str) -> type:
     package, _, kind = name.split('/')
     return getattr(import_module(f'{package}.msg'), kind)
 
 
 def checked(data: bytes) -> bytes:
-    """A CompressedImage as it came, as CDR. Raises ValueError where it is no whole picture."""
+    """Return a CompressedImage as received (CDR). Raises ValueError if it is incomplete."""
     images.check(deserialize_message(data, CompressedImage))
     return data
 
 
 def compressed(data: bytes, format: str, quality: int) -> bytes:
-    """An Image as a CompressedImage, both as CDR. Raises ValueError where it is no image."""
+    """Return an Image as a CompressedImage, both as CDR. Raises ValueError if it is invalid."""
     image = deserialize_message(data, Image)
     pixels = cv2.cvtColor(images.rgb(image), cv2.COLOR_RGB2BGR)
     options = [cv2.IMWRITE_JPEG_QUALITY, quality] if format == 'jpeg' else []
     done, encoded = cv2.imencode('.jpg' if format == 'jpeg' else '.png', pixels, options)
     if not done:
-        raise ValueError(f'an image of {pixels.shape[1]} x {pixels.shape[0]} pixels as {format}')
+        size = f'{pixels.shape[1]} x {pixels.shape[0]}'
+        raise ValueError(f'an image of {size} pixels cannot be encoded as {format}')
     message = CompressedImage(header=image.header, format=format, data=encoded.tobytes())
     return serialize_message(message)
+
+
+def definition(kind: type) -> str:
+    """Return the definition of a message class and of all that it contains.
+
+    Raises FileNotFoundError if a package has no .msg files.
+    """
+    package, _, name = type_name(kind).split('/')
+    waiting, parts, seen = [(package, name)], [], set()
+    while waiting:
+        part = waiting.pop(0)
+        if part in seen:
+            continue
+        seen.add(part)
+        share = Path(get_package_share_directory(part[0]))
+        text = (share / 'msg' / f'{part[1]}.msg').read_text(encoding='utf-8')
+        parts.append(f'{SEPARATOR}\nMSG: {"/".join(part)}\n{text}' if parts else text)
+        fields = (FIELD.match(line) for line in text.splitlines())
+        types = [match['type'] for match in fields if match and match['type'] not in PRIMITIVES]
+        named = [(type_ if '/' in type_ else f'{part[0]}/{type_}').split('/') for type_ in types]
+        waiting += [(names[0], names[-1]) for names in named]
+    return '\n'.join(parts)

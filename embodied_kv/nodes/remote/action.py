@@ -30,9 +30,8 @@ from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
-from embodied_kv.nodes.observation.pace import Pace
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.clock import FrameThrottle
+from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
@@ -99,7 +98,7 @@ class RemoteAction(Action):
         self._frames = ObservationBuffer(self, self.on_instruction)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
         self._server = ServerLink(self, self._remote, leftover_of, self._check)
-        self._pace = Pace(self.suite.period)
+        self._pace = FrameThrottle(self.suite.period)
         self._ways: deque[float] = deque(maxlen=WAYS)
         self.every(CHECK_EVERY, self._ask_if_due)
         self._join_session()
@@ -166,7 +165,7 @@ class RemoteAction(Action):
     # ------------------------------------------------------------------ for the session
 
     def _tell(self, instruction: str) -> None:
-        self.submit(lambda: self._frames.tell(instruction))
+        self.submit(lambda: self._frames.publish_instruction(instruction))
 
     @property
     def makes_frames(self) -> bool:
@@ -211,7 +210,7 @@ class RemoteAction(Action):
         moment = self._frames.newest()
         if moment is not None and moment.stamp == self._shown:
             return
-        self._pace.gave(now)
+        self._pace.record_frame(now)
         if moment is None:
             self.warn_throttled('no frame', f'nothing to ask with: {self._frames.waits}')
             return

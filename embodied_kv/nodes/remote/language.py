@@ -23,8 +23,7 @@ from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.language import LanguageParams
-from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
-from embodied_kv.nodes.observation.params import ObservationParams
+from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host, session_id
 from embodied_kv.serving.remote_policy.connection import Reply, Unanswered

@@ -14,7 +14,7 @@ from functools import cache
 from embodied_kv.config import preset
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.remote_host import RemoteHost
-from embodied_kv.nodes.observation.observation_buffer import ObservationBuffer
+from embodied_kv.nodes.observation.inputs import ObservationBuffer
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.serving.remote_policy.connection import RemotePolicy
