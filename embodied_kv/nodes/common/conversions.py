@@ -11,7 +11,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth
-from embodied_kv.control.command import PREVIOUS, SOURCES, Command
+from embodied_kv.control.command import SOURCES, Command
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
