@@ -24,7 +24,7 @@ from benchmarks.common.command import add_device, command
 from embodied_kv.config import PI05, TINY
 from embodied_kv.kv.arena import Arena
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse

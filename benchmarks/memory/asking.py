@@ -24,7 +24,7 @@ from benchmarks.memory.settings import Settings, Side
 from benchmarks.memory.story import Facts, Moment, draw_story
 from benchmarks.memory.ways import BenchPlanning, Way, open_way
 from embodied_kv.memory.invalidation import PREFIX
-from embodied_kv.memory.timeline import COMPUTE, Timeline
+from embodied_kv.memory.loader import COMPUTE, Timeline
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.planning.plan import Plan
 

@@ -35,7 +35,7 @@ from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.schedule import Schedule
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
+from embodied_kv.planning.compression import own_attention, thinned, unit_method
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS
 from training.judge.exam import HOPS, draw_cell

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from embodied_kv.memory.pending import Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.loader import COMPUTE, LOAD, Pending, Span, Timeline
 
 
 def simulate(

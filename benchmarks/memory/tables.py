@@ -14,7 +14,7 @@ from benchmarks.common.paired import paired
 from benchmarks.memory.asking import Reply, of, waiting
 from benchmarks.memory.floor import floor_seconds
 from benchmarks.memory.ways import BLEND, FULL, KEEP
-from embodied_kv.memory.timeline import COMPUTE
+from embodied_kv.memory.loader import COMPUTE
 from embodied_kv.model.planner_config import PlannerConfig
 from training.evaluate.report import rate
 

@@ -34,8 +34,7 @@ from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
-from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Timeline
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Pending, Timeline
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
 SEPARATE = POLICIES[0]

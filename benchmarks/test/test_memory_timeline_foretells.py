@@ -4,8 +4,7 @@ import pytest
 
 from benchmarks.memory.asking import waiting
 from benchmarks.memory.timeline import Job, costs, rows
-from embodied_kv.memory.pending import POLICIES
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Span, Timeline
 
 JOB = Job((6, 4, 2), {'a': 2, 'b': 2, 'c': 2}, ((), ('c',), ('a',)))
 

@@ -25,12 +25,127 @@ from __future__ import annotations
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
 
-from embodied_kv.memory.group import Group, Grouping, Transition
-from embodied_kv.memory.vectors import Vectors
+
+class Vectors:
+    """float32 [n, width], one row for each id. Removed rows stay until they are half of all."""
+
+    def __init__(self, width: int) -> None:
+        self._matrix = np.zeros((16, width), np.float32)
+        self._ids: list[str | None] = []  # of each row; None: it was removed
+        self._rows: dict[str, int] = {}
+
+    @property
+    def width(self) -> int:
+        return self._matrix.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, id: str) -> bool:
+        return id in self._rows
+
+    def __getitem__(self, id: str) -> np.ndarray:
+        return self._matrix[self._rows[id]]
+
+    def __setitem__(self, id: str, vector: np.ndarray) -> None:
+        """Appends a new id, changes a known one. Raises ValueError for another width, or NaN."""
+        vector = np.asarray(vector, np.float32)
+        if vector.shape != (self.width,) or not np.isfinite(vector).all():
+            raise ValueError(
+                f'an embedding here is {self.width} finite numbers, not {vector.shape}'
+            )
+        if id not in self._rows:
+            if len(self._ids) == len(self._matrix):
+                self._matrix = np.concatenate([self._matrix, np.zeros_like(self._matrix)])
+            self._rows[id] = len(self._ids)
+            self._ids.append(id)
+        self._matrix[self._rows[id]] = vector
+
+    def __delitem__(self, id: str) -> None:
+        self._ids[self._rows.pop(id)] = None
+        if len(self._ids) > 2 * max(8, len(self._rows)):
+            live = [row for row, name in enumerate(self._ids) if name is not None]
+            self._matrix[: len(live)] = self._matrix[live]
+            self._ids = [self._ids[row] for row in live]
+            self._rows = {name: row for row, name in enumerate(self._ids) if name is not None}
+
+    def order(self, id: str) -> int:
+        """Grows with the time at which ids came."""
+        return self._rows[id]
+
+    def nearest(self, query: np.ndarray) -> list[tuple[str, float]]:
+        """All ids with their inner products with the query, the largest first, ties by order."""
+        query = np.asarray(query, np.float32)
+        if query.shape != (self.width,):
+            raise ValueError(f'a query has {self.width} numbers here, not {query.shape}')
+        scores = self._matrix[: len(self._ids)] @ query
+        order = np.argsort(-scores, kind='stable')
+        found = zip(order.tolist(), scores[order].tolist(), strict=True)
+        return [(self._ids[row], score) for row, score in found if self._ids[row] is not None]
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How groups are made.
+
+    stable_steps: t. similarity: least cosine with a group's mean that makes a segment belong to
+    it. max_members, max_tokens: of a group of more than one. reach: how many groups with room, the
+    latest ones, are searched, so that placing a segment costs the same in any memory.
+    """
+
+    stable_steps: int = 10
+    similarity: float = 0.5
+    max_members: int = 8
+    max_tokens: int = 256
+    reach: int = 256
+
+    def __post_init__(self) -> None:
+        if min(self.stable_steps, self.max_members, self.max_tokens, self.reach) < 1:
+            raise ValueError(f'{self}: steps, bounds and reach start at 1')
+        if not -1 <= self.similarity <= 1:
+            raise ValueError(f'similarity {self.similarity} is no cosine')
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A group that changed its state, with its size then. into: the group that it merged into."""
+
+    step: int
+    group: int
+    static: bool
+    members: int
+    tokens: int
+    into: int | None = None
+
+
+@dataclass(eq=False)
+class Group:
+    """Segments by meaning.
+
+    changed: step of the last change to it. tokens: of all members. members: tokens by id. total:
+    sum of their embeddings; mean: that with length 1, or 0.
+    """
+
+    number: int
+    total: np.ndarray
+    changed: int
+    static: bool = False
+    tokens: int = 0
+    members: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.shift(0.0)
+
+    def shift(self, difference: np.ndarray | float) -> None:
+        """Adds to the sum of embeddings."""
+        self.total = self.total + difference
+        self.mean = self.total / (np.linalg.norm(self.total) or 1.0)
+
 
 log = logging.getLogger(__name__)
 
@@ -279,3 +394,51 @@ class Groups:
         self.history.append(transition)
         log.info('%s', transition)
         return transition
+
+
+@dataclass(frozen=True)
+class RetrievedUnit:
+    """A unit in view. ids: its segments, in order. score: similarity of the best one."""
+
+    ids: tuple[str, ...]
+    group: int
+    static: bool
+    tokens: int
+    score: float
+
+
+def retrieve(
+    groups: Groups, query: np.ndarray, tokens: int, segments: int | None = None
+) -> tuple[RetrievedUnit, ...]:
+    """The units that are most similar to a query embedding, within limits.
+
+    tokens: all units together have no more. segments: no further unit is taken once so many
+    segments are in view; a group that begins below comes whole. A static group is as similar as
+    its best member, so nothing is missed that retrieval by segment would find. The most similar
+    unit is taken first, of equals what came first; one that does not fit is passed over.
+
+    Returned are static groups by number, then segments as they came, whatever their similarity: a
+    prompt stays the same, from its start on, while the same memory is in view.
+    """
+    if tokens < 0 or segments is not None and segments < 0:
+        raise ValueError(f'limits of {tokens} tokens and {segments} segments cannot be')
+    wanted = len(groups.vectors) if segments is None else segments
+    found, seen, taken = [], set(), 0
+    for id, score in groups.vectors.nearest(query):
+        if taken >= wanted or not tokens:
+            break
+        group = groups.of(id)
+        if group.static and group.number in seen:
+            continue
+        seen.add(group.number)
+        ids = groups.ids(group) if group.static else (id,)
+        size = group.tokens if group.static else group.members[id]
+        if size <= tokens:
+            found.append(RetrievedUnit(ids, group.number, group.static, size, score))
+            tokens -= size
+            taken += len(ids)
+    static = sorted((f for f in found if f.static), key=lambda f: f.group)
+    dynamic = sorted(
+        (f for f in found if not f.static), key=lambda f: groups.vectors.order(f.ids[0])
+    )
+    return (*static, *dynamic)

@@ -19,15 +19,120 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Condition, Thread
 
 import torch
 
-from embodied_kv.memory.pending import Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
 from embodied_kv.runtime.stream import Event, Stream
+
+LOAD, COMPUTE = 'load', 'compute'
+
+
+@dataclass(frozen=True)
+class Span:
+    """Work of one lane on one layer, from start to end in seconds. unit: that was loaded."""
+
+    lane: str
+    layer: int
+    start: float
+    end: float
+    unit: str = ''
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans in the order in which they began, from 0 on. end: when the last work was done."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], origin: float = 0.0) -> Timeline:
+        """origin: the moment that becomes 0."""
+        moved = (
+            Span(s.lane, s.layer, s.start - origin, s.end - origin, s.unit)
+            for s in sorted(spans, key=lambda s: (s.start, s.end))
+        )
+        return cls(tuple(moved))
+
+    @property
+    def end(self) -> float:
+        return max((span.end for span in self.spans), default=0.0)
+
+    def lane(self, lane: str) -> tuple[Span, ...]:
+        return tuple(span for span in self.spans if span.lane == lane)
+
+    def busy(self, lane: str) -> float:
+        """Seconds in which it worked."""
+        return sum(span.end - span.start for span in self.lane(lane))
+
+    def bubbles(self, lane: str) -> tuple[tuple[float, float], ...]:
+        """When it waited, as (start, end), from 0 to the end of all work."""
+        found, free = [], 0.0
+        for span in self.lane(lane):
+            if span.start > free:
+                found.append((free, span.start))
+            free = max(free, span.end)
+        return (*found, (free, self.end)) if self.end > free else tuple(found)
+
+
+POLICIES = ('separate', 'next_layer', 'balanced')
+
+
+class Pending:
+    """Loads of the units of one prompt, over the layers of one pass.
+
+    units: keys in the order of the prompt. Raises ValueError for an unknown policy.
+    """
+
+    def __init__(self, layers: int, units: Sequence[str], policy: str = 'balanced') -> None:
+        if policy not in POLICIES:
+            raise ValueError(f'no policy {policy!r}; there are: {", ".join(POLICIES)}')
+        self.layers, self.policy = layers, policy
+        self._order = {unit: i for i, unit in enumerate(units)}
+        if len(self._order) != len(units):
+            raise ValueError('a unit comes twice in a prompt')
+        self._from: dict[str, int] = {}
+        self._waiting: list[dict[str, None]] = [{} for _ in range(layers)]
+
+    def drop(self, units: Iterable[str], layer: int) -> None:
+        """Layer `layer` and those after it do not compute these units again, but need their KV.
+
+        Raises LookupError for a unit that is not in the prompt; one that was dropped stays so.
+        """
+        for unit in sorted(units, key=self._order.__getitem__):
+            if unit not in self._from:
+                self._from[unit] = layer
+                for later in range(layer, self.layers):
+                    self._waiting[later][unit] = None
+
+    def dropped(self, unit: str) -> int | None:
+        """The first layer that does not compute it; None while all do."""
+        return self._from.get(unit)
+
+    def left(self, layer: int) -> bool:
+        """Whether a layer still needs something that `take` has not given out."""
+        return bool(self._waiting[layer])
+
+    def take(self, layer: int, computing: bool) -> tuple[int, str] | None:
+        """What to load now, as (layer, unit), while `layer` is computed, or else waited for.
+
+        None where nothing may be loaded at present. It counts as given out.
+        """
+        first = layer + 1 if computing else layer
+        if self.policy == 'balanced':
+            last = self.layers - 1
+        else:
+            last = min(first, self.layers - 1) if self.policy == 'next_layer' else layer
+        for at in range(first, last + 1):
+            if self._waiting[at]:
+                unit = min(self._waiting[at], key=self._order.__getitem__)
+                del self._waiting[at][unit]
+                return at, unit
+        return None
+
 
 Load = Callable[[str, int], None]
 

@@ -18,14 +18,11 @@ import numpy as np
 
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.files import DiskFull
-from embodied_kv.memory.group import Grouping, Transition
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups, Transition, retrieve
 from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.retrieve import retrieve
-from embodied_kv.memory.segment import MemoryFault, Segment
+from embodied_kv.memory.segment import MemoryFault, Segment, Unit
 from embodied_kv.memory.sentence_log import SentenceLog
 from embodied_kv.memory.store import Change, MemoryStore, refuse_twice
-from embodied_kv.memory.unit import Unit
 
 log = logging.getLogger(__name__)
 

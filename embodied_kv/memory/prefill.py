@@ -29,13 +29,10 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import Pending
-from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.loader import Loader, Pending, Timeline
+from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.timeline import Timeline
 from embodied_kv.runtime.stream import Event, Stream
 
 T = TypeVar('T')

@@ -28,8 +28,7 @@ import numpy as np
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.memory.files import FREE, DiskFull, KvEntry, explained
-from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, check_id
-from embodied_kv.memory.unit import Unit
+from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, Unit, check_id
 
 FORMAT = 2  # 1 had no checksums
 APPLICATION = 0x4B454550  # KEEP, for `file` and for us

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.schedule import Schedule, share
 
 

@@ -37,8 +37,7 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import DiskFull, KvFiles, explained
 from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
-from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
-from embodied_kv.memory.unit import UnitKv
+from embodied_kv.memory.segment import KINDS, MemoryFault, Segment, UnitKv
 
 log = logging.getLogger(__name__)
 

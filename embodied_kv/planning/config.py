@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from embodied_kv.memory.group import Grouping
-from embodied_kv.memory.pending import POLICIES
-from embodied_kv.memory.propagation import named_propagation
+from embodied_kv.memory.groups import Grouping
+from embodied_kv.memory.importance import named_propagation
+from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.schedule import SCHEDULES
 
 MIB = 2**20
@@ -135,3 +135,39 @@ class PlanningConfig:
     @property
     def cache_bytes(self) -> int:
         return self.cache_mib * MIB
+
+
+@dataclass(frozen=True)
+class MemoryParams:
+    """Where memory is kept, who plans with it, and what is remembered unasked."""
+
+    folder: str = _field(
+        '~/.ros/embodied_kv/memory',
+        "Of the memory; a suite with a namespace has a folder of that name in it; '' forgets all "
+        'at cleanup',
+    )
+    disk_mib: int = _field(
+        8192,
+        "Most that a robot's stored KV takes on the disk, MiB; the least recently used is removed "
+        'first and computed again when a plan needs it',
+        range=(1, 2**30),
+    )
+    planner: str = _field('', "Folder of a planner's weights and tokenizer; '' is the contract's")
+    discard_foreign_kv: bool = _field(
+        False,
+        'Where the folder holds KV of another planner, drop that and keep the segments',
+        old='renew',
+    )
+    encoder: str = _field(
+        'hashing',
+        'Of meaning: hashing, minilm, auto, or a folder of a sentence-transformers model',
+    )
+    step_seconds: float = _field(
+        5.0, 'How long a step of the world is, s; 0: steps do not pass', range=(0.0, 1e6)
+    )
+    precompute: bool = _field(
+        True, 'Compute missing KV before a plan asks for it', when='live', old='ahead'
+    )
+    task_records: int = _field(
+        48, 'Tasks that are remembered, the oldest go; 0: none', range=(0, 100_000)
+    )

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from embodied_kv.memory.loader import Timeline
 from embodied_kv.memory.segment import Segment
-from embodied_kv.memory.timeline import Timeline
 
 
 @dataclass(frozen=True)

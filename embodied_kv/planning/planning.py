@@ -20,31 +20,118 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import RLock
+
+from torch import nn
 
 from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
-from embodied_kv.memory.group import Transition
+from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.prefill import KvLost, Step
-from embodied_kv.memory.segment import KINDS, MemoryFault
+from embodied_kv.memory.segment import KINDS, MemoryFault, Unit
 from embodied_kv.memory.store import Change, MemoryStore
-from embodied_kv.memory.unit import Unit
-from embodied_kv.model.planner_checkpoint import LoadedPlanner
-from embodied_kv.planning.checks import check_planner
-from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
+from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
-from embodied_kv.planning.planner_row import PlannerRow
+from embodied_kv.planning.planner_row import NEED_WHOLE_UNITS, PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
-from embodied_kv.planning.statistics import memory_stats
-from embodied_kv.planning.stored import available, keep_whole, kept_tokens, readable_units
+
+
+def check_planner(model: nn.Module, config: PlanningConfig, head: int) -> None:
+    """Raises ValueError for a recurrent planner, and for numbers that its row does not hold.
+
+    head: tokens that every prompt begins with.
+    """
+    if not isinstance(model, Planner):
+        raise ValueError(
+            f'a {type(model).__name__} cannot plan with memory: it folds all that came '
+            'before into one state, which fits no other position of a prompt'
+        )
+    row, needed = model.config.max_tokens, head + config.tokens + config.answer_tokens
+    if needed >= row:
+        raise ValueError(
+            f'{config.tokens} tokens of memory and {config.answer_tokens} of an answer leave no '
+            f'room for a question in a row of {row}: lower tokens or answer_tokens'
+        )
+
+
+def readable_units(memory: Memory) -> tuple[Unit, ...]:
+    """What plans may come to read: the units of the present groups, and each segment by itself."""
+    units = memory.units()
+    singles = (Unit((segment,)) for unit in units for segment in unit.segments)
+    return (*units, *singles)
+
+
+def keep_whole(memory: Memory) -> None:
+    """Forgets stored KV but for that of readable units of which every token is there."""
+    store, whole = memory.store, set()
+    for unit in readable_units(memory):
+        if (key := unit.key) in store:
+            if sum(store.lengths(key)) == sum(map(memory.groups.tokens, unit.ids)):
+                whole.add(key)
+    store.forget(*(key for key in store.keys() if key not in whole))
+
+
+def available(units: Sequence[Unit], memory: Memory) -> tuple[Unit, ...]:
+    """Where joint KV is missing, the segments' own, if all have it: no plan waits for more."""
+    found: list[Unit] = []
+    for unit in units:
+        singles = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
+        jointly = not memory.missing([unit]) or memory.missing(singles)
+        found += [unit] if jointly else singles
+    return tuple(found)
+
+
+def kept_tokens(
+    units: Sequence[Unit], store: MemoryStore, prompts: PlannerPrompts, method: str
+) -> dict[str, tuple[int, ...]]:
+    """By key, tokens of each segment that its KV has; without what the method cannot read.
+
+    Raises KvLost where a unit has none.
+    """
+    found = {}
+    for unit in units:
+        try:
+            counts = store.lengths(unit.key)
+        except MemoryFault as fault:
+            raise KvLost(unit.key, fault) from fault
+        is_thin = sum(counts) < sum(map(len, prompts.unit(unit)))
+        if not (is_thin and method in NEED_WHOLE_UNITS):
+            found[unit.key] = counts
+    return found
+
+
+def memory_stats(memory: Memory, plans: int, fresh: int, lost: dict[str, int]) -> MemoryStats:
+    """As it is now. plans, fresh, lost: what `MemoryStats` says of them."""
+    store, groups = memory.store, memory.groups
+    static = sum(group.static for group in groups)
+    return MemoryStats(
+        step=store.step,
+        segments=len(memory),
+        static=static,
+        dynamic=len(groups) - static,
+        units=len(groups.units()),
+        kept=len(store.keys()),
+        bytes=store.bytes,
+        cached_bytes=store.cache.bytes,
+        hits=store.cache.hits,
+        misses=store.cache.misses,
+        plans=plans,
+        fresh=fresh,
+        transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
+        invalidated=lost,
+    )
+
 
 log = logging.getLogger(__name__)
 
@@ -292,3 +379,44 @@ class Planning:
             self.memory.store.keep(*made)
         self._fresh += len(units)
         return len(units)
+
+
+@contextmanager
+def opened(
+    planner: LoadedPlanner,
+    encoder: Encoder,
+    params: MemoryParams,
+    config: PlanningConfig,
+    robot: str,
+    step: Step,
+    plane: Plane | None = None,
+    rows: PlannerRows | None = None,
+) -> Iterator[Planning]:
+    """Planning with the memory of one robot, in the folder of its namespace.
+
+    planner, encoder: may be those of others, too. step: runs each piece of computation. plane:
+    whose budget it shares. rows: of the planner, where others plan beside it. Raises as
+    `Planning`.
+    """
+    with ExitStack() as undo:
+        if params.folder:
+            folder = Path(params.folder).expanduser() / robot.strip('/')
+        else:
+            folder = Path(undo.enter_context(TemporaryDirectory()))
+        renew = params.discard_foreign_kv
+        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
+        undo.callback(planning.close)
+        planning.memory.store.limit(params.disk_mib * MIB)
+        yield planning
+
+
+def planner_of(folder: str, name: str) -> Path:
+    """Return the folder of a planner: that one, or of the name that a contract has.
+
+    Raises ValueError where there is neither, or where the package has no such planner.
+    """
+    if folder:
+        return Path(folder).expanduser()
+    if not name:
+        raise ValueError('the contract names no planner, language: {planner: …}')
+    return Path(bundled_planner(name))

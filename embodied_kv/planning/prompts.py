@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.unit import Unit
+from embodied_kv.memory.segment import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.planner_words import HEAD, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer

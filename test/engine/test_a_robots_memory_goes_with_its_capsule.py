@@ -27,8 +27,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
-from embodied_kv.planning.mission import MissionState, Tried
-from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.planning.mission import MissionPart, MissionState, Tried
 from embodied_kv.session.boundaries import Boundaries
 
 STATE = MissionState(

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from embodied_kv.memory.group import Grouping
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups
 
 WIDTH = 8
 

@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Loader, Pending
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]

@@ -4,7 +4,7 @@ import pytest
 from kept import is_whole, kv
 
 from embodied_kv.memory.encoder import HashingEncoder
-from embodied_kv.memory.group import Grouping
+from embodied_kv.memory.groups import Grouping
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.store import MemoryStore

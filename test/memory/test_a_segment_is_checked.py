@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.memory.segment import KINDS, MAX_ID, MAX_TEXT, MemoryFault, Segment
-from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.memory.segment import KINDS, MAX_ID, MAX_TEXT, MemoryFault, Segment, Unit, UnitKv
 
 
 @pytest.mark.parametrize('kind', KINDS)

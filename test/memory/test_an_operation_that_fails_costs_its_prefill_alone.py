@@ -9,7 +9,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import Fault, HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import CacheBlend, Reuse
 from embodied_kv.memory.rotate import Rotation

@@ -5,8 +5,7 @@ import logging
 import pytest
 from meanings import advance, filled, members, towards
 
-from embodied_kv.memory.group import Grouping, Transition
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups, Transition
 
 
 def test_alike_segments_share_a_group():

@@ -5,8 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.importance import importance
-from embodied_kv.memory.propagation import PROPAGATIONS
+from embodied_kv.memory.importance import PROPAGATIONS, importance
 from embodied_kv.memory.schedule import share
 
 

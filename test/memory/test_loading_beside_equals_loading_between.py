@@ -11,9 +11,9 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
+from embodied_kv.memory.prompt import LayerLayout
 from embodied_kv.memory.reuse import (
     CacheBlend,
     Epic,
@@ -25,7 +25,6 @@ from embodied_kv.memory.reuse import (
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.memory.schedule import Schedule
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.timeline import COMPUTE, LOAD
 
 LAYERS = B.layers
 MOVE = Rotation.of(B.head_dim, B.rope_theta)

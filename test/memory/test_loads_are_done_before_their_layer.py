@@ -9,8 +9,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import POLICIES, Pending
+from embodied_kv.memory.loader import POLICIES, Loader, Pending
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Epic, Reuse
 from embodied_kv.memory.rotate import Rotation

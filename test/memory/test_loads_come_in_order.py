@@ -5,8 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.memory.pipeline import simulate
-from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Pending, Span, Timeline
 
 UNITS = 'abcd'
 

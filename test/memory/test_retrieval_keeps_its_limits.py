@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meanings import WIDTH, advance, filled, towards
 
-from embodied_kv.memory.retrieve import retrieve
+from embodied_kv.memory.groups import retrieve
 
 
 def in_view(groups, query, tokens=1000, segments=None):

@@ -8,8 +8,7 @@ from remote_suite import PATIENCE, PlainServer, actions, door
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.remote.memory import RemoteMemory
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.robot_folder import MemoryParams
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.serving.memories import Memories
 
 
