@@ -29,7 +29,7 @@ from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 from embodied_kv.model.random import init_random
@@ -115,7 +115,7 @@ def rows(s: Size, device: str) -> Iterator[dict]:
         device=model.device,
     )
     move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
-    keep = Keep(Schedule.of_average(b.layers, max(SHARE, 1.5 / b.layers)))
+    keep = Keep(named_schedule('falling', b.layers, max(SHARE, 1.5 / b.layers)))
     rate = bus(device)
     reuses: tuple[Reuse, ...] = (FullRecompute(), Reuse(), keep)
     for reuse in reuses:

@@ -116,7 +116,6 @@ class ProblemBatch:
             state = LayerState(
                 problem.prompt,
                 layer,
-                len(self._stored),
                 positions,
                 view.q[i, positions],
                 view.sums[i].T[positions],

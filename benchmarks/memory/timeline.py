@@ -28,7 +28,7 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.memory import plots
 from benchmarks.memory.asking import Asked, Reply, ram, waiting
-from benchmarks.memory.pipeline import simulate
+from benchmarks.memory.pipeline import busy, simulate
 from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
@@ -136,8 +136,8 @@ def rows(drawn: Mapping[str, Mapping[str, Timeline]]) -> Iterator[dict]:
                 source=source,
                 policy=policy,
                 ms=1e3 * timeline.end,
-                compute_ms=1e3 * timeline.busy(COMPUTE),
-                load_ms=1e3 * timeline.busy(LOAD),
+                compute_ms=1e3 * busy(timeline, COMPUTE),
+                load_ms=1e3 * busy(timeline, LOAD),
                 waiting_ms=1e3 * waiting(timeline),
                 separate_takes_x=by_policy[SEPARATE].end / timeline.end,
             )

@@ -1,8 +1,12 @@
-"""Which tokens of a unit are kept: those that count by what the unit says itself.
+"""Compression of stored units and of the planner's row, by the methods of `compress`.
 
-Knows a unit's K and V in the planner's row, and a method of `compress`. Does not know questions:
-who will ask is not known when a unit is kept. Each segment keeps the same share of its tokens, a
-token at least, and as many in each layer, of each KV head its own.
+A unit is compressed when it is stored, so before any question: by the attention of its own tokens.
+Each segment keeps the same share of its tokens, at least one, and each KV head its own choice.
+
+The prompt in the row is compressed once the answer has begun. Question and answer are appended
+again in one pass that records what they attend to, as for the streams of the engine; then each
+layer keeps the best tokens before the question, without gaps. Question, answer and logical
+positions do not change: the stored keys are rotated already.
 """
 
 from __future__ import annotations
@@ -18,36 +22,29 @@ from embodied_kv.compress.registry import METHODS
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.placed import ScoringTokens
 from embodied_kv.memory.prefill import Step
+from embodied_kv.memory.segment import check_choice
 from embodied_kv.model.planner import Planner
 
-# Scored by what a unit has by itself.
+# The methods that need no question.
 FOR_UNITS = tuple(name for name, made in METHODS.items() if made.queries in (None, 'all'))
 
 
 def unit_method(name: str) -> Method:
-    """Raises ValueError for an unknown one, one that needs a question, and one of kvpress."""
-    if name not in FOR_UNITS:
-        raise ValueError(
-            f'no method {name!r} for units, which are kept before a question is asked; there are: '
-            f'{", ".join(FOR_UNITS)}'
-        )
+    """Return a method for units. Raise ValueError if it is unknown or needs a question."""
+    check_choice('unit_compress', name, FOR_UNITS)
     return METHODS[name]()
 
 
 def own_attention(
     model: Planner, arena: Arena, ids: Sequence[int], step: Step, block: int
 ) -> Tensor:
-    """What the tokens in row 0 attend to, float32 [layers, heads, tokens]; block: of a step."""
+    """Return the attention that the tokens in row 0 receive, float32 [layers, heads, tokens].
+
+    `block` is the number of tokens of a step.
+    """
     layers, heads = len(arena.layers), model.config.backbone.heads
     view = ScoringTokens(arena, 0, heads, [len(ids)] * layers)
-    tokens, positions = torch.tensor(ids), torch.arange(len(ids))
-
-    @torch.inference_mode()
-    def append(some: Tensor, at: Tensor) -> None:
-        model(some[None].to(arena.device), at[None].to(arena.device), view.bind(at))
-
-    for some, at in zip(tokens.split(block), positions.split(block), strict=True):
-        step(lambda some=some, at=at: append(some, at))
+    _append(model, view, ids, 0, step, block)
     return torch.stack(view.columns)
 
 
@@ -59,14 +56,20 @@ def thinned(
     method: Method,
     keep_ratio: float,
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """K and V [layers, kv_heads, tokens, head_dim] of what is kept, and tokens of each segment.
+    """Return K and V [layers, kv_heads, tokens, head_dim] of the kept tokens, and their lengths.
 
-    columns: as `own_attention`; None: the method needs none.
+    Args:
+        k: Of the whole unit, as `v`.
+        v: The same shape.
+        lengths: Tokens of each segment.
+        columns: The result of `own_attention`; None if the method needs none.
+        method: What chooses.
+        keep_ratio: The share of the tokens of each segment.
     """
     layers, kv_heads, total, _ = k.shape
     if columns is None:
         columns = Statistics.unscored(layers, kv_heads, total, k.device).columns
-    visible = torch.arange(total, 0, -1, device=k.device)  # queries that see each token
+    visible = torch.arange(total, 0, -1, device=k.device)  # number of queries that see each token
     density = torch.ones(columns.shape[:2], device=k.device)
     kept, ends = [], torch.tensor(lengths).cumsum(0).tolist()
     for end, length in zip(ends, lengths, strict=True):
@@ -93,17 +96,22 @@ def compress_row(
     step: Step,
     block: int,
 ) -> tuple[int, ...]:
-    """Row 0 keeps that share of the tokens before `question_at` -> what each layer lacks now.
+    """Keep a share of the tokens of row 0 before `question_at`; return what each layer lacks.
 
-    ids: of the tokens from there on, whose KV lies in the row. absent: what each layer lacks
-    already. block: tokens that one step computes in all layers; what a layer keeps is a step.
+    Args:
+        model: The planner.
+        arena: Holds the row.
+        ids: The tokens from `question_at` on, whose KV is in the row.
+        question_at: The position of the question.
+        absent: The number of tokens that each layer lacks already.
+        method: What chooses.
+        keep_ratio: The share.
+        step: Runs a piece of computation; the choice of each layer is one.
+        block: Tokens that one step computes in all layers.
     """
     seen = [question_at - lacks for lacks in absent]
     view = ScoringTokens(arena, 0, model.config.backbone.heads, seen, absent)
-    positions = torch.arange(question_at, question_at + len(ids))
-    tokens = torch.tensor(ids)
-    for at, some in zip(positions.split(block), tokens.split(block), strict=True):
-        step(lambda at=at, some=some: _append(model, view, at, some))
+    _append(model, view, ids, question_at, step, block)
     wanted = keep_ratio * question_at
     keep = partial(_keep, arena, behind=len(ids), method=method, wanted=wanted)
     return tuple(
@@ -112,10 +120,19 @@ def compress_row(
     )
 
 
-@torch.inference_mode()
-def _append(model: Planner, view: ScoringTokens, positions: Tensor, ids: Tensor) -> None:
-    device = model.device
-    model(ids[None].to(device), positions[None].to(device), view.bind(positions))
+def _append(
+    model: Planner, view: ScoringTokens, ids: Sequence[int], at: int, step: Step, block: int
+) -> None:
+    """Compute tokens from position `at` on, in steps of `block` tokens."""
+
+    @torch.inference_mode()
+    def append(tokens: Tensor, positions: Tensor) -> None:
+        device = model.device
+        model(tokens[None].to(device), positions[None].to(device), view.bind(positions))
+
+    tokens, positions = torch.tensor(ids), torch.arange(at, at + len(ids))
+    for part in zip(tokens.split(block), positions.split(block), strict=True):
+        step(partial(append, *part))
 
 
 @torch.inference_mode()
@@ -128,7 +145,7 @@ def _keep(
     method: Method,
     wanted: float,
 ) -> int:
-    """A layer keeps about `wanted` of its first tokens, and all behind them -> what it lacks."""
+    """Keep about `wanted` of a layer's first tokens and all after them; return what it lacks."""
     n, kv_heads = columns.shape[1], arena.k.shape[2]
     if not n:
         return lacks
