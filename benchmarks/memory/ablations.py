@@ -30,7 +30,7 @@ from benchmarks.memory.asking import Reply, ask_all
 from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.trace import add_arguments, begin
 from benchmarks.memory.ways import BLEND, FULL, KEEP, Way, answering, timed
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import POLICIES
 
 BRIEF = (  # columns that are shown
     'way',

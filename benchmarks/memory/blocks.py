@@ -20,12 +20,11 @@ import numpy as np
 from torch import Tensor
 
 from embodied_kv.kv.placed import PlacedTokens
-from embodied_kv.memory.group import Group, Transition
+from embodied_kv.memory.groups import Group, Transition, Vectors
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute
-from embodied_kv.memory.unit import Unit, UnitKv
-from embodied_kv.memory.vectors import Vectors
+from embodied_kv.memory.segment import Unit, UnitKv
 from embodied_kv.planning.planner_row import PlannerRow
 
 

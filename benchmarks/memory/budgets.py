@@ -33,9 +33,9 @@ from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, answering
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.reuse import Reuse
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
+from embodied_kv.planning.compression import own_attention, thinned, unit_method
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS
 from training.judge.exam import HOPS, draw_cell
@@ -44,7 +44,7 @@ from training.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
 SCORES = ('knorm', 'h2o', 'streaming_llm', 'random')
 RATIOS = (0.75, 0.5, 0.25)
 REUSE = (KEEP, 'full_reuse')
-SCHEDULE = Schedule.even(JUDGE.backbone.layers, average(0.16, JUDGE.backbone.layers))
+SCHEDULE = named_schedule('even', JUDGE.backbone.layers, average(0.16, JUDGE.backbone.layers))
 SEGMENTS, SEED = 16, 5_000_011  # of a chain's memory; of problems that no other part has
 
 

@@ -36,7 +36,7 @@ from benchmarks.memory.judge_ways import LINKS, SHARES, SIZES, Part, average
 from embodied_kv.memory.prompt import Piece
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.reuse_methods import reuse_method
+from embodied_kv.planning.planner_row import reuse_method
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS, MAX_HOPS, Chains, furthest
 from training.judge.exam import draw_cell

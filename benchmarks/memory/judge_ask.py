@@ -17,7 +17,7 @@ from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.prefill import Load, Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
-from embodied_kv.memory.rotate import Rotation
+from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.model.planner import Planner
 from training.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
 
@@ -116,7 +116,7 @@ class Asking:
         b = model.config.backbone
         self._model = model
         arena = arena_of(model, model.config.max_tokens)
-        move = Rotation.of(b.head_dim, b.rope_theta)
+        move = Rotation(frequencies(b.head_dim, b.rope_theta))
         self._prefill = Prefill(model, arena, 0, load or IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory.judge_ask import Problem
-from embodied_kv.memory.layout import LayerLayout
+from embodied_kv.memory.prompt import LayerLayout
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.model.planner import Planner
 from training.common.views import seen
@@ -116,7 +116,6 @@ class ProblemBatch:
             state = LayerState(
                 problem.prompt,
                 layer,
-                len(self._stored),
                 positions,
                 view.q[i, positions],
                 view.sums[i].T[positions],

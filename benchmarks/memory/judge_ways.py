@@ -22,8 +22,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from embodied_kv.memory.importance import PROPAGATIONS
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.propagation import PROPAGATIONS
 from embodied_kv.memory.reuse import CacheBlend, FullRecompute, Reuse
 from embodied_kv.memory.schedule import SCHEDULES, named_schedule
 

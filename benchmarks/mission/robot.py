@@ -102,7 +102,7 @@ class SimulatedRobot:
         self._mission, self._how, self._state, self._truth = mission, how, state, truth
         self._rollout = Rollout(table)
         self._dt = engine.policy.config.action_dt
-        records = [(s.id, i) for i, s in enumerate(planning.memory.store.list('task'))]
+        records = [(id, i) for i, (id, _) in enumerate(planning.tasks())]
         self._notes, self._sequence = NoteTaker(TabletopDomain(), 48, records), 0
         self.account, self.said = Account(), []
 

@@ -117,7 +117,7 @@ def _capsules(world: World) -> Iterator[Law]:
 def _memory(world: World) -> Iterator[Law]:
     stats, store = world.planning.stats(), world.planning.memory.store
     yield 'files of memory', len(_names(world.folder / 'memory')), stats.kept
-    yield 'segments of memory', stats.segments, len(store)
+    yield 'segments of memory', stats.segments, len(store.list())
     yield 'bytes of layers at hand', stats.cached_bytes <= store.cache.capacity, True
 
 

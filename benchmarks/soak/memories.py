@@ -9,7 +9,7 @@ from random import Random
 
 from benchmarks.soak.outcome import Declined, must_refuse
 from benchmarks.soak.world import World
-from embodied_kv.planning.reuse_methods import METHODS
+from embodied_kv.planning.planner_row import METHODS
 
 THINGS = [f'thing {number}' for number in range(10)]
 PLACES = ('on the left table', 'in the blue bin', 'in the gripper', 'gone')

@@ -6,7 +6,7 @@ from memory_bench_cases import opened, small
 
 from benchmarks.memory.blocks import Blocks
 from benchmarks.memory.ways import Way
-from embodied_kv.memory.retrieve import retrieve
+from embodied_kv.memory.groups import retrieve
 
 THREE = Way('three', 'full_reuse', 3)
 NAMES = ('red', 'green', 'blue', 'white', 'black')

@@ -22,8 +22,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.planning.memory_part import MemoryPart
-from embodied_kv.planning.mission import MissionState
-from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.planning.mission import MissionPart, MissionState
 from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.served_part import ServedPart
 from embodied_kv.session.boundaries import Boundaries

@@ -14,7 +14,7 @@ from embodied_kv.action import Mission
 from embodied_kv.model.planner_checkpoint import without_missions
 from embodied_kv.msg import MissionState
 from embodied_kv.nodes.common import qos
-from embodied_kv.planning.robot_folder import planner_of
+from embodied_kv.planning.planning import planner_of
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
 

@@ -1,7 +1,6 @@
-"""What a robot remembers, kept as KV: segments, their store, their groups, and how KV is reused.
+"""Memory of a robot, stored as KV: segments, their store, their groups, and the reuse of KV.
 
-Knows text, tensors and files. Does not know a model, an arena or an engine: embeddings, attention
-and the work of a layer come in as arguments.
+Embeddings, attention and the computation of a layer are passed in as arguments.
 
 Source: KEEP, a KV-cache-centric memory management system for efficient embodied planning.
 """

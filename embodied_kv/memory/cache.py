@@ -1,7 +1,4 @@
-"""Layers of KV in host memory, as many as fit.
-
-Knows keys, tensors and a capacity in bytes. Does not know where a layer comes from.
-"""
+"""Cache of KV layers in host memory."""
 
 from __future__ import annotations
 
@@ -26,22 +23,20 @@ Layer = tuple[Tensor, Tensor]
 
 @dataclass(eq=False, slots=True)
 class _Entry:
-    """seconds: that its load took. used_at: s. turn: counts uses of the cache, at its last use."""
-
     kv: Layer
     bytes: int
-    seconds: float
-    used_at: float
-    turn: int
+    seconds: float  # that its load took
+    used_at: float  # s
+    turn: int  # number of uses of the cache at its last use
 
 
 class HostCache:
-    """The k and v of (key, layer), each with memory of its own; least recently used ones go first.
+    """A thread-safe LRU cache of the k and v of (key, layer), which is also a pool of a budget.
 
-    capacity: bytes, never exceeded; a layer that is larger by itself is not kept. Any thread may
-    use it. plane: whose budget it shares, see `put`. clock: s, steady. hits, misses: of `get`, so
-    far. Its bytes are those of what is there: as a pool it holds no more of the machine than is in
-    use.
+    Args:
+        capacity: Bytes, never exceeded; a layer that is larger is not kept.
+        plane: The budget that it shares, see `put`.
+        clock: Seconds, monotonic.
     """
 
     name = 'host cache'
@@ -53,7 +48,7 @@ class HostCache:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if capacity < 0:
-            raise ValueError(f'a cache of {capacity} bytes cannot be: 0 keeps nothing')
+            raise ValueError(f'capacity must be >= 0 bytes (got {capacity}); 0 keeps nothing')
         self.capacity, self.bytes, self.hits, self.misses = capacity, 0, 0, 0
         self._layers: OrderedDict[tuple[str, int], _Entry] = OrderedDict()
         self._keys: dict[str, dict[int, _Entry]] = {}  # key -> its layers
@@ -79,9 +74,9 @@ class HostCache:
             return found.kv
 
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
-        """In place of what was there. seconds: that it took to load; 0: not known.
+        """Store a layer that took `seconds` to load (0: unknown), in place of an older one.
 
-        Not kept where the plane has room only in place of what is worth more; then all else stays.
+        If the budget has room only in place of data of higher value, nothing changes.
         """
         size = _bytes(kv)
         with self._lock:
@@ -99,7 +94,7 @@ class HostCache:
             self.bytes += size
 
     def drop(self, key: str, layers: int) -> None:
-        """All layers of a key, which has so many."""
+        """Remove all layers of a key, given their number."""
         with self._lock:
             for layer in range(layers):
                 self._remove((key, layer))
@@ -124,9 +119,9 @@ class HostCache:
         return self.bytes
 
     def evictable(self) -> Offers:
-        """Each key's layers together, least recently used keys first; whoever reads one keeps it.
+        """Offer the layers of each key together, at the cost of their loads, in LRU order.
 
-        cost: of their loads.
+        A layer that is being read stays valid for its reader.
         """
         with self._lock:
             keys, sizes, costs, used_at = self._columns.all()
@@ -152,23 +147,27 @@ class HostCache:
             return before - self.bytes
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law: what is there is counted, and fits."""
+        """Raise AssertionError unless all entries are counted and fit."""
         with self._lock:
             there = sum(_bytes(entry.kv) for entry in self._layers.values())
-            assert there == self.bytes <= self.capacity, f'{there} bytes cached, not {self.bytes}'
+            assert there == self.bytes <= self.capacity, (
+                f'{there} bytes are cached, {self.bytes} counted'
+            )
             by_key = {(key, n): e for key, own in self._keys.items() for n, e in own.items()}
-            assert by_key == self._layers, 'keys without their layers'
+            assert by_key == self._layers, 'keys must have their layers'
             keys, sizes, *_ = self._columns.all()
-            assert set(keys) == self._keys.keys() and sizes.sum() == there, 'columns are not true'
+            assert set(keys) == self._keys.keys() and sizes.sum() == there, (
+                'columns must equal the entries'
+            )
 
 
 def _bytes(kv: Layer) -> int:
-    """Of both; they share an allocation, see `files.KvFiles.read`."""
+    """Return the size of both, which share an allocation (see `files.KvFiles.read`)."""
     return held_bytes(kv[0].nbytes + kv[1].nbytes)
 
 
 class _Columns:
-    """Bytes, seconds and last use of each key, so that ranking thousands costs no Python each."""
+    """Bytes, seconds and last use of each key as arrays, so that thousands are ranked quickly."""
 
     def __init__(self) -> None:
         self._slots: dict[str, int] = {}
@@ -177,7 +176,7 @@ class _Columns:
         self._facts = np.empty((4, 0))  # bytes, seconds, s of the newest use, turn of the oldest
 
     def note(self, key: str, entries: Collection[_Entry]) -> None:
-        """The key has these layers from now on; none: it is gone."""
+        """Record the layers of a key; none removes the key."""
         if not entries:
             slot = self._slots.pop(key)
             self._keys[slot], self._facts[:, slot] = None, 0
@@ -203,7 +202,7 @@ class _Columns:
         self._free += range(old, old + more)
 
     def all(self) -> tuple[NDArray[np.object_], NDArray, NDArray, NDArray]:
-        """Return keys, bytes, seconds and newest uses, the least recently used key first."""
+        """Return keys, bytes, seconds and newest uses in LRU order."""
         used = np.flatnonzero(self._facts[3])
         used = used[np.argsort(self._facts[3, used])]
         sizes, costs, used_at = self._facts[:3, used]

@@ -1,19 +1,17 @@
-"""KV on the medium: one safetensors file per unit and version, written once and never changed.
-
-Knows files and tensors. Does not know segments, nor which file is in use: that is the records'.
+"""Files of KV: one safetensors file per unit and version, written once and never changed.
 
 A file holds one tensor `kv` [layers, 2, kv_heads, tokens, head_dim], so that k and v of a layer
-lie side by side and are one read. It is written under a temporary name, synced, then renamed.
-Whoever wrote it keeps a KvEntry apart from it, and a reader trusts the entry alone: size, header
-and each layer's bytes are compared before they are handed out. A layer is read, not mapped: that
-is the copy which a loading thread is there for, and a file cut short under a reader is an error
-and not a signal.
+are one read. It is written under a temporary name, synced, then renamed. Its KvEntry is stored in
+the database, and a reader trusts only the entry: size, header and each layer's bytes are compared
+before they are returned. A layer is read, not mapped: the copy is the work of the loading thread,
+and a file that is truncated under a reader raises an error instead of a signal.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import math
 import os
 import re
 import zlib
@@ -34,8 +32,8 @@ from embodied_kv.memory.segment import MemoryFault
 log = logging.getLogger(__name__)
 
 NAME = re.compile(r'(\d{1,18})\.safetensors')
-DAMAGED = 'is damaged ({}): forget this unit, its KV is computed anew from the text'
-FREE = 'free some space, or remove *.safetensors of this folder: that KV is computed again'
+DAMAGED = 'is damaged ({}); forget this unit, its KV is computed again from the text'
+FREE = 'free disk space, or delete *.safetensors in this folder: that KV is computed again'
 REMEDIES = {
     **storage.REMEDIES,
     **dict.fromkeys(storage.FULL, FREE),
@@ -44,39 +42,36 @@ REMEDIES = {
 
 
 class DiskFull(MemoryFault):
-    """The database had no room for a change, which is undone."""
+    """A change that was undone because the disk is full."""
 
     code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)
 class KvEntry:
-    """What is true of a file. shape: of its tensor. checksums: of the header, then per layer."""
+    """The verified properties of a file."""
 
-    number: int
-    shape: tuple[int, ...]
-    dtype: str
-    offset: int
-    checksums: tuple[int, ...]
+    number: int  # the name of the file
+    shape: tuple[int, ...]  # of the tensor
+    dtype: str  # its name in torch
+    offset: int  # bytes before the tensor
+    checksums: tuple[int, ...]  # CRC-32 of the header, then of each layer
 
     def __post_init__(self) -> None:
         integers = (self.number, self.offset, *self.shape, *self.checksums)
         if not all(type(n) is int and 0 <= n < 2**48 for n in integers):
-            raise ValueError(f'{integers} are not all numbers of a file')
-        if len(self.shape) != 5 or self.shape[1] != 2:
-            raise ValueError(f'{self.shape} is no shape of KV')
-        if len(self.checksums) != 1 + self.layers:
-            raise ValueError(f'{len(self.checksums)} checksums for {self.layers} layers')
+            raise ValueError(f'entry must have integers in [0, 2**48) (got {integers})')
+        if len(self.shape) != 5 or self.shape[1] != 2 or len(self.checksums) != 1 + self.layers:
+            raise ValueError(
+                'shape must be [layers, 2, kv_heads, tokens, head_dim] with a checksum per layer '
+                f'(got {self.shape} and {len(self.checksums)} checksums)'
+            )
         if not isinstance(getattr(torch, str(self.dtype), None), torch.dtype):
-            raise ValueError(f'{self.dtype!r} is no dtype')
+            raise ValueError(f'dtype must be a torch dtype (got {self.dtype!r})')
 
     @property
     def layers(self) -> int:
         return self.shape[0]
-
-    @property
-    def tokens(self) -> int:
-        return self.shape[3]
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -84,12 +79,11 @@ class KvEntry:
 
     @property
     def layer_bytes(self) -> int:
-        _, two, heads, tokens, dim = self.shape
-        return two * heads * tokens * dim * self.torch_dtype.itemsize
+        return math.prod(self.shape[1:]) * self.torch_dtype.itemsize
 
     @property
     def bytes(self) -> int:
-        """Of the tensor."""
+        """Return the size of the tensor."""
         return self.layers * self.layer_bytes
 
     @property
@@ -98,7 +92,7 @@ class KvEntry:
 
 
 class KvFiles:
-    """The files of one folder, by their numbers."""
+    """The files of a folder, by number."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +101,7 @@ class KvFiles:
         return self.folder / f'{number}.safetensors'
 
     def write(self, number: int, kv: Tensor) -> KvEntry:
-        """kv [layers, 2, kv_heads, tokens, head_dim], on the host. `sync` has to follow."""
+        """Write kv [layers, 2, kv_heads, tokens, head_dim] from the host; call `sync` after it."""
         data = safetensors.torch.save({'kv': kv})
         offset = 8 + int.from_bytes(data[:8], 'little')
         path = self.path(number)
@@ -125,14 +119,14 @@ class KvFiles:
         )
 
     def sync(self) -> None:
-        """Waits until the names are on the medium."""
+        """Wait until the file names are on the disk."""
         with explained(self.folder, 'synced'):
             storage.sync(self.folder)
 
     def read(self, entry: KvEntry, layer: int) -> tuple[Tensor, Tensor]:
-        """The k and v of a layer, [kv_heads, tokens, head_dim], in host memory of their own.
+        """Return k and v of a layer, [kv_heads, tokens, head_dim], in new (pinned) host memory.
 
-        Pinned where there is CUDA. Raises MemoryFault for a file that is not the entry's.
+        Raises MemoryFault for a file that does not match the entry.
         """
         path = self.path(entry.number)
         with _open(path) as descriptor:
@@ -152,11 +146,11 @@ class KvFiles:
             except moves.Damaged as fault:
                 raise MemoryFault(f'{path} ' + DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
             with suppress(OSError):
-                os.utime(descriptor)  # `used` reads it after a restart
+                os.utime(descriptor)  # read by `used` after a restart
         return kv[0], kv[1]
 
     def used(self) -> dict[int, int]:
-        """Return when each file was last read or written, ns, by its number."""
+        """Return the time (ns) at which each file was last read or written, by number."""
         found = {}
         with explained(self.folder, 'listed'), os.scandir(self.folder) as items:
             for item in items:
@@ -165,15 +159,22 @@ class KvFiles:
         return found
 
     def remove(self, numbers: Iterable[int]) -> None:
-        """Of which no record is left; what cannot be removed now is left to `sweep`."""
+        """Remove files without a record; `sweep` removes those that cannot be removed now."""
         for number in numbers:
             try:
                 self.path(number).unlink(missing_ok=True)
             except OSError as error:
-                log.warning('%s stays until it is swept: %s', self.path(number), error.strerror)
+                log.warning(
+                    'KV file %s could not be removed; the next start removes it (reason: %s)',
+                    self.path(number),
+                    error.strerror,
+                )
 
     def sweep(self, used: Set[int]) -> int:
-        """Removes what no record names, as a crash leaves it -> how many. No writer is at work."""
+        """Remove files without a record, as a crash leaves them, and return their number.
+
+        No writer may be active.
+        """
         swept = 0
         with explained(self.folder, 'swept'):
             for path in list(self.folder.iterdir()):
@@ -186,22 +187,22 @@ class KvFiles:
 
 
 def explained(path: Path, done: str) -> AbstractContextManager[None]:
-    """Turns an OSError into a MemoryFault in one line, with what to do."""
+    """Turn an OSError into a one-line MemoryFault with a remedy."""
     return storage.explained(path, done, MemoryFault, REMEDIES)
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[int]:
-    """A regular file, never through a link."""
+    """Open a regular file, never through a link."""
     with explained(path, 'read'):
         try:
             descriptor = storage.open_regular(path)
         except FileNotFoundError:
             raise MemoryFault(
-                f'{path} is gone: forget this unit, or ask again', ErrorCode.DAMAGED
+                f'{path} does not exist; forget this unit, or retry', ErrorCode.DAMAGED
             ) from None
         except storage.Irregular as error:
-            raise MemoryFault(f'{path} {error}: remove it', ErrorCode.DAMAGED) from None
+            raise MemoryFault(f'{path} {error}; remove it', ErrorCode.DAMAGED) from None
         try:
             yield descriptor
         finally:

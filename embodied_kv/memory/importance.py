@@ -1,13 +1,9 @@
-"""Which segments matter to a query, over several hops of attention.
+"""Importance of segments to a query, over several hops of attention.
 
-Knows attention between segments as numbers. Does not know tokens, heads or a model: the caller
-makes the means.
-
-Source: KEEP, section 4.2. The paper replaces all scores by the relevant set's attention at each
-hop. Under a causal mask a segment sees earlier ones alone, so hop after hop drifts to the front of
-the prompt, and what the question found first is forgotten. `restart` keeps that share of the first
-scores at each hop, as in personalised PageRank (Page et al. 1999; 0 is the paper); `propagation`
-says how a hop reads attention.
+Source: KEEP, section 4.2 and figure 6. The paper replaces all scores at each hop by the attention
+of the relevant set. Under a causal mask a segment attends to earlier ones only, so hops drift to
+the front of the prompt and forget what the question found first. `restart` keeps that share of the
+first scores at each hop, as personalised PageRank does (Page et al. 1999; 0 is the paper).
 """
 
 from __future__ import annotations
@@ -19,22 +15,35 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.memory.propagation import Propagation, named_propagation
 from embodied_kv.memory.schedule import share
+from embodied_kv.memory.segment import check_choice
+
+
+@dataclass(frozen=True)
+class Propagation:
+    """How a hop reads attention between segments."""
+
+    diagonal: bool = False  # count the attention of a segment to itself
+    symmetric: bool = False  # count attention in both directions
+    accumulated: bool = False  # add the scores of all hops
+
+
+PROPAGATIONS = dict(
+    directed=Propagation(),
+    diagonal=Propagation(diagonal=True),
+    symmetric=Propagation(symmetric=True),
+    accumulated=Propagation(symmetric=True, accumulated=True),
+)
 
 
 @dataclass(frozen=True)
 class Importance:
-    """relevant: indices of the relevant segments, ascending.
+    """The result of a walk."""
 
-    scores: of all segments; they sum to 1 or are 0. hops: how often they were propagated. stable:
-    whether the last hop left the set as it was.
-    """
-
-    relevant: tuple[int, ...]
-    scores: tuple[float, ...]
-    hops: int
-    stable: bool
+    relevant: tuple[int, ...]  # indices of the relevant segments, ascending
+    scores: tuple[float, ...]  # of all segments; they sum to 1, or are 0
+    hops: int  # number of propagations
+    stable: bool  # whether the last hop left the relevant set unchanged
 
 
 def importance(
@@ -46,43 +55,54 @@ def importance(
     restart: float = 0.0,
     propagation: str = 'directed',
 ) -> Importance:
-    """The segments to compute in the next layer: `share` of s, or all candidates if fewer.
+    """Return the segments that the next layer computes: `share` of s, or all candidates if fewer.
 
-    query [s]: attention from the query to each segment. between [s, s]: from each segment (row) to
-    each. Both are means over heads and tokens. candidates: indices of the segments that this layer
-    computed, None for all; the others are never relevant and propagate nothing. At each hop the
-    scores become the mean of the relevant rows, normalised, until the relevant set is the one
-    before, at most `hops` times; 0 is importance to the query alone. propagation: one of
-    `propagation.PROPAGATIONS`. Ties go to the lower index.
+    At each hop the scores become the normalised mean of the relevant rows, until the relevant set
+    no longer changes. Ties go to the lower index.
 
-    Raises ValueError for shapes that do not fit, negative or undefined attention, a ratio or a
-    restart outside [0, 1], an unknown propagation and indices that are not there.
+    Args:
+        query: [s], attention from the query to each segment, mean over heads and tokens.
+        between: [s, s], attention from each segment (row) to each.
+        ratio: Share of the segments, in [0, 1].
+        candidates: Indices of the segments that this layer computed; None for all. The others are
+            never relevant and propagate nothing.
+        hops: Maximum number of propagations; 0 is importance to the query alone.
+        restart: Share of the first scores that each hop keeps, in [0, 1].
+        propagation: One of PROPAGATIONS.
+
+    Raises:
+        ValueError: An argument is out of range, or attention is negative or not finite.
     """
-    how = named_propagation(propagation)
-    s = len(query)
+    check_choice('propagation', propagation, PROPAGATIONS)
+    how, s = PROPAGATIONS[propagation], len(query)
     if query.shape != (s,) or between.shape != (s, s):
-        raise ValueError(f'attention {list(query.shape)} and {list(between.shape)}: not s, s x s')
+        raise ValueError(
+            f'attention must be [s] and [s, s] (got {list(query.shape)} and {list(between.shape)})'
+        )
     if not (0 <= ratio <= 1 and 0 <= restart <= 1 and hops >= 0):
-        raise ValueError(f'ratio {ratio} and restart {restart} are in [0, 1], hops {hops} from 0')
-    alive = np.ones(s, bool)
+        raise ValueError(
+            'ratio and restart must be in [0, 1] and hops >= 0 '
+            f'(got {ratio}, {restart} and {hops})'
+        )
+    alive = np.full(s, candidates is None)
     if candidates is not None:
         if any(not 0 <= index < s for index in candidates):
-            raise ValueError(f'candidates {tuple(candidates)} are not all among {s} segments')
-        alive = np.zeros(s, bool)
+            raise ValueError(f'candidates must be indices below {s} (got {tuple(candidates)})')
         alive[list(candidates)] = True
     rows = between.detach().to('cpu', torch.float64).numpy().copy()
     first = query.detach().to('cpu', torch.float64).numpy()
-    if not (np.isfinite(first).all() and np.isfinite(rows[alive]).all()):
-        raise ValueError('attention is not finite')
-    if (first < 0).any() or (rows[alive] < 0).any():
-        raise ValueError('attention is negative')
-    rows = _connections(np.where(alive[:, None] & alive, rows, 0), how)
+    used = np.concatenate([first, rows[alive].ravel()])
+    if not (np.isfinite(used).all() and (used >= 0).all()):
+        raise ValueError('attention must be finite and >= 0')
+    rows = np.where(alive[:, None] & alive, rows, 0)
+    rows = rows + rows.T if how.symmetric else rows
+    rows = rows if how.diagonal else rows * (1 - np.eye(s))
     scores = total = first = _normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
     relevant, stable, hop = _top(scores, alive, count), False, 0
     while not stable and hop < hops:
         spread = _normalised(rows[relevant].sum(0))
-        if not spread.any():  # the relevant ones attend to nothing that could still be relevant
+        if not spread.any():  # the relevant segments attend to no other candidate
             spread = first
         hopped = _normalised((1 - restart) * spread + restart * first)
         total = total + hopped if how.accumulated else hopped
@@ -92,18 +112,12 @@ def importance(
     return Importance(tuple(relevant.tolist()), tuple(scores.tolist()), hop, stable)
 
 
-def _connections(rows: np.ndarray, how: Propagation) -> np.ndarray:
-    """Attention between segments as a hop reads it."""
-    rows = rows + rows.T if how.symmetric else rows
-    return rows if how.diagonal else rows * (1 - np.eye(len(rows)))
-
-
 def _normalised(scores: np.ndarray) -> np.ndarray:
     total = scores.sum()
     return scores / total if total > 0 else np.zeros_like(scores)
 
 
 def _top(scores: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
-    """Indices of the highest scores among the candidates, ascending; ties to the lower one."""
+    """Return the indices of the highest scores among the candidates, ascending."""
     order = np.argsort(np.where(alive, -scores, np.inf), kind='stable')
     return np.sort(order[:count])

@@ -1,4 +1,4 @@
-"""KEEP: the segments that matter to this question, hop by hop, are computed again.
+"""KEEP: recompute the segments that matter to the question, found over several hops of attention.
 
 Source: KEEP, section 4.2.
 """
@@ -20,10 +20,10 @@ BLOCK = 128  # queries whose attention is computed together
 
 @dataclass(frozen=True)
 class Keep(Reuse):
-    """All segments in the first layer, then the relevant ones by multi-hop importance.
+    """Recomputes all segments in the first layer, then the relevant ones by multi-hop importance.
 
-    schedule: share of the segments per layer. hops: propagations at most; 0 asks the query alone.
-    restart, propagation: see `importance`. scoring_tokens: see `segment_attention`.
+    `schedule` has the share of the segments per layer. See `importance` for hops, restart and
+    propagation, and `segment_attention` for scoring_tokens.
     """
 
     schedule: Schedule
@@ -31,16 +31,10 @@ class Keep(Reuse):
     restart: float = 0.0
     scoring_tokens: int = 16
     propagation: str = 'directed'
-    name = 'keep'
-
-    def first(self, prompt: Prompt) -> Tensor:
-        return torch.ones(prompt.length, dtype=torch.bool)
+    name, first_layer_full = 'keep', True
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
-        return self.importance_evaluation(state, computed)
-
-    def importance_evaluation(self, state: LayerState, computed: Tensor) -> Tensor:
-        """The paper's third interface: tokens of the segments that the next layer computes."""
+        """Return the tokens of the relevant segments: the paper's `importance_evaluation`."""
         prompt = state.prompt
         mask = always(prompt)
         dropped = {*prompt.owner[~computed].tolist()}
@@ -54,34 +48,31 @@ class Keep(Reuse):
             *attention, ratio, candidates, self.hops, self.restart, self.propagation
         )
         state.on_choice(choice)
-        for i in choice.relevant:
-            start = prompt.starts[i]
-            mask[start : start + len(prompt.pieces[i].ids)] = True
-        return mask
+        return mask | torch.isin(prompt.owner, torch.tensor(choice.relevant))
 
 
 def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tensor, Tensor]:
-    """Attention from the question to each of s segments, [s], and between segments, [s, s].
+    """Return the attention from the question to each of s segments, [s], and between them, [s, s].
 
-    Float32, means over heads, and over the tokens of both; of a segment that was not computed in
-    this layer the row is zero. scoring_tokens: so many tokens of each segment, evenly spread,
-    stand for what it attends to; 0: all, as in the paper. What is attended to is never left out.
+    The values are float32 means over heads and over the tokens of both segments. The row of a
+    segment that this layer did not compute is zero. Of each segment, `scoring_tokens` evenly
+    spread tokens attend; 0: all, as in the paper. All tokens are attended to.
     """
     prompt = state.prompt
-    standing = _spread(prompt, scoring_tokens)
-    standing[prompt.question_at :] = True
-    asking = standing[state.positions]
+    scoring = _spread(prompt, scoring_tokens)
+    scoring[prompt.question_at :] = True
+    asking = scoring[state.positions]
     onto = prompt.means[state.layout.present].to(state.keys.device)
     attention = _attention(state, asking, onto).cpu()  # [T, s]
     positions = state.positions[asking]
     question = attention[positions >= prompt.question_at].mean(0)
-    rows = prompt.means[positions]  # [T, s]: whose token it is
+    rows = prompt.means[positions]  # [T, s], the segment of each token
     between = (rows / rows.sum(0).clamp(min=1e-9)).T @ attention
     return question, between
 
 
 def _spread(prompt: Prompt, most: int) -> Tensor:
-    """At most so many tokens of each segment, the last one with them; 0: all. Bool [length]."""
+    """Return at most that many tokens of each segment, including the last, bool [length]."""
     mine = prompt.owner >= 0
     if not most or not prompt.pieces:
         return mine
@@ -93,12 +84,10 @@ def _spread(prompt: Prompt, most: int) -> Tensor:
 
 
 def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:
-    """Causal attention, mean over heads, times onto [tokens, s]: float32 [T, s].
+    """Return causal attention, mean over heads, times onto [tokens, s]: float32 [T, s].
 
-    Of those of the layer's tokens that `asking`, bool, is true of.
-
-    The layer has made the sums of its softmax already, so each block of queries reads the keys
-    before it and no others.
+    `asking`, bool, selects the queries among the tokens of the layer. The layer has computed the
+    sums of its softmax already, so each block of queries reads only the keys before it.
     """
     device, kv_heads = state.keys.device, len(state.keys)
     places = state.layout.places[state.positions[asking]].to(device)

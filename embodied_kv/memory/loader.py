@@ -1,58 +1,143 @@
-"""Loads KV beside the computation that needs it later.
+"""Loading of stored KV on a thread of its own, next to the computation that needs it later.
 
-Knows threads, CUDA streams and when a layer may start. What comes next, `pending` decides; how one
-load is done, the caller says.
+One thread loads, one load after another, as the loading engine of the paper. On a GPU it uses its
+own CUDA stream, so that copies from pinned memory overlap with computation, and it stays at most
+`in_flight` loads ahead, so that a load that a layer needs does not wait behind later ones.
 
-One thread loads, one load after another, as the paper's loading engine. On a GPU it launches on a
-CUDA stream of its own, so copies from pinned memory run beside the computation: it stays at most
-`in_flight` loads ahead, lest what a layer turns out to need waits behind preloads for later ones.
+Invariant: the computation of layer i starts after all loads of layer i, on any stream and thread.
+The thread that enters `computing` therefore sleeps until the device has done these loads; the
+stream that computes waits for no load, and neither does an action on the same stream. To time a
+GPU, synchronize its stream inside `computing`.
 
-The law: what layer i computes starts after all loads of layer i, on whichever stream and thread
-the layer is computed. So the thread that enters `computing` sleeps until the device has done these
-loads; the stream that computes waits for no load, and an action that shares it does not either. A
-host that wants the times of a GPU in the timeline waits for its stream inside `computing`.
-
-Source: KEEP, section 4.3, and section 5 for the dependencies.
+Source: KEEP, section 4.3 (figure 8 for the policies), and section 5 for the dependencies.
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Condition, Thread
 
 import torch
 
-from embodied_kv.memory.pending import Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.segment import check_choice
 from embodied_kv.runtime.stream import Event, Stream
 
-Load = Callable[[str, int], None]
+# How far ahead loads run: `separate` loads only the layer that is waited for, while nothing is
+# computed; `next_layer` also layer i + 1 during layer i; `balanced` then any later layer.
+POLICIES = ('separate', 'next_layer', 'balanced')
+LOAD, COMPUTE = 'load', 'compute'
+
+
+@dataclass(frozen=True)
+class Span:
+    """Work on one layer, from `start` to `end` (s); `unit` is the unit that was loaded."""
+
+    lane: str
+    layer: int
+    start: float
+    end: float
+    unit: str = ''
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """Spans in the order in which they began, the first time being 0."""
+
+    spans: tuple[Span, ...]
+
+    @classmethod
+    def of(cls, spans: Iterable[Span], origin: float = 0.0) -> Timeline:
+        """Return the timeline of spans whose times count from `origin`."""
+        moved = (
+            Span(s.lane, s.layer, s.start - origin, s.end - origin, s.unit)
+            for s in sorted(spans, key=lambda s: (s.start, s.end))
+        )
+        return cls(tuple(moved))
+
+    @property
+    def end(self) -> float:
+        return max((span.end for span in self.spans), default=0.0)
+
+    def lane(self, lane: str) -> tuple[Span, ...]:
+        return tuple(span for span in self.spans if span.lane == lane)
+
+
+class Pending:
+    """The loads that the units of one prompt still need, over the layers of one pass.
+
+    A unit that layer d does not recompute has no hidden state from there on, so its KV is needed
+    in layers d, d + 1, ... to the last, which is known as soon as the unit is dropped. The next
+    load is always of the lowest layer, and of the units in the order of the prompt.
+    """
+
+    def __init__(self, layers: int, units: Sequence[str], policy: str = 'balanced') -> None:
+        check_choice('load_policy', policy, POLICIES)
+        self.layers, self.policy = layers, policy
+        self._order = {unit: i for i, unit in enumerate(units)}
+        if len(self._order) != len(units):
+            raise ValueError('units of a prompt must be distinct')
+        self._dropped: set[str] = set()
+        self._waiting: list[dict[str, None]] = [{} for _ in range(layers)]
+
+    def drop(self, units: Iterable[str], layer: int) -> None:
+        """Load these units for `layer` and all later layers; units that were dropped stay so.
+
+        Raises LookupError for a unit that is not in the prompt.
+        """
+        for unit in sorted({*units} - self._dropped, key=self._order.__getitem__):
+            self._dropped.add(unit)
+            for waiting in self._waiting[layer:]:
+                waiting[unit] = None
+
+    def left(self, layer: int) -> bool:
+        """Return whether a layer needs a load that `take` has not returned yet."""
+        return bool(self._waiting[layer])
+
+    def take(self, layer: int, computing: bool) -> tuple[int, str] | None:
+        """Return the next load as (layer, unit), or None if the policy allows none now.
+
+        `computing` states whether `layer` is being computed; otherwise it is waited for.
+        """
+        first = layer + 1 if computing else layer
+        last = {'separate': layer, 'next_layer': first}.get(self.policy, self.layers)
+        for at in range(first, min(last + 1, self.layers)):
+            if self._waiting[at]:
+                unit = min(self._waiting[at], key=self._order.__getitem__)
+                del self._waiting[at][unit]
+                return at, unit
+        return None
 
 
 class Loader:
-    """The loads of one pass over the layers; used as a context, in which they go on.
+    """The loads of one pass over the layers, which run inside its context.
 
-    load: (unit, layer) puts that KV where the layer reads it. It runs on the loading thread, in
-    inference mode; on a GPU its work goes to the thread's own stream, and it waits for none of it.
-    Whatever it raises, the caller's next `computing` raises, or the end of the context. after:
-    what has to be done on the device before the first load writes; None: the current stream's
-    work.
+    Args:
+        pending: What to load next.
+        load: (unit, layer) puts that KV where the layer reads it. It runs on the loading thread in
+            inference mode; on a GPU it enqueues its work on the current stream and does not wait
+            for it. The next `computing`, or the end of the context, raises what it raised.
+        device: Where the KV goes.
+        in_flight: Maximum number of loads that the device has not completed.
+        clock: Seconds, for the timeline.
+        after: What the device must complete before the first load writes; None: the work of the
+            current stream.
     """
 
     def __init__(
         self,
         pending: Pending,
-        load: Load,
+        load: Callable[[str, int], None],
         device: str | torch.device = 'cpu',
         in_flight: int = 2,
         clock: Callable[[], float] = time.perf_counter,
         after: Event | None = None,
     ) -> None:
         if in_flight < 1:
-            raise ValueError(f'{in_flight} loads in flight are none')
+            raise ValueError(f'in_flight must be >= 1 (got {in_flight})')
         self._pending, self._load, self._device = pending, load, torch.device(device)
         self._in_flight, self._clock = in_flight, clock
         self._stream, self._after = Stream.on(self._device), after
@@ -60,13 +145,13 @@ class Loader:
         self._layer, self._computing, self._closed = 0, False, False
         self._error: BaseException | None = None
         self._issuing: int | None = None  # layer of the load that is being issued
-        self._events: dict[int, Event] = {}  # behind the last load of each layer
+        self._events: dict[int, Event] = {}  # after the last load of each layer
         self._spans: list[Span] = []
         self._thread = Thread(target=self._run, name='memory-loader', daemon=True)
         self._origin = 0.0
 
     def __enter__(self) -> Loader:
-        # The targets may be in use until then.
+        # Earlier work may still use the targets.
         self._stream.wait(self._after or Stream.current(self._device).record())
         self._origin = self._clock()
         self._thread.start()
@@ -77,25 +162,30 @@ class Loader:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
-        self._stream.synchronize()  # no load writes any more
+        self._stream.synchronize()  # no load writes after this
         if kind is None and self._error is not None:
             raise self._error
 
     def drop(self, units: Iterable[str], layer: int) -> None:
-        """As `Pending.drop`, at any time before `computing(layer)`, also while one before runs."""
+        """Call `Pending.drop`; allowed until `computing(layer)` is entered."""
         with self._changed:
             self._pending.drop(units, layer)
             self._changed.notify_all()
 
     @contextmanager
     def computing(self, layer: int) -> Iterator[None]:
-        """The computation of a layer goes inside; it is entered when its KV is on the device."""
+        """Enclose the computation of a layer; entered when its KV is on the device."""
         if self._error is None and not self._thread.is_alive():
-            raise RuntimeError('a loader works inside its context: with Loader(...) as loader')
+            raise RuntimeError('Loader must be used as a context: with Loader(...) as loader')
         with self._changed:
             self._layer, self._computing = layer, False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._error is not None or self._has(layer))
+            self._changed.wait_for(
+                lambda: (
+                    self._error is not None
+                    or (self._issuing != layer and not self._pending.left(layer))
+                )
+            )
             if self._error is not None:
                 raise self._error
             self._computing = True
@@ -115,12 +205,9 @@ class Loader:
 
     @property
     def timeline(self) -> Timeline:
-        """So far, from the start of the context on."""
+        """Return the spans since the start of the context."""
         with self._changed:
             return Timeline.of(self._spans, self._origin)
-
-    def _has(self, layer: int) -> bool:
-        return self._issuing != layer and not self._pending.left(layer)
 
     @torch.inference_mode()
     def _run(self) -> None:
@@ -133,7 +220,7 @@ class Loader:
                     self._load(unit, layer)
                     event = self._stream.record()
                     issued.append((layer, unit, start, event))
-                    if event.done:  # on a CPU it always is: its time ends before its layer starts
+                    if event.done:  # always on a CPU: the span ends before its layer starts
                         self._complete(issued)
                     with self._changed:
                         self._issuing, self._events[layer] = None, event
@@ -146,7 +233,7 @@ class Loader:
                 self._changed.notify_all()
 
     def _next(self, issued: deque) -> tuple[int, str] | None:
-        """Waits for something that may be loaded; None at the end."""
+        """Wait for a load that the policy allows; return None at the end."""
         while True:
             with self._changed:
                 while not self._closed:
@@ -164,7 +251,7 @@ class Loader:
             self._complete(issued)
 
     def _complete(self, issued: deque) -> None:
-        """Waits for the oldest load."""
+        """Wait for the oldest load."""
         layer, unit, start, event = issued.popleft()
         event.wait()
         with self._changed:

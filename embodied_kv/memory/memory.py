@@ -1,7 +1,7 @@
-"""A memory: what is known, how it is grouped, and what of it a question needs.
+"""A memory: segments, their groups, and retrieval.
 
-Knows the store, the encoder and the groups, and keeps them in step. Does not compute KV: it says
-which units there are, and which of them the store has no KV of.
+It keeps store, encoder and groups consistent. It does not compute KV, but states which units exist
+and which of them have no KV.
 
 Source: KEEP, section 4.1.
 """
@@ -18,26 +18,29 @@ import numpy as np
 
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.files import DiskFull
-from embodied_kv.memory.group import Grouping, Transition
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups, Transition, retrieve
 from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.retrieve import retrieve
-from embodied_kv.memory.segment import MemoryFault, Segment
+from embodied_kv.memory.segment import MemoryFault, Segment, Unit
 from embodied_kv.memory.sentence_log import SentenceLog
-from embodied_kv.memory.store import Change, MemoryStore, refuse_twice
-from embodied_kv.memory.unit import Unit
+from embodied_kv.memory.store import Change, MemoryStore
 
 log = logging.getLogger(__name__)
 
-REMOVALS = 'removals'  # the fact that says it
+REMOVALS = 'removals'  # name of the metadata: pairs of a group and the step of a removal
 
 
 class Memory:
-    """Over an open store, which stays the caller's.
+    """Segments and groups over an open store, which the caller closes. Thread-safe.
 
-    count: tokens of a text, as the model will see it. longest: tokens that a segment may have.
-    Where the store was filled with another encoder, every text is embedded anew. Any thread may
-    call any method. log: all sentences as bytes, which capsules copy.
+    If the store was filled with another encoder, all texts are embedded again. `log` has all texts
+    as bytes, which capsules copy.
+
+    Args:
+        store: Segments and KV.
+        encoder: The text encoder of retrieval.
+        count: Returns the number of tokens of a text.
+        longest: Maximum number of tokens of a segment.
+        grouping: The parameters of grouping.
     """
 
     def __init__(
@@ -52,7 +55,7 @@ class Memory:
         self.groups = Groups(encoder.width, grouping)
         self._count, self._longest, self._lock = count, longest, RLock()
         self._segments: dict[str, Segment] = {}
-        self._removals: dict[int, int] = {}  # group: step of a removal from it
+        self._removals: dict[int, int] = {}  # step of the last removal by group
         self.log = SentenceLog()
         self._reopen()
 
@@ -61,39 +64,38 @@ class Memory:
 
     @property
     def sentences(self) -> dict[str, str]:
-        """Text by id, after the last change; never waits for one that is being written."""
+        """Return text by id after the last change, without waiting for a change in progress."""
         return {id: segment.text for id, segment in self._segments.copy().items()}
 
-    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
-        """Adds or changes segments given as (id, kind, text), all or none of them.
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """Return all segments in order of arrival."""
+        return tuple(self._segments.copy().values())
 
-        Raises MemoryFault for what is no segment or too long a one, and an id that comes twice.
+    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
+        """Add or change segments given as (id, kind, text), atomically.
+
+        Raises MemoryFault for an invalid or too long segment, and for an id that occurs twice.
         """
         with self._lock:
             new = [Segment(*fields) for fields in segments]
-            refuse_twice(segment.id for segment in new)
             sizes = {segment.id: self._size(segment) for segment in new}
-            known = [self._same(segment) for segment in new]
-            texts = [s.text for s, same in zip(new, known, strict=True) if not same]
-            meanings = iter(self.encoder.encode(texts))
-            drafts = [
-                SegmentDraft(s.id, s.kind, s.text, None if same else next(meanings))
-                for s, same in zip(new, known, strict=True)
-            ]
+            other = [segment for segment in new if not self._same(segment)]
+            vectors = self.encoder.encode([segment.text for segment in other])
+            embeddings = dict(zip((segment.id for segment in other), vectors, strict=True))
+            drafts = [SegmentDraft(s.id, s.kind, s.text, embeddings.get(s.id)) for s in new]
             with self._consistent():
-                for draft in drafts:
-                    if draft.embedding is not None:
-                        size, step = sizes[draft.id], self.store.step
-                        self.groups.put(draft.id, draft.embedding, size, step)
+                for id, embedding in embeddings.items():
+                    self.groups.put(id, embedding, sizes[id], self.store.step)
                 changes = self.store.upsert(*drafts, groups=self.groups.moved)
             self.groups.moved.clear()
             changed = {c.segment.id: c.segment for c in changes if c.changed}
-            self._segments.update(changed)  # at once: `sentences` takes no lock
+            self._segments.update(changed)  # atomic: `sentences` takes no lock
             self.log.put({id: segment.text for id, segment in changed.items()})
             return changes
 
     def remove(self, id: str) -> Change:
-        """Raises MemoryFault if there is no such segment."""
+        """Remove a segment. Raise MemoryFault if it does not exist."""
         with self._lock:
             self.store.get(id)
             removals = self._with_removal(self.groups.of(id).number)
@@ -106,7 +108,7 @@ class Memory:
             return change
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
-        """The world went on: groups that were left alone long enough turn static."""
+        """Advance the world step, make unchanged groups static, and return their transitions."""
         with self._lock:
             with self._consistent():
                 transitions = self.groups.advance(self.store.step + steps)
@@ -115,14 +117,14 @@ class Memory:
             return transitions
 
     def units(self) -> tuple[Unit, ...]:
-        """All that there is, static groups first."""
+        """Return all units, static groups first."""
         with self._lock:
             return tuple(self._unit(ids) for ids in self.groups.units())
 
     def retrieve(
         self, question: str, tokens: int, segments: int | None = None
     ) -> tuple[Unit, ...]:
-        """What is nearest in meaning to a question, as `retrieve.retrieve`."""
+        """Return the units that are most similar to a question, see `groups.retrieve`."""
         with self._lock:
             (query,) = self.encoder.encode([question])
             found = retrieve(self.groups, query, tokens, segments)
@@ -132,14 +134,14 @@ class Memory:
             return units
 
     def nearest(self, question: str) -> list[tuple[Segment, float]]:
-        """All segments with their similarity to a question, the most similar first."""
+        """Return all segments with their similarity to a question, the most similar first."""
         with self._lock:
             (query,) = self.encoder.encode([question])
             found = self.groups.vectors.nearest(query)
             return [(self._segments[id], score) for id, score in found]
 
     def missing(self, units: Iterable[Unit]) -> tuple[Unit, ...]:
-        """Those whose KV has to be computed."""
+        """Return the units without KV."""
         return tuple(unit for unit in units if unit.key not in self.store)
 
     def _unit(self, ids: tuple[str, ...], score: float = 0.0) -> Unit:
@@ -154,61 +156,61 @@ class Memory:
         size = self._count(segment.text)
         if size > self._longest:
             raise MemoryFault(
-                f'segment {segment.id!r} has {size} tokens, one may have {self._longest}: say it '
-                'shorter, or in several segments'
+                f'segment {segment.id!r} must have at most {self._longest} tokens (got {size}); '
+                'shorten or split it'
             )
         return size
 
     def _with_removal(self, group: int) -> dict[int, int]:
-        """When groups lost a member, for none of the others tells; also this one, now."""
+        """Return the recent removals by group, which no member records, including one now."""
         old = self.store.step - self.groups.grouping.stable_steps
         removals = self._removals | {group: self.store.step}
         return {n: step for n, step in removals.items() if step > old}
 
     @contextmanager
     def _consistent(self) -> Iterator[None]:
-        """Reads the groups again from the store if a change fails that they took already."""
+        """Restore the groups from the store if the block fails after it changed them."""
         try:
             yield
         except BaseException:
-            counts, history = self.groups.counts, self.groups.history
+            counts = self.groups.counts
             self._read()
-            self.groups.counts, self.groups.history = counts, history
+            self.groups.counts = counts
             raise
 
     def _reopen(self) -> None:
         fresh = self.store.fact('encoder') != self.encoder.name
-        meanings = self._read(fresh)
+        embeddings = self._read(fresh)
         try:
-            if fresh or meanings:
-                self.store.embed(self.encoder.name, meanings)
+            if fresh or embeddings:
+                self.store.embed(self.encoder.name, embeddings)
             if self.groups.moved:
-                self.store.set_groups(self.groups.moved)
+                self.store.advance(0, self.groups.moved)
                 self.groups.moved.clear()
-        except DiskFull as fault:  # the next start embeds again; groups go with the next change
-            log.warning('the memory is opened, and what was missing is not stored: %s', fault)
+        except DiskFull as fault:  # the next start embeds again; the next change stores groups
+            log.warning('memory opened without storing missing embeddings (reason: %s)', fault)
 
     def _read(self, fresh: bool = False) -> dict[str, np.ndarray]:
-        """Reads segments and groups -> embeddings that the store lacks; fresh: of all."""
+        """Read segments and groups, and return missing embeddings by id; `fresh`: all."""
         records = self.store.segment_records()
         bare = [f.segment for f in records if fresh or f.embedding is None]
         vectors = self.encoder.encode([segment.text for segment in bare])
-        meanings = dict(zip((segment.id for segment in bare), vectors, strict=True))
+        embeddings = dict(zip((segment.id for segment in bare), vectors, strict=True))
         groups = Groups(self.encoder.width, self.groups.grouping)
         segments, unplaced = {}, []
         for f in records:
             segment, id = f.segment, f.segment.id
             segments[id] = segment
-            meaning = meanings.get(id, f.embedding)
-            assert meaning is not None  # those without were encoded
+            embedding = embeddings.get(id, f.embedding)
+            assert embedding is not None  # those without were encoded
             if f.group is None:
-                unplaced.append((segment, meaning))
+                unplaced.append((segment, embedding))
             else:
-                groups.restore(id, meaning, self._count(segment.text), segment.step, f.group)
+                groups.restore(id, embedding, self._count(segment.text), segment.step, f.group)
         removals = {n: step for n, step in json.loads(self.store.fact(REMOVALS) or '[]')}
         groups.settle(self.store.step, removals)
-        for segment, meaning in unplaced:
-            groups.put(segment.id, meaning, self._count(segment.text), self.store.step)
+        for segment, embedding in unplaced:
+            groups.put(segment.id, embedding, self._count(segment.text), self.store.step)
         self.groups, self._segments, self._removals = groups, segments, removals
         self.log = SentenceLog(self.sentences)
-        return meanings
+        return embeddings

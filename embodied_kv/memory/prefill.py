@@ -1,15 +1,12 @@
-"""A prefill that computes some tokens of a prompt and loads the others, layer by layer.
+"""Prefill that computes some tokens of a prompt and loads the others, layer by layer.
 
-Knows the order of things: what is computed in a layer, what is decided after it, and that the rest
-is loaded beside it. Which tokens, a `Reuse` decides; the model is handed in and stepped one layer
-at a time.
-
-A layer is computed in blocks of tokens, each of which sees those before it. A block, and the
-choice after the last one, is a step of whoever owns the device (`step`), who gets it back after
-each. Loads run on the thread of a `Loader`: a piece that the next layer does not compute in full
-is dropped the moment that is known, and its KV of all later layers may be loaded from then on,
-beside the steps that are left. The choice follows the whole layer, on the thread that computes; in
-the paper a third thread chooses beside the layer's MLP, which would have to share a core here.
+A `Reuse` method decides which tokens are computed; the model is stepped one layer at a time. A
+layer is computed in blocks of tokens, each of which attends to those before it. A block, and the
+choice after the last one, is a step that the owner of the device runs (`step`), so other work can
+run between steps. Loads run on the thread of a `Loader`: a segment that the next layer does not
+compute in full is dropped as soon as that is known, and its KV of all later layers may be loaded
+from then on. The choice follows the layer on the computing thread; the paper uses a third thread
+next to the layer's MLP, which would share a core here.
 `benchmarks.memory.pipeline.simulate(decided=...)` computes what that would gain.
 
 Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`.
@@ -17,7 +14,7 @@ Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Protocol, TypeVar
@@ -29,19 +26,16 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import Pending
-from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.loader import Loader, Pending, Timeline
+from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.timeline import Timeline
 from embodied_kv.runtime.stream import Event, Stream
 
 T = TypeVar('T')
 # unit, layer -> K, V [kv_heads, n, head_dim] as computed from position 0 on
 Load = Callable[[str, int], tuple[Tensor, Tensor]]
-# K [kv_heads, n, head_dim], how many positions further -> the same keys there
+# K [kv_heads, n, head_dim], distance in positions -> the same keys at their new positions
 Move = Callable[[Tensor, int], Tensor]
 Step = Callable[[Callable[[], T]], T]
 # Of some tokens: hidden states [1, T, width], queries [T, heads, head_dim], sums [T, heads]
@@ -49,7 +43,7 @@ Block = tuple[Tensor, Tensor, Tensor]
 
 
 class KvLost(MemoryFault):
-    """Stored KV that cannot be had, or not any more. unit: whose."""
+    """Stored KV of a unit that cannot be loaded."""
 
     def __init__(self, unit: str, reason: MemoryFault) -> None:
         super().__init__(str(reason))
@@ -57,7 +51,7 @@ class KvLost(MemoryFault):
 
 
 class Model(Protocol):
-    """What memory needs of a planner; see `model.planner.Planner`."""
+    """The methods of `model.planner.Planner` that a prefill calls."""
 
     def embed(self, ids: Tensor) -> Tensor: ...
 
@@ -83,30 +77,35 @@ class Work:
 
 @dataclass(frozen=True, eq=False)
 class LayerTokens:
-    """What a layer computes. mask: bool [length]; positions: int64 [T]; hidden: [1, T, width]."""
+    """The tokens that a layer computes.
+
+    mask: bool [length]; positions: int64 [T]; hidden: [1, T, width].
+    """
 
     mask: Tensor
     positions: Tensor
     hidden: Tensor
 
     def only(self, mask: Tensor) -> LayerTokens:
-        """Those of them that are in a mask, [length]."""
+        """Return those tokens that are in a mask, bool [length]."""
         stays = mask[self.positions]
         return LayerTokens(
             mask, self.positions[stays], self.hidden[:, stays.to(self.hidden.device)]
         )
 
-    def blocks(self, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Positions and hidden states of so many at a time."""
-        return zip(self.positions.split(size), self.hidden.split(size, 1), strict=True)
-
 
 class Prefill:
     """Fills one row of an arena with prompts, one after another.
 
-    load: `MemoryStore.load_memory`; of two threads at once, where a method asks for deviations.
-    step: runs each piece of computation, and returns what it returns, when it is done. block:
-    tokens of a step.
+    Args:
+        model: The planner.
+        arena: Holds the row.
+        row: Its index.
+        load: `MemoryStore.load_memory`. Two threads call it where a method reads deviations.
+        move: Moves stored keys to other positions.
+        policy: The load policy.
+        step: Runs a piece of computation, waits for it, and returns its result.
+        block: Tokens of a step.
     """
 
     def __init__(
@@ -123,20 +122,19 @@ class Prefill:
         self._model, self._arena, self._row = model, arena, row
         self._load, self._move, self._policy, self._step = load, move, policy, step
         self._block, self._layers = block, len(arena.layers)
-        self._computed: Event | None = (
-            None  # the end of the last step, on the stream that computes
-        )
+        self._computed: Event | None = None  # the end of the last step on the computing stream
 
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
-        """Hidden state of the prompt's last token before the final norm, [1, 1, width].
+        """Return the hidden state of the last token before the final norm, [1, 1, width].
 
-        Raises ValueError for a prompt that is longer than a row, KvLost for a piece whose KV
-        cannot be loaded: the row is then only good to be filled again.
+        Raises:
+            ValueError: The prompt is longer than a row.
+            KvLost: Stored KV cannot be loaded; the row must be filled again.
         """
         if prompt.length > self._arena.max_tokens:
             raise ValueError(
-                f'a prompt of {prompt.length} tokens does not fit a row of '
-                f'{self._arena.max_tokens}: retrieve less memory, or raise max_tokens'
+                f'prompt must have at most {self._arena.max_tokens} tokens (got '
+                f'{prompt.length}); retrieve less memory, or raise max_tokens'
             )
         resident = reuse.resident(prompt)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
@@ -153,11 +151,11 @@ class Prefill:
                     layout = LayerLayout(prompt, tokens.mask)
                     work.lacks.append(layout.lacks)
                     if layout.lacks:
-                        self._run_step(partial(self._close_up, layout, layer))
+                        rows = (part[self._row] for part in self._arena.layers[layer])
+                        self._run_step(partial(layout.close_up, *rows))
                     blocks = self.prefill_layer(tokens, layer, layout)
                     state = prompt, reuse, work, layer, layout, tokens, blocks
-                    choice = partial(self._choose, *state)
-                    tokens = self._run_step(choice)
+                    tokens = self._run_step(partial(self._choose, *state))
                     absent = _absent(prompt, tokens.mask, resident)
                     loader.drop(absent, layer + 1)
         if any(work.lacks):
@@ -167,12 +165,18 @@ class Prefill:
         return tokens.hidden[:, -1:], work
 
     def prefill_layer(self, tokens: LayerTokens, layer: int, layout: LayerLayout) -> list[Block]:
-        """The paper's second interface: a layer of these tokens; their KV is in the row then.
+        """Compute a layer of these tokens, whose KV is then in the row, and return the blocks.
 
-        Whatever else the layer needs lies there already.
+        This is the second interface of the paper. All other KV of the layer is in the row already.
         """
-        blocks = tokens.blocks(self._block)
-        return [self._run_step(partial(self._compute, layer, layout, *block)) for block in blocks]
+        positions, hidden = (
+            tokens.positions.split(self._block),
+            tokens.hidden.split(self._block, 1),
+        )
+        return [
+            self._run_step(partial(self._compute, layer, layout, *block))
+            for block in zip(positions, hidden, strict=True)
+        ]
 
     def _compute(
         self, layer: int, layout: LayerLayout, positions: Tensor, hidden: Tensor
@@ -193,7 +197,7 @@ class Prefill:
         tokens: LayerTokens,
         blocks: list[Block],
     ) -> LayerTokens:
-        """What the next layer computes; after the last one the tokens stay."""
+        """Return what the next layer computes; after the last one, the same tokens."""
         hidden, queries, sums = zip(*blocks, strict=True)
         tokens = LayerTokens(tokens.mask, tokens.positions, torch.cat(hidden, 1))
         if layer + 1 == self._layers:
@@ -201,7 +205,6 @@ class Prefill:
         state = LayerState(
             prompt,
             layer,
-            self._layers,
             tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
@@ -224,24 +227,21 @@ class Prefill:
 
     def _first(self, prompt: Prompt, reuse: Reuse, resident: int) -> LayerTokens:
         self._arena.set_length(self._row, prompt.length)
-        self._arena.clear(self._row, prompt.length)  # what it held before may not be finite
+        self._arena.clear(self._row, prompt.length)  # earlier content may not be finite
         mask = reuse.first(prompt)
         mask[:resident] = False
         positions = mask.nonzero()[:, 0]
         ids = prompt.ids[positions].to(self._arena.device)
         return LayerTokens(mask, positions, self._model.embed(ids[None]))
 
-    def _close_up(self, layout: LayerLayout, layer: int) -> None:
-        layout.close_up(*(part[self._row] for part in self._arena.layers[layer]))
-
     def _put(self, prompt: Prompt, pieces: dict[str, int], segment: str, layer: int) -> None:
-        """On the loading thread: the stored KV of a whole piece goes where it lies."""
+        """Write the stored KV of a segment into the row; runs on the loading thread."""
         i = pieces[segment]
         k, v = self._stored(prompt, i, layer)
         PlacedTokens(self._arena, self._row).put(layer, prompt.starts[i], k, v)
 
     def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
-        """Stored K and V of piece i, on the device, as if computed where it lies now."""
+        """Return stored K and V of segment i, on the device, at its positions in the prompt."""
         piece = prompt.pieces[i]
         tokens = piece.stored or slice(piece.offset, piece.offset + len(piece.ids))
         try:
@@ -252,7 +252,7 @@ class Prefill:
         return self._move(k, prompt.starts[i] - piece.offset), v
 
     def _deviation(self, prompt: Prompt, layer: int, tokens: LayerTokens) -> Tensor:
-        """How far the keys of each token in a layer are from the stored ones, float32 [T]."""
+        """Return the squared distance of each token's keys from the stored ones, float32 [T]."""
         positions = tokens.positions
         rope = self._model.rope(positions[None].to(self._arena.device))
         new = self._model.keys(layer, tokens.hidden, rope)[0]  # [T, kv_heads, head_dim]
@@ -268,7 +268,7 @@ class Prefill:
 
 
 def _absent(prompt: Prompt, mask: Tensor, resident: int) -> dict[str, int]:
-    """Tokens of each piece that is not computed in full, nor lies in the row already."""
+    """Return the kept tokens of each segment that is neither computed in full nor resident."""
     return {
         piece.segment: piece.kept
         for piece, start in zip(prompt.pieces, prompt.starts, strict=True)

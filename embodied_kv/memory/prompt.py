@@ -1,13 +1,11 @@
-"""A prompt with memory in it: where each segment lies, and whose KV could stand for it.
-
-Knows tokens and positions. Does not know how many of them a method computes again.
-"""
+"""Prompts with memory: the position of each segment, and the stored KV that can replace it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -15,33 +13,28 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Piece:
-    """A memory segment in a prompt.
+    """A memory segment in a prompt."""
 
-    ids: its tokens. unit: whose stored KV holds it, '' if none does. offset: of its first token in
-    that unit, which was computed from position 0 on. stored: where its tokens are among those that
-    the unit keeps; None: all are kept.
-    """
-
-    segment: str
-    ids: Sequence[int]
-    unit: str = ''
-    offset: int = 0
-    stored: slice | None = None
+    segment: str  # its id
+    ids: Sequence[int]  # its tokens
+    unit: str = ''  # the unit whose stored KV holds it; '' if there is none
+    offset: int = 0  # the position of its first token in that unit, which was computed from 0 on
+    stored: slice | None = None  # its places among the tokens that the unit keeps; None: all
 
     @property
     def kept(self) -> int:
-        """Tokens of it that the unit keeps."""
+        """Return the number of its tokens that the unit keeps."""
         return len(self.ids) if self.stored is None else self.stored.stop - self.stored.start
 
     @property
     def is_thin(self) -> bool:
-        """Whether it loses tokens where its stored KV is loaded."""
+        """Return whether its stored KV lacks tokens."""
         return bool(self.unit) and self.kept < len(self.ids)
 
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
-    """Tokens that are always computed, then memory, then the question, which always is, too."""
+    """The head, memory and the question; head and question are always computed."""
 
     head: Sequence[int]
     pieces: tuple[Piece, ...]
@@ -49,26 +42,23 @@ class Prompt:
 
     def __post_init__(self) -> None:
         if not self.question:
-            raise ValueError('the question has no tokens: there is nothing to answer')
+            raise ValueError('question must have at least one token')
 
     @cached_property
     def ids(self) -> Tensor:
-        """All tokens in order, int64 [length]."""
+        """Return all tokens in order, int64 [length]."""
         memory = [token for piece in self.pieces for token in piece.ids]
         return torch.tensor([*self.head, *memory, *self.question])
 
     @cached_property
     def starts(self) -> tuple[int, ...]:
-        """Where each piece begins."""
-        starts, at = [], len(self.head)
-        for piece in self.pieces:
-            starts.append(at)
-            at += len(piece.ids)
-        return tuple(starts)
+        """Return the position of the first token of each piece."""
+        lengths = [len(piece.ids) for piece in self.pieces]
+        return tuple(accumulate(lengths[:-1], initial=len(self.head)) if lengths else ())
 
     @cached_property
     def owner(self) -> Tensor:
-        """Which piece each token belongs to, int64 [length]; -1 for head and question."""
+        """Return the piece of each token, int64 [length]; -1 for head and question."""
         owner = torch.full((len(self.ids),), -1)
         for i, (start, piece) in enumerate(zip(self.starts, self.pieces, strict=True)):
             owner[start : start + len(piece.ids)] = i
@@ -76,11 +66,9 @@ class Prompt:
 
     @cached_property
     def means(self) -> Tensor:
-        """What takes the mean over each piece's tokens, float32 [length, pieces]."""
-        mean = torch.zeros(self.length, len(self.pieces))
-        for i, (start, piece) in enumerate(zip(self.starts, self.pieces, strict=True)):
-            mean[start : start + len(piece.ids), i] = 1 / max(1, len(piece.ids))
-        return mean
+        """Return the matrix that averages over the tokens of each piece, [length, pieces]."""
+        mean = torch.nn.functional.one_hot(self.owner + 1, len(self.pieces) + 1)[:, 1:].float()
+        return mean / mean.sum(0).clamp(min=1)
 
     @property
     def length(self) -> int:
@@ -88,5 +76,37 @@ class Prompt:
 
     @property
     def question_at(self) -> int:
-        """Where the question begins."""
+        """Return the position of the first token of the question."""
         return self.length - len(self.question)
+
+
+class LayerLayout:
+    """The places of a prompt's tokens in the row, in one layer.
+
+    A unit that keeps part of its tokens is thin where it is loaded, and whole where it is
+    recomputed, so layers differ in which tokens they have. The tokens of a layer lie without gaps
+    in the order of the prompt, so a read up to a token reads exactly what precedes it.
+
+    Attributes:
+        present: bool [length], the tokens that the layer has. Of a thin piece that is loaded these
+            are the first `kept` places, whichever tokens are kept.
+        places: int64 [length], the place of each of them.
+        lacks: The number of tokens that the layer lacks.
+    """
+
+    def __init__(self, prompt: Prompt, computed: Tensor) -> None:
+        """Lay out a layer that computes the tokens of a mask, bool [length]."""
+        self.present = torch.ones(prompt.length, dtype=torch.bool)
+        for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
+            end = start + len(piece.ids)
+            if piece.is_thin and not computed[start:end].all():
+                self.present[start + piece.kept : end] = False
+        self.places = self.present.cumsum(0) - 1
+        self.lacks = prompt.length - int(self.present.sum())
+
+    def close_up(self, *rows: Tensor) -> None:
+        """Move loaded K and V [kv_heads, tokens, head_dim] to their places, in place."""
+        if self.lacks:
+            at = self.present.nonzero()[:, 0]
+            for row in rows:
+                row[:, : len(at)] = row[:, at.to(row.device)]

@@ -1,12 +1,10 @@
-"""The records of a memory: segments, and which KV was computed from which of them.
-
-Knows SQL. Does not know what is in a file of KV.
+"""The database of a memory: segments, and the units whose KV is stored.
 
 Every change is one transaction with a rollback journal and full syncs: when `change` returns, it
-is on the medium, and a crash before that leaves what was there. The journal holds the pages that a
-change overwrites and is emptied after it, so a change that adds nothing needs little space for a
-moment (a write-ahead log would grow). A unit's record goes with the first of its members that
-changes, by the same transaction, so whatever has a record is up to date.
+is on the disk, and a crash before that leaves the earlier state. The journal holds the pages that
+a change overwrites and is truncated after it, so a change that adds nothing needs little space (a
+write-ahead log would grow). The record of a unit is deleted in the transaction that changes one of
+its members, so a recorded unit is always up to date.
 
 Each row of facts, segments and units has a checksum (CRC-32), which detects accidental damage.
 """
@@ -28,11 +26,10 @@ import numpy as np
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.memory.files import FREE, DiskFull, KvEntry, explained
-from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, check_id
-from embodied_kv.memory.unit import Unit
+from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, Unit, check_id
 
 FORMAT = 2  # 1 had no checksums
-APPLICATION = 0x4B454550  # KEEP, for `file` and for us
+APPLICATION = 0x4B454550  # KEEP; also shown by `file`
 SCHEMA = """
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL, checksum INTEGER) STRICT;
 CREATE TABLE segments (
@@ -41,7 +38,6 @@ CREATE TABLE segments (
     version INTEGER NOT NULL, step INTEGER NOT NULL,
     cluster INTEGER, embedding BLOB, checksum INTEGER
 ) STRICT;
-CREATE INDEX by_kind ON segments (kind, place);
 CREATE TABLE units (
     key TEXT PRIMARY KEY, lengths TEXT NOT NULL, file TEXT NOT NULL, checksum INTEGER
 ) STRICT;
@@ -54,8 +50,8 @@ CREATE INDEX by_unit ON members (unit);
 """
 COLUMNS = 'place, checksum, id, kind, text, version, step'
 RECORD_COLUMNS = f'{COLUMNS}, cluster, embedding'
-NO_ROOM = 'disk is full', 'disk I/O error'  # the second where a quota is used up
-CHECKED = {  # by table: what the checksum is of
+NO_ROOM = 'disk is full', 'disk I/O error'  # the second where a quota is exhausted
+CHECKED = {  # the columns of the checksum, by table
     'facts': 'name, value',
     'segments': 'id, kind, text, version, step',
     'units': 'key, lengths, file',
@@ -64,7 +60,7 @@ CHECKED = {  # by table: what the checksum is of
 
 @dataclass(frozen=True, eq=False)
 class SegmentDraft:
-    """What is to be remembered. embedding: float32 [width], the meaning of the text."""
+    """A segment to be stored, with the embedding of its text, float32 [width]."""
 
     id: str
     kind: str
@@ -74,7 +70,7 @@ class SegmentDraft:
 
 @dataclass(frozen=True, eq=False)
 class SegmentRecord:
-    """A segment and what is known of it. group: None before it has one."""
+    """A stored segment with its group and embedding."""
 
     segment: Segment
     group: int | None
@@ -83,19 +79,21 @@ class SegmentRecord:
 
 @dataclass(frozen=True)
 class KeptUnit:
-    """The KV of a unit. lengths: tokens of each of its segments, in order."""
+    """The stored KV of a unit, and the tokens of each of its segments, in order."""
 
     lengths: tuple[int, ...]
     file: KvEntry
 
 
 class Records:
-    """One database. Raises MemoryFault for what is no memory, or is damaged."""
+    """An open database. Raises MemoryFault if the file is not a memory or is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if path.is_symlink() or path.exists() and not path.is_file():
-            raise MemoryFault(f'{path} is no regular file: move it away', ErrorCode.UNAVAILABLE)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            raise MemoryFault(
+                f'{path} must be a regular file; move it away', ErrorCode.UNAVAILABLE
+            )
         with explained(path, 'opened'):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
         with self._explained():
@@ -116,9 +114,7 @@ class Records:
         ):
             self._db.execute(f'PRAGMA {pragma}')
         self._db.text_factory = partial(str, encoding='utf-8', errors='replace')
-        with suppress(
-            sqlite3.OperationalError
-        ):  # an older log that a full disk has no room to end
+        with suppress(sqlite3.OperationalError):  # no room to end an older write-ahead log
             self._db.execute('PRAGMA journal_mode = TRUNCATE')
         (application,) = self._db.execute('PRAGMA application_id').fetchone()
         (version,) = self._db.execute('PRAGMA user_version').fetchone()
@@ -130,16 +126,17 @@ class Records:
                 self._db.execute(f'PRAGMA user_version = {FORMAT}')
         elif application != APPLICATION:
             raise MemoryFault(
-                f'{self.path} is no memory: choose another folder', ErrorCode.MISMATCH
+                f'{self.path} is not a memory; choose another folder', ErrorCode.MISMATCH
             )
         elif version not in (1, FORMAT):
             raise MemoryFault(
-                f'{self.path} has format {version}, this version reads {FORMAT}',
+                f'format of {self.path} must be {FORMAT} (got {version})',
                 ErrorCode.MISMATCH,
             )
         elif (found := self._db.execute('PRAGMA integrity_check(1)').fetchone()[0]) != 'ok':
             raise MemoryFault(
-                f'{self.path} is damaged ({found}): restore it, or start anew', ErrorCode.DAMAGED
+                f'{self.path} is damaged ({found}); restore a copy, or choose another folder',
+                ErrorCode.DAMAGED,
             )
         elif version == 1:
             self._add_checksums()
@@ -157,9 +154,9 @@ class Records:
 
     @contextmanager
     def change(self, grows: bool = True) -> Iterator[None]:
-        """All that is done inside, or nothing of it.
+        """Run the block as one transaction.
 
-        grows: whether the database may become larger. Raises DiskFull where there is no room.
+        `grows` states whether the database may become larger. Raises DiskFull without room.
         """
         with self._explained(), ExitStack() as undo:
             if not grows:
@@ -192,15 +189,8 @@ class Records:
         row = self._one(f'SELECT {COLUMNS} FROM segments WHERE id = ?', id)
         return None if row is None else self._segment(*row)
 
-    def segments(self, kind: str | None = None) -> tuple[Segment, ...]:
-        """In the order in which they came."""
-        where, values = ('', ()) if kind is None else ('WHERE kind = ?', (kind,))
-        query = f'SELECT {COLUMNS} FROM segments {where} ORDER BY place'
-        with self._explained():
-            return tuple(self._segment(*row) for row in self._db.execute(query, values))
-
     def segment_records(self) -> Iterator[SegmentRecord]:
-        """All segments, in the order in which they came."""
+        """Iterate over all segments in order of arrival."""
         with self._explained():
             for row in self._db.execute(f'SELECT {RECORD_COLUMNS} FROM segments ORDER BY place'):
                 *fields, group, blob = row
@@ -217,22 +207,18 @@ class Records:
     ) -> Segment:
         if found != checksum(id, kind, text, version, step):
             delete = f'sqlite3 {self.path} "DELETE FROM segments WHERE place = {place}"'
-            raise self._damaged(f'segment {str(id)[:MAX_ID]!r}', f', or remove it with: {delete}')
+            raise self._damaged(f'segment {str(id)[:MAX_ID]!r}', f', or delete it with: {delete}')
         return Segment(id, kind, text, version, step)
 
     def _damaged(self, what: str, remedy: str = '') -> MemoryFault:
         return MemoryFault(
-            f'{what} in {self.path} is damaged (checksum): restore a copy of this folder, or '
+            f'{what} in {self.path} is damaged (checksum); restore a copy of this folder, or '
             f'choose another{remedy}',
             ErrorCode.DAMAGED,
         )
 
-    def count(self) -> int:
-        (number,) = self._one('SELECT count(*) FROM segments') or (0,)
-        return number
-
     def write(self, segment: Segment, draft: SegmentDraft) -> None:
-        """Keeps order and group of one that is there."""
+        """Add a segment, or change it without changing its order and group."""
         blob = None
         if draft.embedding is not None:
             blob = np.ascontiguousarray(draft.embedding, np.float32).tobytes()
@@ -257,7 +243,7 @@ class Records:
         self._db.executemany('UPDATE segments SET embedding = ? WHERE id = ?', rows)
 
     def units(self) -> Iterator[tuple[str, KeptUnit]]:
-        """Of all KV that there is: its key, and what it is."""
+        """Iterate over the keys and records of all stored KV."""
         with self._explained():
             for row in self._db.execute('SELECT checksum, key, lengths, file FROM units'):
                 found, key, lengths, file = row
@@ -267,7 +253,8 @@ class Records:
                     yield key, KeptUnit(tuple(json.loads(lengths)), _entry(file))
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
                     raise MemoryFault(
-                        f'{self.path} is damaged (unit {str(key)[:40]}: {error}): start anew',
+                        f'{self.path} is damaged (unit {str(key)[:40]}: {error}); choose another '
+                        'folder',
                         ErrorCode.DAMAGED,
                     ) from error
 
@@ -276,7 +263,7 @@ class Records:
         return [key for (key,) in rows]
 
     def write_unit(self, unit: Unit, kept: KeptUnit) -> bool:
-        """In place of an older one. False, and nothing is written, if a member is not current."""
+        """Write or replace a record; return False, writing nothing, if a member has changed."""
         if any(self.segment(s.id) != s for s in unit.segments):
             return False
         key = unit.key
@@ -301,11 +288,10 @@ class Records:
             yield
         except sqlite3.Error as error:
             full = any(text in str(error) for text in NO_ROOM)
-            remedy = FREE if full else 'look at this disk, or start anew in another folder'
+            remedy = FREE if full else 'check the disk, or choose another folder'
             problem = f'{self.path} cannot be used: {error}; {remedy}'
-            if full:
-                raise DiskFull(problem) from error
-            raise MemoryFault(problem, ErrorCode.UNAVAILABLE) from error
+            code = ErrorCode.NO_ROOM if full else ErrorCode.UNAVAILABLE
+            raise (DiskFull if full else MemoryFault)(problem, code) from error
 
 
 def checksum(*values: object) -> int:

@@ -1,8 +1,8 @@
-"""Which tokens of a prompt are computed again: the ways that KEEP is compared with.
+"""Methods of KV reuse: which tokens of a prompt each layer recomputes.
 
-One base: all give masks over the prompt's tokens, layer by layer, each within the one before: a
-token whose hidden state was dropped has none to be computed from. Head and question are always
-computed, and so is what has no stored KV.
+A method returns a mask over the prompt's tokens for each layer, within the mask of the layer
+before: a token whose hidden state was dropped cannot be computed later. Head and question are
+always computed, and so are segments without stored KV. KEEP is in `keep.py`.
 """
 
 from __future__ import annotations
@@ -14,77 +14,66 @@ import torch
 from torch import Tensor
 
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.prompt import Prompt
+from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.schedule import Schedule, share
 
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """What there is to decide by after layer `layer` of `layers`.
+    """What a method decides by after a layer."""
 
-    positions: int64 [T], of the tokens that it computed; queries: theirs, [T, heads, head_dim];
-    sums: log-sum-exp of their attention's scores, [T, heads]. keys: [kv_heads, tokens, head_dim],
-    of the whole prompt as far as the layer has it: `layout` says where. deviation: float [T] when
-    called, how far each token's keys in the next layer are from the stored ones (0 where none are
-    stored). on_choice: takes each choice by importance, for whoever wants to know.
-    """
-
-    prompt: Prompt
-    layer: int
-    layers: int
-    positions: Tensor
-    queries: Tensor
-    sums: Tensor
-    keys: Tensor
-    layout: LayerLayout
-    deviation: Callable[[], Tensor]
-    on_choice: Callable[[Importance], object] = lambda choice: None
+    prompt: Prompt  # the prompt
+    layer: int  # the layer that was computed
+    positions: Tensor  # int64 [T], the tokens that it computed
+    queries: Tensor  # of these tokens, [T, heads, head_dim]
+    sums: Tensor  # log-sum-exp of their attention scores, [T, heads]
+    keys: Tensor  # [kv_heads, tokens, head_dim], of all tokens of the layer, see `layout`
+    layout: LayerLayout  # the places of the prompt's tokens
+    deviation: Callable[[], Tensor]  # squared distance of the next layer's keys, float [T]
+    on_choice: Callable[[Importance], object] = lambda choice: None  # receives choices
 
 
 class Reuse:
-    """Computes nothing of memory again.
+    """The method that recomputes no memory with stored KV, and the base of all methods.
 
-    name: the method's, in tables. loads: whether it ever reads stored KV.
+    `loads` states whether stored KV is read, `first_layer_full` whether the first layer computes
+    all tokens.
     """
 
-    name, loads = 'full_reuse', True
+    name, loads, first_layer_full = 'full_reuse', True, False
 
     def resident(self, prompt: Prompt) -> int:
-        """Tokens at the start of the prompt whose KV lies in the row from the last one."""
+        """Return how many tokens at the start of the prompt have KV in the row already."""
         return 0
 
     def holds(self, ids: Sequence[int]) -> None:
-        """The row holds the KV of these tokens, of a prompt that another one of it filled."""
+        """Note that the row has been filled with the KV of these tokens by a restore."""
 
     def first(self, prompt: Prompt) -> Tensor:
-        """Tokens of the first layer, bool [length]."""
-        return always(prompt)
+        """Return the tokens that the first layer computes, bool [length]."""
+        return always(prompt) | self.first_layer_full
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
-        """Tokens of the next layer, bool [length], within `computed`, those of this one."""
+        """Return the tokens that the next layer computes, bool [length], within `computed`."""
         return computed
 
 
 class FullRecompute(Reuse):
-    """Everything, in every layer: a prefill of text."""
+    """A prefill of text: everything is computed in every layer."""
 
-    name, loads = 'full', False
-
-    def first(self, prompt: Prompt) -> Tensor:
-        return torch.ones(prompt.length, dtype=torch.bool)
+    name, loads, first_layer_full = 'full', False, True
 
 
 class PrefixCaching(Reuse):
-    """Everything behind the first token that differs from the prompt before."""
+    """Computes everything from the first token on that differs from the prompt before."""
 
-    name, loads = 'prefix', False
+    name, loads, first_layer_full = 'prefix', False, True
 
     def __init__(self) -> None:
         self._last: Tensor = torch.empty(0, dtype=torch.int64)
 
     def resident(self, prompt: Prompt) -> int:
-        """The prompt's last token is computed even if nothing has changed."""
+        """Return the length of the common start; the last token is always computed."""
         shared = min(len(self._last), prompt.length - 1)
         differ = (self._last[:shared] != prompt.ids[:shared]).nonzero()
         self._last = prompt.ids
@@ -93,13 +82,10 @@ class PrefixCaching(Reuse):
     def holds(self, ids: Sequence[int]) -> None:
         self._last = torch.tensor(ids, dtype=torch.int64)
 
-    def first(self, prompt: Prompt) -> Tensor:
-        return torch.ones(prompt.length, dtype=torch.bool)
-
 
 @dataclass(frozen=True)
 class Epic(Reuse):
-    """The first tokens of every segment (Hu et al. 2024), in every layer."""
+    """Recomputes the first tokens of every segment in every layer (Hu et al. 2024)."""
 
     tokens: int = 1
     name = 'epic'
@@ -113,19 +99,17 @@ class Epic(Reuse):
 
 @dataclass(frozen=True)
 class CacheBlend(Reuse):
-    """All tokens in the first layer, then those whose keys differ most (Yao et al. 2025).
+    """Recomputes the tokens whose keys differ most from the stored ones (Yao et al. 2025).
 
-    schedule: share of memory per layer, chosen among what the layer before computed by the
-    deviation of the next layer's keys; an even one chooses once. segments: whole segments, by the
-    mean over their tokens, instead of single tokens.
+    The first layer computes everything. After it, `schedule` has the share of memory per layer,
+    which is chosen among the tokens of the layer before by the deviation of the next layer's keys;
+    a layer with the share of the one before keeps its tokens. With `segments`, whole segments are
+    chosen by their mean deviation instead of single tokens.
     """
 
     schedule: Schedule
     segments: bool = False
-    name = 'cacheblend'
-
-    def first(self, prompt: Prompt) -> Tensor:
-        return torch.ones(prompt.length, dtype=torch.bool)
+    name, first_layer_full = 'cacheblend', True
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
         before, ratio = self.schedule.ratios[state.layer : state.layer + 2]
@@ -135,7 +119,11 @@ class CacheBlend(Reuse):
         deviation = torch.full((prompt.length,), -torch.inf)
         deviation[state.positions] = state.deviation()
         if self.segments:
-            pieces = _most(_of_segments(prompt, deviation), ratio, len(prompt.pieces))
+            means = [
+                deviation[start : start + len(piece.ids)].mean() if piece.unit else -torch.inf
+                for start, piece in zip(prompt.starts, prompt.pieces, strict=True)
+            ]
+            pieces = _most(torch.tensor(means), ratio, len(prompt.pieces))
             return mask | torch.isin(prompt.owner, pieces)
         memory = (~mask).nonzero()[:, 0]
         mask[memory[_most(deviation[memory], ratio, len(memory))]] = True
@@ -143,23 +131,12 @@ class CacheBlend(Reuse):
 
 
 def always(prompt: Prompt) -> Tensor:
-    """Tokens that every method computes: head, question, and pieces without stored KV."""
+    """Return the tokens that every method computes: head, question, and text without KV."""
     bare = torch.tensor([not piece.unit for piece in prompt.pieces] + [True])
     return bare[prompt.owner]
 
 
-def _of_segments(prompt: Prompt, deviation: Tensor) -> Tensor:
-    """[length] -> mean over each segment, [s]; -inf without stored KV, or where a token has it."""
-    found = [
-        deviation[start : start + len(piece.ids)].mean()
-        if piece.unit
-        else deviation.new_tensor(-torch.inf)
-        for start, piece in zip(prompt.starts, prompt.pieces, strict=True)
-    ]
-    return torch.stack(found) if found else deviation[:0]
-
-
 def _most(deviation: Tensor, ratio: float, of: int) -> Tensor:
-    """Indices of the largest: that share of `of`, none that is -inf; ties to the lower one."""
+    """Return the indices of the largest finite values, that share of `of`; ties to the lower."""
     count = min(share(ratio, of), int(deviation.isfinite().sum()))
     return deviation.sort(descending=True, stable=True).indices[:count]

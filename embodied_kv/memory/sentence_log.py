@@ -1,9 +1,7 @@
-"""Texts by id as one tensor that only grows, so that a copy of what was known costs nothing.
+"""Texts by id as an append-only tensor, so that a snapshot of them copies nothing.
 
-Knows ids and texts. Does not know segments, capsules or files.
-
-A line of JSON for each change: [id, text], or [id] where the text went. What was known at some
-moment is the first bytes of the tensor, which no later change touches.
+Each change is a line of JSON: [id, text], or [id] where the text was removed. A snapshot is a
+prefix of the tensor, which no later change modifies.
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SPARE = 2**16  # bytes that may be of no use before the log is written again
+SPARE = 2**16  # bytes of obsolete lines before the log is compacted
 
 
 class SentenceLog:
-    """For one writer. `bytes` may be read by any thread, and waits for nothing."""
+    """A log with one writer. Any thread may read `bytes`, without waiting."""
 
     def __init__(self, sentences: Mapping[str, str] | None = None) -> None:
         self._live: dict[str, bytes] = {}
-        self._size = 0  # bytes of the lines in `_live`
+        self._size = 0  # bytes of `_live`
         self._room, self._used = np.empty(SPARE, np.uint8), 0
         self.put(sentences or {})
 
     def put(self, changes: Mapping[str, str | None]) -> None:
-        """Add changes, all at once; None: the text of that id is gone."""
+        """Add changes atomically; None removes the text of an id."""
         for id, text in changes.items():
             line = json.dumps([id] if text is None else [id, text]).encode() + b'\n'
             self._size -= len(self._live.pop(id, b''))
@@ -54,12 +52,12 @@ class SentenceLog:
 
 
 def sentences(log: Tensor) -> dict[str, str]:
-    """Return text by id, uint8 [bytes] of a log. Raises ValueError for what is no log."""
+    """Return text by id from a log, uint8 [bytes]. Raise ValueError if it is damaged."""
     found: dict[str, str] = {}
     for line in io.BytesIO(bytes(log.cpu().numpy())):
         id, *text = json.loads(line)
         if not isinstance(id, str) or len(text) > 1 or not all(isinstance(t, str) for t in text):
-            raise ValueError('a line of the log is no sentence')
+            raise ValueError('lines of the log must be [id] or [id, text]')
         if text:
             found[id] = text[0]
         else:

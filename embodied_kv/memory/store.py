@@ -1,15 +1,13 @@
-"""Memory that survives restarts: segments in a database, their KV in files beside it.
+"""Persistent memory: segments in a database, and their KV in files in the same folder.
 
-Knows what belongs together. Does not know how KV is computed, nor which segments form a unit.
+A file of KV has its final name and is on the disk before the transaction that names it, and is
+removed after the transaction that forgets it. A crash therefore leaves every committed record with
+its file, and at worst files without a record, which are removed when the folder is opened. A
+folder is open in one process at a time, by a lock that ends with the process.
 
-A file of KV has its final name and is on the medium before the transaction that names it, and goes
-after the transaction that forgets it. So a crash anywhere leaves every committed record with its
-file, and at worst files without a record, which are swept when the folder is opened. A folder is
-open in one process at a time, by a lock that ends with the process.
-
-On a full disk a change is done again with the space of a file that is held for it: what only
-removes always succeeds, and what adds does if the database has room inside. KV files that are to
-go are then removed before their records; a record without its file counts as no KV.
+On a full disk a change is retried with the space of a reserve file: removals always succeed, and
+additions succeed if the database has free pages. KV files are then removed before their records; a
+record without its file counts as no KV.
 
 Source: KEEP, section 5: `load_memory`, over a table of where each memory lies.
 """
@@ -18,7 +16,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -37,8 +36,7 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import DiskFull, KvFiles, explained
 from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
-from embodied_kv.memory.segment import KINDS, MemoryFault, Segment
-from embodied_kv.memory.unit import UnitKv
+from embodied_kv.memory.segment import MemoryFault, Segment, UnitKv
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +44,12 @@ T = TypeVar('T')
 DATABASE, LOCK, RESERVE = 'memory.sqlite', 'memory.lock', 'memory.reserve'
 RESERVED = 2**20  # bytes, for the journal of one change
 PIECE = 16  # units that one change forgets, so that its journal fits
-HEADER = 256  # bytes of a KV file before the tensor, at most
+HEADER = 256  # maximum number of bytes of a KV file before the tensor
 
 
 @dataclass(frozen=True)
 class Change:
-    """What an upsert or a removal did. lost: keys of the units whose KV it invalidated."""
+    """The result of an upsert or a removal, with the keys of the units that lost their KV."""
 
     segment: Segment
     changed: bool
@@ -59,15 +57,20 @@ class Change:
 
 
 class MemoryStore:
-    """The memory in one folder, which is created where it does not exist.
+    """The memory in one folder, which is created if needed. Thread-safe.
 
-    fingerprint: of the model whose KV it holds. cache_bytes: host memory that loaded layers may
-    take, plane: whose budget they share. renew: where another model made the folder, keep its
-    segments and drop its KV. Any thread may call any method; `load_memory` never waits for a
-    change that is being written.
+    `load_memory` never waits for a change that is being written.
 
-    Raises MemoryFault for a folder of another model, one that is open already, and what cannot be
-    read or written.
+    Args:
+        folder: Its location.
+        fingerprint: Of the model whose KV it holds.
+        cache_bytes: Maximum size of loaded layers in host memory.
+        renew: Discard KV of another model and keep the segments.
+        plane: The budget that loaded layers share.
+
+    Raises:
+        MemoryFault: The folder has KV of another model, is open already, or cannot be read or
+            written.
     """
 
     def __init__(
@@ -84,21 +87,21 @@ class MemoryStore:
         with ExitStack() as opened:
             with explained(self.folder, 'opened'):
                 storage.private_folder(self.folder)
-                # A file, so that others may lock the folder itself.
+                # The lock is a file, so that other code may lock the folder itself.
                 lock = storage.locked(self.folder / LOCK, wait=False, file=True)
                 if not opened.enter_context(lock):
                     raise MemoryFault(
-                        f'{folder} is open already, maybe in another process',
+                        f'{folder} is in use, possibly by another process; choose another folder',
                         ErrorCode.UNAVAILABLE,
                     )
             self._records = Records(self.folder / DATABASE)
             opened.callback(self._records.close)
             self._reserve = storage.Reserve(self.folder / RESERVE, RESERVED)
             self._kv: dict[str, KeptUnit] = {}
-            self._used: dict[str, int] = {}  # by key, the tick of its last use
+            self._used: dict[str, int] = {}  # the tick of the last use, by key
             self._ticks = count()
             self._most: int | None = None
-            self._largest = 0  # bytes of a file, also of one that was not kept
+            self._largest = 0  # bytes of a file, including files that were not kept
             self._agree(fingerprint, renew)
             self._next = 1
             self.swept = self._read_units()
@@ -113,22 +116,19 @@ class MemoryStore:
         self.close()
 
     def close(self) -> None:
-        """Lets another open the folder. Nothing is lost without it."""
+        """Release the folder. No data is lost without this call."""
         with self._lock:
             self._opened.close()
 
     def limit(self, most: int | None) -> None:
-        """Bound the bytes of all KV files; the least recently used units are removed at once.
-
-        most: bytes, None for no bound.
-        """
+        """Bound the bytes of all KV files (None: no bound); remove excess units in LRU order."""
         with self._lock:
             self._most = most
             self._make_room(0)
 
     @property
     def has_room(self) -> bool:
-        """Whether a unit as large as the largest one so far fits without a removal."""
+        """Return whether a unit as large as the largest one so far fits without a removal."""
         with self._lock:
             return self._most is None or self._taken + self._largest <= self._most
 
@@ -138,13 +138,13 @@ class MemoryStore:
 
     @property
     def step(self) -> int:
-        """Of the world; 0 in a new folder."""
+        """Return the world step, 0 in a new folder."""
         return int(self.fact('step') or 0)
 
     def advance(self, steps: int = 1, groups: Mapping[str, int] | None = None) -> int:
-        """The world went on. Returns the step that it is at. groups: as `set_groups`."""
+        """Advance the world step, set the group of each id in `groups`, and return the step."""
         if steps < 0:
-            raise ValueError(f'the world does not go back {-steps} steps')
+            raise ValueError(f'steps must be >= 0 (got {steps})')
         with self._lock:
             step = self.step + steps
 
@@ -156,7 +156,7 @@ class MemoryStore:
             return step
 
     def fact(self, name: str) -> str | None:
-        """What was set under a name."""
+        """Return the metadata value stored under `name`."""
         with self._lock:
             return self._records.fact(name)
 
@@ -167,13 +167,14 @@ class MemoryStore:
     def upsert(
         self, *drafts: SegmentDraft, groups: Mapping[str, int] | None = None
     ) -> tuple[Change, ...]:
-        """Adds or changes segments, all or none of them, at the present step.
+        """Add or change segments atomically at the current step, and set groups.
 
-        A draft with the kind and text of the segment that is there changes nothing. groups: as
-        `set_groups`, in the same transaction. Raises MemoryFault for one that is no segment, and
-        for an id that comes twice.
+        A draft with the kind and text of the stored segment changes nothing. Raises MemoryFault
+        for an invalid segment, and for an id that occurs twice.
         """
-        refuse_twice(draft.id for draft in drafts)
+        for id, times in Counter(draft.id for draft in drafts).most_common(1):
+            if times > 1:
+                raise MemoryFault(f'ids of one change must be distinct (got {id!r} twice)')
         with self._lock:
             step = self.step
 
@@ -187,9 +188,9 @@ class MemoryStore:
             return changes
 
     def remove(self, id: str, facts: Mapping[str, str] | None = None) -> Change:
-        """Raises MemoryFault if there is no such segment.
+        """Remove a segment and set metadata in the same transaction.
 
-        facts: to be set in the same transaction.
+        Raises MemoryFault if the segment does not exist.
         """
         with self._lock:
             segment = self.get(id)
@@ -206,39 +207,24 @@ class MemoryStore:
             return Change(segment, True, tuple(lost))
 
     def get(self, id: str) -> Segment:
-        """Raises MemoryFault if there is no such segment."""
-        if (segment := self.find(id)) is None:
-            raise MemoryFault(f'no segment {id!r}', ErrorCode.NOT_FOUND)
+        """Return a segment. Raise MemoryFault if it does not exist."""
+        with self._lock:
+            segment = self._records.segment(id)
+        if segment is None:
+            raise MemoryFault(f'segment {id!r} does not exist', ErrorCode.NOT_FOUND)
         return segment
 
-    def find(self, id: str) -> Segment | None:
-        """The segment of that id, if there is one."""
-        with self._lock:
-            return self._records.segment(id)
-
-    def list(self, kind: str | None = None) -> tuple[Segment, ...]:
-        """All, or those of a kind, in the order in which they came."""
-        if kind is not None and kind not in KINDS:
-            raise MemoryFault(f'no kind {kind!r}; there are: {", ".join(KINDS)}')
-        with self._lock:
-            return self._records.segments(kind)
-
-    def __len__(self) -> int:
-        with self._lock:
-            return self._records.count()
+    def list(self) -> tuple[Segment, ...]:
+        """Return all segments in order of arrival."""
+        return tuple(record.segment for record in self.segment_records())
 
     def segment_records(self) -> tuple[SegmentRecord, ...]:
-        """All segments with what is known of them, in the order in which they came."""
+        """Return all segments with group and embedding, in order of arrival."""
         with self._lock:
             return tuple(self._records.segment_records())
 
-    def set_groups(self, groups: Mapping[str, int]) -> None:
-        """Notes the group of each id."""
-        with self._lock:
-            self._change(partial(self._records.set_groups, groups))
-
     def embed(self, encoder: str, embeddings: Mapping[str, np.ndarray]) -> None:
-        """Notes embeddings by id, and the name of the encoder that made all that there are."""
+        """Set embeddings by id, and the name of the encoder of all embeddings."""
 
         def work() -> None:
             self._records.embed(embeddings)
@@ -248,10 +234,10 @@ class MemoryStore:
             self._change(work)
 
     def keep(self, *kvs: UnitKv) -> tuple[bool, ...]:
-        """Keeps the KV of units, in place of older KV of the same keys.
+        """Store the KV of units, in place of older KV of the same keys.
 
-        False for a unit of which a segment changed since, and for one that does not fit the bound
-        of all KV: its KV is not kept.
+        Returns False for each unit that is not stored, because one of its segments has changed or
+        it does not fit the bound of all KV.
         """
         with self._lock:
             fits, size = [], 0
@@ -288,53 +274,57 @@ class MemoryStore:
         return current
 
     def forget(self, *keys: str) -> None:
-        """Drops the KV of these units, where there is any."""
+        """Remove the KV of these units, if there is any."""
         with self._lock:
             for at in range(0, len(keys), PIECE):
                 piece = keys[at : at + PIECE]
                 self._change(partial(self._records.delete_units, piece), removes=piece)
                 self._forget(piece)
 
+    def retain(self, keys: Set[str]) -> None:
+        """Remove all KV except that of these units."""
+        self.forget(*(key for key in self.keys() if key not in keys))
+
     def use(self, *keys: str) -> None:
-        """Notes that the KV of these units is in use: it is removed after that of others."""
+        """Mark the KV of these units as used, for the LRU order."""
         for key in keys:
             if key in self._kv:
                 self._used[key] = next(self._ticks)
 
     def __contains__(self, key: str) -> bool:
-        """Whether there is KV under a key."""
+        """Return whether there is KV of a key."""
         return key in self._kv
 
     def keys(self) -> tuple[str, ...]:
-        """Of all units that have KV."""
+        """Return the keys of all units with KV."""
         with self._lock:
             return tuple(self._kv)
 
     @property
     def bytes(self) -> int:
-        """Of all KV in files."""
+        """Return the size of all KV in files."""
         with self._lock:
             return sum(kept.file.bytes for kept in self._kv.values())
 
     def lengths(self, key: str) -> tuple[int, ...]:
-        """Tokens of each segment of a unit, in order. Raises MemoryFault where it has no KV."""
+        """Return the tokens of each segment of a unit. Raise MemoryFault if it has no KV."""
         return self._kept(key).lengths
 
     def load_memory(self, memory_id: str, layer: int) -> tuple[Tensor, Tensor]:
-        """k and v of a layer of the unit of that key, [kv_heads, tokens, head_dim], on the host.
+        """Return k and v of a layer of a unit, [kv_heads, tokens, head_dim], on the host.
 
-        They are the cache's: nobody writes them. Raises MemoryFault where there is no such KV, or
-        no longer, or its file is damaged; LookupError for a layer that it does not have.
+        The tensors belong to the cache and must not be written. Raises MemoryFault if the KV does
+        not exist or its file is damaged, and LookupError for an unknown layer.
         """
         kept = self._kept(memory_id)
         self.use(memory_id)
         if not 0 <= layer < kept.file.layers:
-            raise LookupError(f'no layer {layer}: this KV has {kept.file.layers}')
+            raise LookupError(f'layer must be in [0, {kept.file.layers}) (got {layer})')
         if (found := self.cache.get(memory_id, layer)) is None:
             began = time.perf_counter()
             found = self._files.read(kept.file, layer)
             self.cache.put(memory_id, layer, found, time.perf_counter() - began)
-            if self._kv.get(memory_id) is not kept:  # it went while it was read
+            if self._kv.get(memory_id) is not kept:  # removed while it was read
                 self.cache.drop(memory_id, kept.file.layers)
         return found
 
@@ -342,7 +332,8 @@ class MemoryStore:
         kept = self._kv.get(key)
         if kept is None:
             raise MemoryFault(
-                f'no KV of unit {key!r}: compute it from its segments', ErrorCode.NOT_FOUND
+                f'KV of unit {key!r} does not exist; compute it from its segments',
+                ErrorCode.NOT_FOUND,
             )
         return kept
 
@@ -357,10 +348,10 @@ class MemoryStore:
         return Change(new, True, tuple(lost))
 
     def _change(self, work: Callable[[], T], removes: Iterable[str] | None = None) -> T:
-        """Does `work` in one transaction, which may be tried twice -> what it returns.
+        """Run `work` in one transaction, possibly twice, and return its result.
 
-        removes: keys of units that it forgets. Without, the database does not become larger on a
-        full disk, so that the space of the reserve comes back.
+        `removes` has the keys of the units that it forgets. Without it the database may not grow
+        on a full disk, so that the reserve can be allocated again.
         """
         try:
             with self._records.change():
@@ -371,7 +362,7 @@ class MemoryStore:
                 return work()
 
     def _forget(self, keys: Iterable[str]) -> None:
-        """After the transaction that forgot them, or before it where the disk is full."""
+        """Remove files, after the transaction, or before it on a full disk."""
         for key in keys:
             if (kept := self._kv.pop(key, None)) is not None:
                 self._used.pop(key, None)
@@ -379,7 +370,7 @@ class MemoryStore:
                 self._files.remove([kept.file.number])
 
     def _make_room(self, size: int) -> None:
-        """Forgets units, the least recently used first, until so many bytes of files fit."""
+        """Forget units in LRU order until that many bytes of files fit."""
         if self._most is None:
             return
         excess = self._taken + size - self._most
@@ -391,10 +382,10 @@ class MemoryStore:
             gone.append(key)
         if gone:
             self.forget(*gone)
-            log.info('%s: the KV of %d units is removed for newer KV', self.folder, len(gone))
+            log.info('%s: KV of %d units was removed to make room', self.folder, len(gone))
 
     def _read_units(self) -> int:
-        """Reads which KV there is, and sweeps files without a record -> how many."""
+        """Read the records of KV, remove files without a record, and return their number."""
         records, used = dict(self._records.units()), self._files.used()
         numbers = {kept.file.number for kept in records.values()}
         self._next = max(numbers, default=0) + 1
@@ -410,18 +401,9 @@ class MemoryStore:
             return
         if found is not None and not renew:
             raise MemoryFault(
-                f'{self.folder} holds KV of the model {found}, this is {fingerprint}: start what '
-                'made it, choose another folder, or renew it, which keeps its text alone',
+                f'{self.folder} must hold KV of the model {fingerprint} (got {found}); choose '
+                'another folder, or set discard_foreign_kv, which keeps the segments',
                 ErrorCode.MISMATCH,
             )
         self.forget(*(key for key, _ in self._records.units()))
         self.set_fact('fingerprint', fingerprint)
-
-
-def refuse_twice(ids: Iterable[str]) -> None:
-    """Raises MemoryFault for an id that comes twice."""
-    known = set()
-    for id in ids:
-        if id in known:
-            raise MemoryFault(f'segment {id!r} comes twice in one change: which holds?')
-        known.add(id)

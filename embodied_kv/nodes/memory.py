@@ -22,7 +22,7 @@ from std_msgs.msg import String
 
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.memory.encoder import encoder
-from embodied_kv.memory.group import Transition
+from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.store import Change
 from embodied_kv.model.planner_checkpoint import load_planner
@@ -30,13 +30,13 @@ from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.planning.config import MIB, PlanningConfig
+from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.domain import Domain, Draft, load_domain
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.plan import Match, Plan
 from embodied_kv.planning.plan import MemoryStats as Stats
-from embodied_kv.planning.robot_folder import MemoryParams, opened, planner_of
+from embodied_kv.planning.planning import opened, planner_of
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 

@@ -27,9 +27,8 @@ from embodied_kv.nodes.missions.calls import Calls
 from embodied_kv.nodes.missions.crew import Crew
 from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
 from embodied_kv.planning.domain import load_domain
-from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionState
+from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionPart, MissionState
 from embodied_kv.planning.mission import Mission as Run
-from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import shown
 

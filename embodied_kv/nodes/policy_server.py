@@ -14,8 +14,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.robot_folder import MemoryParams
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.remote import CloudConfig

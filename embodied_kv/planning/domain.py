@@ -23,15 +23,10 @@ Draft = tuple[str, str, str]  # id, kind and text of a memory segment; id '' for
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look at the scene yields.
+    """The result of a scene query."""
 
-    Args:
-        drafts: Memory segments to be written.
-        gone: Names of things that are not there any more; segments about them are removed.
-    """
-
-    drafts: tuple[Draft, ...]
-    gone: tuple[str, ...] = ()
+    drafts: tuple[Draft, ...]  # memory segments to be written
+    gone: tuple[str, ...] = ()  # names of removed objects, whose segments are removed
 
 
 # Yields questions about the newest camera frame, receives their answers, and returns `Seen`.
@@ -49,47 +44,54 @@ class Language(Protocol):
 class Domain(Protocol):
     """The meaning of the sentences of one robot.
 
-    In all methods, `known` is what memory holds: its segments, oldest change first. An entry point
-    is called with the section `language` of the contract.
+    In all methods, `known` has the segments of memory, oldest change first. An entry point is
+    called with the section `language` of the contract. A domain may inherit the defaults of the
+    methods that have one.
     """
 
     def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
-        """Return a look at the whole scene, or at what an instruction was about."""
+        """Return a query of the whole scene, or of what an instruction was about."""
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Return why an instruction of the planner may not be sent to the policy; '' if it may."""
+        return ''
 
     def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
-        """Return the numbers of the task records that moved a thing, newest first."""
+        """Return the numbers of the task records that moved an object, newest first."""
+        return ()
 
     def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
         """Return the text of the task record of a step; `known` is from before the step."""
+        return instruction if done else f'{instruction}, not finished'
 
     def facts_of_step(self, instruction: str) -> list[Draft]:
-        """Return the facts that hold once an instruction is done and that no question asks for."""
+        """Return facts that hold once an instruction is done, and that no question covers."""
+        return []
 
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
         """Return the facts that an answer states; none if it states none."""
 
     def facts_of_narration(self, prompt: str, answer: str) -> list[Draft]:
-        """Return the facts that the policy states unasked after a task is done."""
+        """Return facts that the policy states without a question after a task is done."""
+        return []
 
     def facts_of_record(self, record: Draft) -> list[Draft]:
-        """Return the facts that follow from a task record that a client has written."""
+        """Return facts that follow from a task record that a client has written."""
+        return []
 
     def says_done(self, prompt: str, answer: str) -> bool:
         """Return whether the policy states that the instruction in force is done."""
 
     def names(self, segment: Draft) -> set[str]:
-        """Return the names of the things that a segment of memory is about."""
+        """Return the names of the objects that a segment of memory is about."""
 
 
-OBJECT = 'object'  # the kind of a segment about one thing, whose id is the name of the thing
+OBJECT = 'object'  # the kind of a segment about one object, whose id is the name of the object
 LONGEST_NAME = 40  # letters
 LONGEST_ANSWER = 1000  # letters
-MOST_ASKED = 8  # things that a look at the whole scene asks for: those that changed last
-# Words that end the name of a thing within an instruction. A number ends it too, and so does
-# punctuation, but for the point of a decimal.
+MOST_ASKED = 8  # objects in a query of the whole scene: those that changed last
+# Words that end the name of an object within an instruction. A number or punctuation, except a
+# decimal point, ends it too.
 END = (
     r'(?=\s(?:in|into|on|onto|off|out|from|to|towards?|next|near|around|beside|behind|under|over|'
     r'above|below|at|with|and|or|by|inside|between|through|across|until|for|up|down|away|back|open|'
@@ -106,13 +108,13 @@ IGNORANCE = re.compile(
 )
 
 
-class OpenDomain:
-    """Accepts any instruction and stores facts as text.
+class OpenDomain(Domain):
+    """A domain that accepts any instruction and stores facts as text.
 
-    The policy decides what it can do; the contract's success question decides what is done. After
-    a step the policy is asked where the things of the instruction are. The answer to any question
-    becomes a segment, except `yes`, `no`, answers that state ignorance, and answers to the success
-    question and to the prompts of the contract.
+    The success question of the contract decides what is done. After a step the domain queries
+    where the objects of the instruction are. The answer to any question becomes a segment, except
+    `yes`, `no`, answers that state ignorance, and answers to the success question and the prompts
+    of the contract.
 
     Args:
         language: The section `language` of the contract.
@@ -123,7 +125,7 @@ class OpenDomain:
         self._prompts = {self._success, *(prompt.strip() for prompt in language.prompts)}
 
     def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
-        """Ask where the things of the instruction are, or those that changed last in memory."""
+        """Query where the objects of the instruction are, or those that changed last."""
         objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
         ids = {id.casefold(): id for id in objects}  # as memory spells them
         names = things(instruction) if instruction else list(ids.values())[-MOST_ASKED:]
@@ -135,24 +137,8 @@ class OpenDomain:
                 drafts.append((ids.get(id, id), kind, text))
         return Seen(tuple(drafts))
 
-    def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
-        """Return ''."""
-        return ''
-
-    def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
-        """Return nothing: the domain does not know which instruction moves a thing."""
-        return ()
-
-    def record(self, instruction: str, done: bool, known: Sequence[Draft]) -> str:
-        """Return the instruction, marked if it was not finished."""
-        return instruction if done else f'{instruction}, not finished'
-
-    def facts_of_step(self, instruction: str) -> list[Draft]:
-        """Return nothing."""
-        return []
-
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
-        """Return where a thing is, or the question with its answer."""
+        """Return where an object is, or the question with its answer."""
         question, answer = _printable(question), _printable(answer).rstrip('.')
         answer = answer.replace('\u2019', "'")[:LONGEST_ANSWER]
         if question in self._prompts or not question.endswith('?'):
@@ -163,26 +149,18 @@ class OpenDomain:
             return [(match['name'].casefold(), OBJECT, f'{match["name"]}: {answer}')]
         return [(question[:MAX_ID], 'note', f'{question} {answer}')]
 
-    def facts_of_narration(self, prompt: str, answer: str) -> list[Draft]:
-        """Return nothing."""
-        return []
-
-    def facts_of_record(self, record: Draft) -> list[Draft]:
-        """Return nothing."""
-        return []
-
     def says_done(self, prompt: str, answer: str) -> bool:
         """Return whether the answer to the success question is yes."""
         return bool(self._success) and prompt.strip() == self._success and is_yes(answer)
 
     def names(self, segment: Draft) -> set[str]:
-        """Return the name of the thing that a segment is about."""
+        """Return the name of the object that a segment is about."""
         id, kind, _ = segment
         return {id} if kind == OBJECT else set()
 
 
 def _printable(words: str) -> str:
-    """Return words with one blank in place of blanks and of characters that cannot be printed."""
+    """Return words with one space for each run of spaces and unprintable characters."""
     return ' '.join(''.join(c if c.isprintable() else ' ' for c in words).split())
 
 
@@ -197,7 +175,7 @@ def is_no(answer: str) -> bool:
 
 
 def things(instruction: str) -> list[str]:
-    """Return the names of the things in an instruction, each once and without its article."""
+    """Return the names of the objects in an instruction, each once and without its article."""
     found = {match['name'].casefold(): match['name'] for match in THING.finditer(instruction)}
     return list(found.values())
 
@@ -220,7 +198,7 @@ def load_domain(language: Language) -> Domain:
         )
     try:
         return declared[name].load()(language)
-    except Exception as error:  # whatever its package does
+    except Exception as error:  # third-party code
         raise ValueError(
             f'language.domain {name} must be loadable (got {reason(error)}); see '
             f'{declared[name].value}'

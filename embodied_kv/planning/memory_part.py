@@ -1,11 +1,10 @@
-"""Which memory was known, and the planner's plan and row: memory's part of a capsule.
+"""The part of a capsule for memory: the known sentences, the last plan, and the planner's row.
 
-Knows sentences, tokens and the row's KV. Does not know nodes, or when a capsule is taken. Memory
-itself is no part of it: what was learnt stays learnt, whatever goes back. What is resumed says
-which sentences differ from those that were known, so that nobody takes the present for the past.
+Memory itself is not restored, so no knowledge is lost. A restore reports which sentences have
+changed since the capsule, so that the client does not take the present memory for the past one.
 
-The planner's row is frozen with what it has said so far. Whoever asks the same question of the
-same memory then gets the rest of the answer, and nothing of the prompt is computed again.
+The planner's row is stored with its answer so far. After a restore, the same question to the same
+memory continues that answer without computing the prompt again.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.text import shown
 
-TOLD = 12  # differences
+TOLD = 12  # maximum number of differences in a report
 ROW, SENTENCES = 'row', 'sentences'
 
 
 class MemoryPart:
-    """planning: whose memory it is. All of it runs on the engine's thread, and waits for none."""
+    """The memory of a robot as part of a capsule. All methods run on the engine thread."""
 
     name, depth = 'memory', 'planner'
 
@@ -40,38 +39,29 @@ class MemoryPart:
         self._planning = planning
 
     def buffers(self) -> list[Tensor]:
-        """The planner's row; memory's KV lies in files of its own."""
+        """Return the planner's row; the KV of memory is in files."""
         return self._planning.row.arena.memory
 
     def freeze(self) -> FrozenPart:
-        """Every sentence; the last plan, token for token; the plan in the row.
+        """Return the sentences, the last plan, and the plan in the row.
 
-        tensors: 'sentences', uint8 [bytes], as `SentenceLog`; 'row/k', 'row/v' [layers, kv_heads,
-        tokens, head_dim], where a plan lies there.
+        The tensors are 'sentences', uint8 [bytes] of a `SentenceLog`, and, with a plan in the row,
+        'row/k' and 'row/v' [layers, kv_heads, tokens, head_dim].
         """
         last, row = self._planning.last, self._planning.row
         known = {SENTENCES: self._planning.memory.log.bytes}
-        facts = {
-            'planner': self._planning.fingerprint,
-            'plan': last and facts_of(last),
-        }
+        facts = {'planner': self._planning.fingerprint, 'plan': last and facts_of(last)}
         if (held := row.held) is None:
             return FrozenPart(known, facts)
         kv = (part[:, 0, :, : held.tokens] for part in (row.arena.k, row.arena.v))
         return FrozenPart(known | frozen_kv.copied(ROW, *kv), {**facts, ROW: facts_of(held)})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError where it does not say what was known, or has half a row."""
-        facts = frozen.facts
-        if not isinstance(facts, dict) or not isinstance(facts.get('planner'), str):
-            raise CapsuleError(
-                'the capsule does not say which memory was known', ErrorCode.DAMAGED
-            )
-        known = frozen.tensors.get(SENTENCES)
-        if known is None or known.dtype != torch.uint8 or known.dim() != 1:
-            raise CapsuleError(
-                'the capsule does not say which memory was known', ErrorCode.DAMAGED
-            )
+        """Raise CapsuleError unless the sentences, the plan and the row are valid."""
+        facts, known = frozen.facts, frozen.tensors.get(SENTENCES)
+        has_facts = isinstance(facts, dict) and isinstance(facts.get('planner'), str)
+        if not has_facts or known is None or known.dtype != torch.uint8 or known.dim() != 1:
+            raise CapsuleError('the capsule has no list of known sentences', ErrorCode.DAMAGED)
         _read_plan(facts.get('plan'))
         held = _read_row(facts)
         if held is not None and facts['planner'] == self._planning.fingerprint:
@@ -80,29 +70,23 @@ class MemoryPart:
             try:
                 row.check(held)
             except ValueError as error:
-                raise CapsuleError(
-                    f'the capsule has a damaged plan: {error}', ErrorCode.DAMAGED
-                ) from error
+                raise _damaged(error) from error
 
     def resume(self, frozen: FrozenPart) -> Note:
-        """The plans are those of then; memory is that of now.
-
-        Returns what says how they differ; it reads every sentence of both.
-        """
+        """Restore the plans, and return a function that reports how memory has changed since."""
         facts, told = frozen.facts, []
         if facts['planner'] != self._planning.fingerprint:
             self._planning.last = None
-            told.append('another planner made its last plan, which is not taken up')
+            told.append('the last plan is of another planner and is not restored')
         else:
             self._planning.last = _read_plan(facts.get('plan'))
-            if (held := _read_row(facts)) is not None:
-                if why := self._resume_row(frozen, held):
-                    told.append(f"the planner's row {why}: the next plan computes its prompt anew")
+            if (held := _read_row(facts)) is not None and (why := self._resume_row(frozen, held)):
+                told.append(f"the planner's row {why}: the next plan computes its prompt again")
         known = frozen.tensors[SENTENCES]
         return lambda: '; '.join([*told, *_moved(known, self._planning.memory.sentences)])
 
     def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> str:
-        """Why the row does not hold that plan now; '' where it does."""
+        """Restore the row, and return why that was not possible; '' if it was."""
         row = self._planning.row
         try:
             put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
@@ -112,10 +96,9 @@ class MemoryPart:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """What was learnt, changed and forgotten between two memories, a line each; by id.
+    """Yield a line for each of the first TOLD changes between two memories, and count the others.
 
-    Of more than TOLD the others are counted. Ids are taken one by one: a call that sorts them all
-    would keep the interpreter from every other thread for longer the larger memory is.
+    Ids are compared one by one: sorting them all would block other threads for long.
     """
     moved = [id for id, text in then.items() if now.get(id) != text]
     moved += [id for id in now if id not in then]
@@ -124,7 +107,7 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
         if before is None:
             yield f"'{shown(after)}' is new"
         elif after is None:
-            yield f"'{shown(before)}' is not remembered"
+            yield f"'{shown(before)}' was removed"
         else:
             yield f"'{shown(after)}' was '{shown(before)}'"
     if len(moved) > TOLD:
@@ -132,14 +115,13 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
 
 
 def _moved(known: Tensor, now: Mapping[str, str]) -> Iterator[str]:
-    """How memory differs from the sentences in a log; nothing where it does not."""
     try:
         moved = '; '.join(differences(sentences(known), now))
     except (ValueError, TypeError, RecursionError):
-        yield 'the list of what was known is damaged'
+        yield 'the list of known sentences is damaged'
         return
     if moved:
-        yield f'memory has moved on: {moved}'
+        yield f'memory has changed since: {moved}'
 
 
 def _read_plan(plan: Mapping | None) -> PlanRecord | None:
@@ -155,30 +137,27 @@ def _read_plan(plan: Mapping | None) -> PlanRecord | None:
             bool(plan.get('over', True)),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise CapsuleError(
-            f'the capsule has a damaged plan: {error!r}', ErrorCode.DAMAGED
-        ) from error
+        raise _damaged(repr(error)) from error
 
 
 def _read_row(facts: Mapping) -> RowPlan | None:
-    """The plan that lay in the row, if one did."""
+    """Return the plan in the row, if there is one."""
     if (row := facts.get(ROW)) is None:
         return None
-    plan, tokens = (
-        (row.get(name) for name in ('plan', 'tokens')) if isinstance(row, dict) else (0, 0)
-    )
-    plan = _read_plan(plan)
-    if plan is None or not (plan.answer or plan.over) or type(tokens) is not int:
-        raise CapsuleError(
-            "the capsule has a damaged plan: that of the planner's row", ErrorCode.DAMAGED
-        )
+    if not isinstance(row, dict) or type(tokens := row.get('tokens')) is not int:
+        raise _damaged("that of the planner's row")
+    plan = _read_plan(row.get('plan'))
+    if plan is None or not (plan.answer or plan.over):
+        raise _damaged("that of the planner's row")
     absent, most = row.get('absent', []), len(plan.prompt)
     whole = isinstance(absent, list) and all(type(n) is int and 0 <= n < most for n in absent)
     held = RowPlan(plan, tokens, tuple(absent) if whole else (), bool(row.get('chosen')))
-    # Beside what was read before the last token was said, that token, where <eos> followed it.
+    # The last token of the answer has been computed only if <eos> followed it.
     read_last = held.read - plan.next_position
     if not whole or tokens < 1 or not (not plan.answer) <= read_last <= plan.over:
-        raise CapsuleError(
-            f'the capsule has a damaged plan: {tokens} tokens of its row', ErrorCode.DAMAGED
-        )
+        raise _damaged(f'{tokens} tokens of its row')
     return held
+
+
+def _damaged(reason: object) -> CapsuleError:
+    return CapsuleError(f'the capsule has a damaged plan: {reason}', ErrorCode.DAMAGED)

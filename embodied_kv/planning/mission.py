@@ -1,12 +1,10 @@
-"""A mission in words, as steps: plan, instruct, act, check, remember.
+"""Missions in natural language: plan, instruct, act, check and remember, step by step.
 
-Knows in which order things happen, and how far a mission is. Does not know ROS, tokens, tables or
-how anything is done: that is the `Robot`'s. One thread runs a mission and waits; any thread may
-read how far it is, or interrupt it.
-
-Whether a step is done, the robot's own eyes and words say. A step that failed may be rewound: the
-computation goes back to where it was before the step, what is seen now is remembered, and the
-planner plans anew. The arm is never rewound.
+A `Mission` has the order of these actions and the progress; a `Robot` carries them out. One thread
+runs a mission and waits; any thread may read the progress or interrupt it. The robot's own answers
+decide whether a step is done. After a failed step the computation may be rolled back to the
+checkpoint before the step; then the scene is queried and the planner plans again. The arm is never
+rolled back.
 """
 
 from __future__ import annotations
@@ -16,17 +14,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from embodied_kv.capsule.capsule import Fact, facts_of
+from embodied_kv.capsule.capsule import CapsuleError, facts_of
+from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.errors import ErrorCode
 from embodied_kv.model.planner_prompts import PlannerAnswer, Tried, mission_question
 
-MOST_STEPS = 40  # of a mission, the failed ones included
-MOST_ANSWERS = 100  # of the planner, to a mission; those that move nothing included
-MOST_PLANS = 3  # for a step, where the planner says nothing that can be told
+MOST_STEPS = 40  # of a mission, including failed steps
+MOST_ANSWERS = 100  # of the planner, including answers that are no step
+MOST_PLANS = 3  # attempts to get a usable answer of the planner
 
 
 class Interrupted(Exception):
-    """The mission ends now, without success; the message states why."""
+    """The end of a mission without success; the message states the reason."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN) -> None:
         super().__init__(message)
@@ -35,88 +34,74 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of a step. why: it ended, in words."""
+    """The result of a step, and the reason of its end."""
 
     done: bool
     why: str = ''
 
 
 class Robot(Protocol):
-    """What a mission asks of a robot. Everything waits until it is done, or raises Interrupted."""
+    """The actions of a mission. Each method waits until it is done, or raises Interrupted."""
 
     def look(self, instruction: str = '') -> None:
-        """What is seen now is remembered: all of it, or what a step was about."""
+        """Query the whole scene, or what a step was about, and remember the answers."""
 
     def moves(self) -> tuple[int, ...]:
-        """Numbers of the records of steps that moved a thing, the newest first."""
+        """Return the numbers of the records of steps that moved an object, newest first."""
 
     def plan(self, state: MissionState) -> PlannerAnswer:
-        """Return what the mission goes on with. Raises ValueError for an answer of no use."""
+        """Return the planner's answer. Raise ValueError for an unusable one."""
 
     def refusal(self, instruction: str) -> str:
-        """Why this instruction is never told, '' where it may be: nothing else is acted on."""
+        """Return why an instruction may not be executed; '' if it may."""
 
     def act(self, instruction: str) -> Outcome:
-        """The policy does it, until it says itself that it is done, or time is up."""
+        """Execute an instruction until the policy reports that it is done, or a timeout."""
 
     def remember(self, instruction: str, done: bool) -> None:
-        """A step is over: what was moved, from where, or that it was in vain."""
+        """Record the end of a step."""
 
     def mark(self, step: int) -> None:
-        """A boundary of the computation, before a step."""
+        """Take a checkpoint of the computation before a step."""
 
     def rewind(self) -> None:
-        """The computation goes back to the last boundary."""
+        """Roll the computation back to the last checkpoint."""
 
     def say(self, words: str) -> None:
-        """To whoever gave the mission."""
+        """Send words to the client of the mission."""
 
 
 @dataclass(frozen=True)
 class MissionState:
-    """How far a mission is. words: as it was given. part: of its parts, from 1.
+    """The progress of a mission."""
 
-    moves: see `Robot.moves`, when the part began. tried: steps of the part. said: answers that
-    were given. steps: carried out so far. acting: the instruction in force, '' between two steps.
-    answers: of the planner so far. step_time_limit: s, as it was given; 0: the robot's own.
-    """
-
-    words: str
-    part: int = 1
-    moves: tuple[int, ...] = ()
-    tried: tuple[Tried, ...] = ()
-    said: tuple[str, ...] = ()
-    steps: int = 0
-    acting: str = ''
-    answers: int = 0
-    step_time_limit: float = 0.0
+    words: str  # the mission as given
+    part: int = 1  # the current part of the mission, from 1
+    moves: tuple[int, ...] = ()  # `Robot.moves` at the beginning of the part
+    tried: tuple[Tried, ...] = ()  # the steps of the part
+    said: tuple[str, ...] = ()  # the answers that were sent to the client
+    steps: int = 0  # the number of steps so far
+    acting: str = ''  # the instruction in force; '' between two steps
+    answers: int = 0  # the number of answers of the planner
+    step_time_limit: float = 0.0  # as given (s); 0: the default of the robot
 
     @property
     def question(self) -> str:
-        """For the planner."""
+        """Return the question for the planner."""
         return mission_question(self.words, self.part, self.moves, self.tried)
 
     def in_part(self, part: int, moves: tuple[int, ...]) -> MissionState:
-        """At the beginning of a part."""
+        """Return the state at the beginning of a part."""
         return replace(self, part=part, moves=moves, tried=())
 
     def after(self, step: str, done: bool) -> MissionState:
-        """Once a step is over."""
+        """Return the state after a step."""
         tried = (*self.tried, Tried(step, done))
         return replace(self, tried=tried, steps=self.steps + 1, acting='')
 
-    def in_vain(self) -> MissionState:
-        """As if the last step had not been done."""
-        *before, last = self.tried
-        return replace(self, tried=(*before, replace(last, done=False)))
-
-    def facts(self) -> dict[str, Fact]:
-        """Plain values, from which `read_state` makes it again."""
-        return facts_of(self)
-
 
 def read_state(facts: object) -> MissionState:
-    """What `MissionState.facts` wrote. Raises ValueError for anything else."""
+    """Return the state from its plain values. Raise ValueError for anything else."""
     try:
         tried = tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried'])
         state = MissionState(
@@ -131,22 +116,16 @@ def read_state(facts: object) -> MissionState:
             float(facts.get('step_time_limit', 0.0)),
         )
     except (TypeError, KeyError, ValueError) as error:
-        raise ValueError(f'this is no state of a mission: {error!r}') from error
+        raise ValueError(f'mission state must have all fields (got {error!r})') from error
     counts = state.part - 1, state.steps, state.answers, state.step_time_limit
     if not state.words.strip() or not all(0 <= count < math.inf for count in counts):
-        raise ValueError('this is no state of a mission: it has no words, or counts below nothing')
+        raise ValueError(f'mission state must have words, and counts >= 0 (got {counts})')
     return state
 
 
 @dataclass(frozen=True)
 class MissionEnd:
-    """The end of a mission.
-
-    Args:
-        code: NONE if all of it was done.
-        why: One sentence.
-        state: How far it was.
-    """
+    """The end of a mission: NONE if all of it was done, the reason, and the progress."""
 
     code: ErrorCode
     why: str
@@ -154,14 +133,17 @@ class MissionEnd:
 
     @property
     def success(self) -> bool:
-        """Return whether all of it was done."""
         return self.code == ErrorCode.NONE
 
 
 class Mission:
-    """One mission, from where `state` says. on_state: told of every change, on the same thread.
+    """A mission from a state on.
 
-    rewinds: whether a failed step rolls the computation back.
+    Args:
+        robot: Carries out its actions.
+        state: Where it begins or continues.
+        rewinds: Whether a failed step rolls the computation back.
+        on_state: Receives every change of the state, on the same thread.
     """
 
     def __init__(
@@ -176,36 +158,41 @@ class Mission:
         self.state = state
 
     def run(self) -> MissionEnd:
-        """To its end, whatever that is. Raises nothing that a `Robot` may raise."""
+        """Run the mission and return its end; raise nothing that a `Robot` may raise."""
         try:
-            return self._run()
+            return MissionEnd(*self._run(), self.state)
         except Interrupted as reason:
-            return self._end(reason.code, str(reason))
+            return MissionEnd(reason.code, str(reason), self.state)
 
-    def _run(self) -> MissionEnd:
+    def _run(self) -> tuple[ErrorCode, str]:
         self._begin()
         while self.state.steps < MOST_STEPS:
             answer = self._plan()
+            words, state = answer.words, self.state
             match answer.kind:
                 case 'over':
-                    return self._end(ErrorCode.NONE, f'{self.state.steps} steps')
+                    return ErrorCode.NONE, f'{state.steps} steps'
                 case 'impossible' | 'give up':
-                    return self._end(ErrorCode.NOT_DONE, f'{answer.kind}: {answer.words}')
+                    return ErrorCode.NOT_DONE, f'{answer.kind}: {words}'
                 case 'done':
-                    self._now(self.state.in_part(self.state.part + 1, self._robot.moves()))
+                    self._now(state.in_part(state.part + 1, self._robot.moves()))
                 case 'say':
-                    self._say(answer.words)
-                case 'step' if self._is_again(answer.words):
-                    self._robot.remember(answer.words, False)
-                    self._now(self.state.in_vain())
+                    self._robot.say(words)
+                    after = state.after(f'say: {words}', True)
+                    self._now(replace(after, said=(*state.said, words)))
+                case 'step' if state.tried[-1:] == (Tried(words, True),):
+                    # The planner saw that the last step was not done, although the robot reported
+                    # that it was; executing it again could repeat forever.
+                    self._robot.remember(words, False)
+                    self._now(replace(state, tried=(*state.tried[:-1], Tried(words, False))))
                 case 'step':
-                    self._step(answer.words)
-        return self._end(ErrorCode.NOT_DONE, f'not over after {MOST_STEPS} steps')
+                    self._step(words)
+        return ErrorCode.NOT_DONE, f'not finished after {MOST_STEPS} steps'
 
     def _begin(self) -> None:
-        """A step that was cut off is told again: it is soon over where it had been done.
+        """Query the scene, and execute an interrupted step again unless it is refused now.
 
-        Unless what it names has not been seen meanwhile: then it is planned anew.
+        It ends soon if it was done already.
         """
         state, robot = self.state, self._robot
         robot.look()
@@ -217,7 +204,7 @@ class Mission:
             self._now(state.in_part(state.part, robot.moves()))
 
     def _plan(self) -> PlannerAnswer:
-        """What it is to go on with. After an answer of no use the robot looks, and asks anew."""
+        """Return a usable answer of the planner; query the scene after an unusable one."""
         for attempt in range(MOST_PLANS):
             if attempt:
                 self._robot.look()
@@ -228,11 +215,10 @@ class Mission:
         raise Interrupted(str(fault), ErrorCode.NOT_DONE)
 
     def _answer(self) -> PlannerAnswer:
-        """The planner's. Raises ValueError where it is of no use."""
         state, robot = self.state, self._robot
         if state.answers >= MOST_ANSWERS:
             raise Interrupted(
-                f'not over after {MOST_ANSWERS} answers of the planner', ErrorCode.NOT_DONE
+                f'not finished after {MOST_ANSWERS} answers of the planner', ErrorCode.NOT_DONE
             )
         self._now(replace(state, answers=state.answers + 1))
         answer = robot.plan(state)
@@ -240,21 +226,10 @@ class Mission:
             raise ValueError(refusal)
         return answer
 
-    def _say(self, words: str) -> None:
-        self._robot.say(words)
-        self._now(replace(self.state.after(f'say: {words}', True), said=(*self.state.said, words)))
-
-    def _is_again(self, instruction: str) -> bool:
-        """Whether the last step is planned anew, though the robot said that it was done.
-
-        By what was seen then it was not, and that many a time would be for ever.
-        """
-        return self.state.tried[-1:] == (Tried(instruction, True),)
-
     def _step(self, instruction: str) -> None:
         robot = self._robot
         self._now(replace(self.state, acting=instruction))
-        robot.mark(self.state.steps)  # whoever goes on from there tells this step
+        robot.mark(self.state.steps)  # a mission that is restored from it executes this step
         outcome = robot.act(instruction)
         robot.remember(instruction, outcome.done)
         if not outcome.done and self._rewinds:
@@ -266,5 +241,49 @@ class Mission:
         self.state = state
         self._on_state(state)
 
-    def _end(self, code: ErrorCode, why: str) -> MissionEnd:
-        return MissionEnd(code, why, self.state)
+
+class MissionPart:
+    """The progress of a mission as part of a capsule.
+
+    Args:
+        state: Returns the state of the running mission; None if none runs.
+        go_on: Replaces the running mission by one with that state, or by none.
+    """
+
+    name, depth = 'mission', 'planner'
+
+    def __init__(
+        self,
+        state: Callable[[], MissionState | None],
+        go_on: Callable[[MissionState | None], None],
+    ) -> None:
+        self._state, self._go_on = state, go_on
+
+    def buffers(self) -> tuple:
+        """Return no buffers: a mission is words and numbers."""
+        return ()
+
+    def freeze(self) -> FrozenPart:
+        """Return the state."""
+        state = self._state()
+        return FrozenPart(facts={'mission': state and facts_of(state)})
+
+    def check(self, frozen: FrozenPart) -> None:
+        """Raise CapsuleError unless the capsule has a valid mission, or none."""
+        self._read(frozen)
+
+    def resume(self, frozen: FrozenPart) -> None:
+        """Continue the mission of the capsule; the running one ends."""
+        self._go_on(self._read(frozen))
+
+    @staticmethod
+    def _read(frozen: FrozenPart) -> MissionState | None:
+        facts = frozen.facts
+        if not isinstance(facts, dict) or 'mission' not in facts:
+            raise CapsuleError('the capsule has no entry for the mission', ErrorCode.DAMAGED)
+        try:
+            return read_state(facts['mission']) if facts['mission'] is not None else None
+        except ValueError as error:
+            raise CapsuleError(
+                f'the capsule has a damaged mission: {error}', ErrorCode.DAMAGED
+            ) from error

@@ -1,65 +1,46 @@
-"""What planning with memory gives back. Knows numbers and words alone."""
+"""Results of planning with memory."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from embodied_kv.memory.loader import Timeline
 from embodied_kv.memory.segment import Segment
-from embodied_kv.memory.timeline import Timeline
 
 
 @dataclass(frozen=True)
 class Plan:
-    """An answer, and what it took.
+    """An answer of the planner, and its cost."""
 
-    whole: whether it ended by itself, not at the longest that an answer may be. segments: ids in
-    view, in the order of the prompt. tokens: of the prompt; memory: of its segments. computed,
-    loaded: tokens by layer, of which those of head and question are always computed. fresh: units
-    whose KV had to be computed first. retries: how often KV went while it was to be loaded. hops:
-    of importance, by layer from the second on. Seconds: for fresh units, to the first token, all.
-    """
-
-    text: str
-    whole: bool
-    method: str
-    segments: tuple[str, ...]
-    tokens: int
-    memory: int
-    computed: tuple[int, ...]
-    loaded: tuple[int, ...]
-    fresh: int
-    retries: int
-    hops: tuple[int, ...]
-    seconds_fresh: float
-    seconds_first_token: float
-    seconds: float
-    timeline: Timeline
+    text: str  # the answer
+    whole: bool  # whether it ended before the maximum length
+    method: str  # the reuse method
+    segments: tuple[str, ...]  # ids of the segments in the prompt, in order
+    tokens: int  # number of tokens of the prompt
+    memory: int  # number of tokens of its segments
+    computed: tuple[int, ...]  # tokens that each layer computed, including head and question
+    loaded: tuple[int, ...]  # tokens that each layer loaded
+    fresh: int  # units whose KV was computed first
+    retries: int  # how often KV was lost while it was loaded
+    hops: tuple[int, ...]  # hops of importance by layer, from the second on
+    seconds_fresh: float  # time for the fresh units
+    seconds_first_token: float  # time to the first token
+    seconds: float  # time to the last token
+    timeline: Timeline  # loads and computation of the prefill
 
     @property
     def computed_share(self) -> float:
-        """Of all layers' tokens."""
+        """Return the computed share of the tokens of all layers."""
         return sum(self.computed) / (self.tokens * len(self.computed))
 
 
 @dataclass(frozen=True)
-class PlanRequest:
-    """A question, its tokens, and what may be in view of it. began: s, when it was asked."""
-
-    began: float
-    question: str
-    ids: list[int]
-    tokens: int
-    segments: int | None
-    method: str
-
-
-@dataclass(frozen=True)
 class PlanRecord:
-    """A plan, token for token: what a capsule knows of the planner.
+    """A plan as tokens: the part of the planner's state that a capsule stores.
 
-    units: keys of what was in view, in order. prompt: tokens. answer: those that were said so far;
-    over: none follows.
+    `units` has the keys of the units in the prompt, `answer` the tokens so far, and `over` states
+    that none follows.
     """
 
     question: str
@@ -71,16 +52,16 @@ class PlanRecord:
 
     @property
     def asked(self) -> PlanRecord:
-        """Before anything was said."""
+        """Return the plan without an answer."""
         return replace(self, answer=(), over=False)
 
     @property
     def next_position(self) -> int:
-        """Of the token that was said last: it is read when the one after it is computed."""
+        """Return the position of the last token, whose KV the next step computes."""
         return len(self.prompt) + len(self.answer) - 1
 
     def saying(self, token: int, eos: int, most: int) -> PlanRecord:
-        """With one token more, or at its end. most: tokens of an answer."""
+        """Return the plan with one more token, or at its end (`eos`, or `most` tokens)."""
         if token == eos:
             return replace(self, over=True)
         answer = (*self.answer, token)
@@ -89,10 +70,10 @@ class PlanRecord:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A plan whose KV lies in the planner's row, within its first `tokens` tokens.
+    """A plan whose KV is in the first `tokens` places of the planner's row.
 
-    absent: tokens of the prompt that each layer lacks; () where none does. chosen: what is kept of
-    the prompt was chosen by its question and answer.
+    `absent` has the number of prompt tokens that each layer lacks, () for none. `chosen` states
+    that the prompt has been compressed.
     """
 
     plan: PlanRecord
@@ -102,27 +83,20 @@ class RowPlan:
 
     @property
     def read(self) -> int:
-        """Tokens of prompt and answer that were read so far, those that are absent with them."""
+        """Return how many tokens of prompt and answer were computed, including absent ones."""
         return self.tokens + min(self.absent, default=0)
 
     @property
     def ended_by_eos(self) -> bool:
-        """The token that was said last was read, too, and none followed."""
+        """Return whether <eos> followed the last token."""
         return self.read > self.plan.next_position
 
     def saying(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
-        """With one token more, as `PlanRecord.saying`. tokens: that lie in the row then."""
+        """Return the plan with one more token, and `tokens` places in use."""
         return replace(self, plan=self.plan.saying(token, eos, most), tokens=tokens)
 
-    def check(self, layers: int, words: int) -> None:
-        """Raises ValueError where a planner of so many layers and ids of tokens has none such."""
-        if self.absent and len(self.absent) != layers:
-            raise ValueError(f'{len(self.absent)} layers, here are {layers}')
-        if not all(0 <= token < words for token in (*self.plan.prompt, *self.plan.answer)):
-            raise ValueError(f'tokens that are none of the {words} here')
-
     def fits(self, most: int) -> bool:
-        """Whether a planner comes to it whose answers have so many tokens at most."""
+        """Return whether a planner with a limit of `most` answer tokens reaches this state."""
         said = len(self.plan.answer)
         if self.ended_by_eos:
             return said <= most
@@ -131,7 +105,7 @@ class RowPlan:
 
 @dataclass(frozen=True)
 class Match:
-    """A segment that was looked for. score: similarity. static: computed with its group."""
+    """A segment that a query found, its similarity, and whether its group is static."""
 
     segment: Segment
     score: float
@@ -140,25 +114,19 @@ class Match:
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """A memory in numbers.
+    """Statistics of a memory."""
 
-    units: of the present groups; kept: units that have KV, bytes: of these in files. cached_bytes,
-    hits, misses: of layers in host memory. transitions, and invalidated: counts by name; tokens
-    whose KV changes made useless since the start, until the end of the last step, by 'groups' and
-    by what else could have been done.
-    """
-
-    step: int
-    segments: int
-    static: int
-    dynamic: int
-    units: int
-    kept: int
-    bytes: int
-    cached_bytes: int
-    hits: int
-    misses: int
-    plans: int
-    fresh: int
-    transitions: Mapping[str, int]
-    invalidated: Mapping[str, int]
+    step: int  # the world step
+    segments: int  # number of segments
+    static: int  # number of static groups
+    dynamic: int  # number of dynamic groups
+    units: int  # number of units of the current groups
+    kept: int  # number of units with KV
+    bytes: int  # size of their files
+    cached_bytes: int  # size of the layers in host memory
+    hits: int  # layers that were found there
+    misses: int  # layers that were read from files
+    plans: int  # number of plans
+    fresh: int  # number of units that were computed
+    transitions: Mapping[str, int]  # transitions of groups, by name
+    invalidated: Mapping[str, int]  # tokens that lost their KV, by construction

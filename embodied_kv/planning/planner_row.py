@@ -1,17 +1,14 @@
-"""A planner over one row of KV: prompts, the KV of units, and what it says.
+"""One row of KV with a planner: prompts, the KV of units, and answers.
 
-Knows the model, the row, and what the row holds. Does not know memory, or what the tokens mean.
-Every piece of computation goes through `step`; whoever owns the device gets it back after some
-tokens of a layer, and after each token of an answer, which is said beside those of other rows.
+All computation goes through `step`, so other work of the device can run after some tokens of a
+layer and after each token of an answer, which is decoded in one batch with those of other rows.
 
-What the last prompt left in the row can be given up between two uses: the row is a pool of KV.
-What it holds of a plan is said at every moment between two pieces of computation (`held`), so that
-a capsule may take it along, and put back it is gone on from: an answer that was cut off is said to
-its end, and nothing of its prompt is computed again.
+Between two uses the row is a pool of KV whose content may be evicted. Between two steps, `held` is
+the plan in the row, so that a capsule can store it. A restored plan is continued: the answer is
+decoded to its end without computing the prompt again.
 
-A thread may stop waiting for a step, which is then still queued, or running. When a use of the row
-ends, no step of it writes the row any more: one that runs is waited for, and one that is queued
-raises instead of its work.
+A thread may stop waiting for a step that is still queued or running. No step writes the row after
+the end of the use to which it belongs: a running step is waited for, and a queued one raises.
 """
 
 from __future__ import annotations
@@ -31,29 +28,60 @@ from torch import Tensor
 from embodied_kv.compress.registry import method
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
+from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import FullRecompute, Reuse
+from embodied_kv.memory.reuse import CacheBlend, Epic, FullRecompute, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.memory.schedule import named_schedule
+from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
+from embodied_kv.planning.compression import compress_row, own_attention, thinned, unit_method
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planner_rows import PlannerRows, Saying
-from embodied_kv.planning.reuse_methods import reuse_method
-from embodied_kv.planning.row_compression import compress_row
-from embodied_kv.planning.unit_compression import own_attention, thinned, unit_method
+
+PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
+METHODS = ('keep', *PLAIN_METHODS, 'cacheblend', 'epic')
+# They recompute part of a segment, or compare all of its tokens with the stored ones.
+NEED_WHOLE_UNITS = ('cacheblend', 'epic')
+
+
+def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
+    """Return a new reuse method for a planner with that many layers.
+
+    Raises ValueError if the name is unknown, or the layers cannot reach the recompute ratio.
+    """
+    check_choice('method', name, METHODS)
+    if name == 'epic':
+        return Epic(config.epic_tokens)
+    if name in PLAIN_METHODS:
+        return PLAIN_METHODS[name]()
+    schedule = named_schedule(config.recompute_schedule, layers, config.recompute_ratio)
+    if name == 'cacheblend':
+        return CacheBlend(schedule, config.granularity == 'segment')
+    return Keep(schedule, config.hops, config.restart, config.scoring_tokens, config.propagation)
+
 
 T = TypeVar('T')
 
 
 class PlannerRow:
-    """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
+    """A row of KV and its planner. One caller at a time, except for the methods of a pool.
 
-    rows: of which one is its own until `close`; without, it has an arena of its own. Raises
-    ValueError where none is left. One caller at a time, but for what a pool does. held: the plan
-    that lies in the row, with what it said so far; None: none that could be gone on from. It
-    changes on the thread that computes.
+    `held` is the plan in the row with its answer so far, None if there is none to be continued; it
+    changes on the engine thread.
+
+    Args:
+        model: The planner.
+        load: Loads stored KV, see `Prefill`.
+        config: The parameters.
+        step: Runs a piece of computation on the engine thread, and waits for it.
+        plane: The budget that it shares.
+        rows: Provides the row until `close`; None: an arena with one row.
+
+    Raises:
+        ValueError: All rows are taken, or a method is unknown.
     """
 
     name = 'planner row'
@@ -69,9 +97,9 @@ class PlannerRow:
     ) -> None:
         b = model.config.backbone
         self._model, self._config, self._given_step = model, config, step
-        # Held while a step computes, and while what the row holds and has reserved is counted.
+        # Held while a step computes, and while the use of the row is counted.
         self._computing = threading.RLock()
-        self._uses = 0  # of the row that ended
+        self._uses = 0  # number of uses of the row that ended
         self._rows = rows or PlannerRows(model)
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
@@ -79,21 +107,22 @@ class PlannerRow:
         self._prefill = Prefill(
             model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
         )
-        self._filled_by = ''  # the method that filled the row; '' where that did not end well
+        self._filled_by = ''  # the method that filled the row; '' if that failed
         self._reuse = reuse_method(config.method, config, b.layers)
-        self._method = method('vl_cache', shares='equal')  # by what question and answer attend to
+        self._method = method('vl_cache', shares='equal')  # for the row
         self._units = unit_method(config.unit_compress)
+        self._block = max(1, config.step_tokens // b.layers)  # tokens of a step in all layers
         self._using, self._plane = threading.Lock(), plane or Plane()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
-        self._fills = 0  # so far: the name of what lies in the row
+        self._fills = 0  # identifies the content of the row
         self.held: RowPlan | None = None
-        self._resumed = False  # what is held came by `resume`, and nobody asked for it yet
-        self._token_seconds = 0.0  # of the last prefill that computed everything, by its length
+        self._resumed = False  # whether `held` is from `resume` and has not been used
+        self._token_seconds = 0.0  # per token of the last prefill that computed everything
 
     def close(self) -> None:
-        """The row is another planner's from now on: nothing that was offered of it is evicted."""
-        self._using.acquire()  # for good
+        """Return the row; offers that were made of it evict nothing."""
+        self._using.acquire()  # never released
         with self._computing:
             self._uses += 1
             self.bytes_reserved = 0
@@ -101,9 +130,9 @@ class PlannerRow:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """For as long as the block, what is in the row stays: from `fill` to the end of `say`.
+        """Reserve the row for the block: its content cannot be evicted.
 
-        Raises OverBudget where the plane has no room for a full row.
+        Raises OverBudget if the budget has no room for a full row.
         """
         with self._using:
             with self._plane.claim(self, self.bytes - self.bytes_reserved, wait=True):
@@ -116,10 +145,7 @@ class PlannerRow:
                     self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
 
     def _step(self, work: Callable[[], T]) -> T:
-        """Run a piece of computation of this use by the `step` that was given.
-
-        Raises RuntimeError, where that runs it, if the use ended before.
-        """
+        """Run a piece of computation; it raises RuntimeError if this use of the row has ended."""
         use = self._uses
 
         @wraps(work)
@@ -132,18 +158,22 @@ class PlannerRow:
         return self._given_step(begun)
 
     def method(self, name: str) -> Reuse:
-        """A new one of that name. Raises ValueError for an unknown one."""
+        """Return a new reuse method. Raise ValueError if it is unknown."""
         return reuse_method(name, self._config, len(self.arena.layers))
 
     def check(self, held: RowPlan) -> None:
-        """As `RowPlan.check`. Raises ValueError for an unknown method, too."""
+        """Raise ValueError unless the plan fits the layers, tokens and methods of this planner."""
         self.method(held.plan.method)
-        held.check(len(self.arena.layers), self._model.config.backbone.vocab_size)
+        layers, tokens = len(self.arena.layers), self._model.config.backbone.vocab_size
+        if held.absent and len(held.absent) != layers:
+            raise ValueError(f'absent must have {layers} layers (got {len(held.absent)})')
+        if not all(0 <= token < tokens for token in (*held.plan.prompt, *held.plan.answer)):
+            raise ValueError(f'tokens must be in [0, {tokens})')
 
     def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
-        """The likeliest tokens, one by one, until `eos` or `answer_tokens`; what the prefill did.
+        """Return the tokens of the greedy answer as an iterator, and the work of the prefill.
 
-        Where the row was resumed with the same plan, it is gone on from: nothing is prefilled.
+        If the row was resumed with the same plan, the plan is continued without a prefill.
         """
         if self.goes_on(asked):
             held, nothing = self.held, [0] * len(self.arena.layers)
@@ -155,20 +185,16 @@ class PlannerRow:
         return self._say(begun, prompt.question_at, eos, hidden), work
 
     def goes_on(self, asked: PlanRecord) -> bool:
-        """Whether the row was resumed with this very plan, which nobody asked for since.
-
-        And whether what was said of it is what a plan of `answer_tokens` would say.
-        """
+        """Return whether the row was resumed with this plan, and its answer fits the limit."""
         held = self.held
         same = held is not None and held.plan.asked == asked
         return self._resumed and same and held.fits(self._config.answer_tokens)
 
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
-        """A plan lies in the row from now on -> False, and nothing has changed: the row is in use.
+        """Restore a plan into the row on the engine thread; return False if the row is in use.
 
-        put: writes its K and V; called on the thread that computes, as this is. What it raises is
-        raised, and the row holds no plan then. Raises OverBudget where the plane has no room, and
-        ValueError for an unknown method, and nothing has changed.
+        `put` writes its K and V; if it raises, the row holds no plan. Raises OverBudget without
+        room in the budget, and ValueError for an unknown method; then nothing has changed.
         """
         reuse = self.method(held.plan.method)
         if not self._using.acquire(blocking=False):
@@ -190,7 +216,7 @@ class PlannerRow:
             self._using.release()
 
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
-        """As `Prefill.run`. What the last prompt left in the row counts for its own method."""
+        """Run `Prefill.run`; content of the row is reused if the same method filled it."""
         if method != self._filled_by:
             self._reuse = self.method(method)
         filled = self._run(prompt, self._reuse)
@@ -206,33 +232,30 @@ class PlannerRow:
         return hidden, work
 
     def _forget(self) -> None:
-        """What lies in the row is nothing that could be gone on from, or is resident."""
+        """Mark the content of the row as unusable."""
         self._filled_by, self.held, self._resumed = '', None, False
         self._fills += 1
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
-        """The KV of a unit from its segments' tokens, computed together from position 0 on."""
+        """Return the KV of a unit, computed from its segments' tokens from position 0 on."""
         everything = [token for segment in tokens for token in segment]
         with self.in_use():
             self._run(Prompt((), (), everything), FullRecompute())
-            k, v = self._step(self._copied)
+            k, v = self._step(lambda: [p.to('cpu', copy=True) for p in self.arena.row(0)])
             lengths = tuple(map(len, tokens))
             if (ratio := self._config.unit_keep_ratio) < 1:
-                scored = self._units.queries is not None
-                columns = self._attended(everything) if scored else None
+                columns = None
+                if self._units.queries is not None:
+                    args = self._model, self.arena, everything, self._step, self._block
+                    columns = own_attention(*args).cpu()
                 thin = partial(thinned, k, v, lengths, columns, self._units, ratio)
                 k, v, lengths = self._step(thin)
         return UnitKv(unit, k, v, lengths)
 
-    def _attended(self, ids: Sequence[int]) -> Tensor:
-        """As `own_attention`, on the host."""
-        block = max(1, self._config.step_tokens // len(self.arena.layers))
-        return own_attention(self._model, self.arena, ids, self._step, block).cpu()
-
     def _say(
         self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
     ) -> Iterator[int]:
-        """The tokens that follow. hidden: of the prompt's last one, where none was said yet."""
+        """Yield the tokens that follow; `hidden` is that of the prompt, for the first token."""
         most, choosing = self._config.answer_tokens, self._config.row_compress_after + 1
         if not (held.plan.answer or held.plan.over):
             held = self._step(torch.inference_mode()(partial(self._first, held, eos, hidden)))
@@ -244,25 +267,25 @@ class PlannerRow:
                 held = self._compress(held, question_at)
             until = choosing if chooses and said < choosing else most
             saying = Saying(self._row, held, until, eos, most, self._hold)
-            # A step of all rows moves those alone whose answer is not over or given up.
+            # A step of all rows advances only unfinished answers.
             for held in self._rows.say(saying, self._given_step):
                 yield from held.plan.answer[said:]
                 said = len(held.plan.answer)
 
     def _compress(self, held: RowPlan, question_at: int) -> RowPlan:
-        """Question and answer choose what is kept of the prompt before them."""
+        """Compress the prompt by what question and answer attend to."""
         self._filled_by, self.held = '', None
-        plan, layers = held.plan, len(self.arena.layers)
+        plan = held.plan
         absent = compress_row(
             self._model,
             self.arena,
             (*plan.prompt, *plan.answer)[question_at : plan.next_position],
             question_at,
-            held.absent or (0,) * layers,
+            held.absent or (0,) * len(self.arena.layers),
             self._method,
             self._config.row_keep_ratio,
             self._step,
-            max(1, self._config.step_tokens // layers),
+            self._block,
         )
         return replace(held, absent=absent, chosen=True)
 
@@ -277,10 +300,10 @@ class PlannerRow:
         return self.arena.bytes_used
 
     def evictable(self) -> list[Evictable]:
-        """What the last prompt left, between two uses; the next one finds nothing resident.
+        """Offer the content of the row between two uses.
 
-        cost: of computing all that a plan read, by the last prefill that did so; 0 for a unit's
-        KV, which is kept elsewhere, and for a prompt that ended badly.
+        The cost is that of computing the plan in it; 0 for the KV of a unit, which is stored
+        elsewhere, and for a failed prompt.
         """
         if self._using.locked() or not (used := self.bytes_used):
             return []
@@ -289,7 +312,6 @@ class PlannerRow:
         return [Evictable(used, cost, partial(self._evict, self._fills), idle)]
 
     def _evict(self, fill: int) -> int:
-        """fill: the number of that which is to go."""
         if not self._using.acquire(blocking=False):
             return 0
         try:
@@ -304,8 +326,8 @@ class PlannerRow:
             self._using.release()
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law: what may be resident lies in the row."""
-        with self._computing:  # else the numbers are those of different moments
+        """Raise AssertionError unless the use of the row is counted and reserved."""
+        with self._computing:  # for a consistent view
             length, filled_by = int(self.arena.lengths[0, 0]), self._filled_by
             used, reserved = self.bytes_used, self.bytes_reserved
             promised = used <= reserved or self._using.locked()
@@ -313,12 +335,8 @@ class PlannerRow:
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not filled_by, f'the planner row is empty, not {filled_by}'
 
-    def _copied(self) -> list[Tensor]:
-        """K and V of what the row holds, in host memory."""
-        return [part.to('cpu', copy=True) for part in self.arena.row(0)]
-
     def _first(self, held: RowPlan, eos: int, hidden: Tensor) -> RowPlan:
-        """The first token, and what the row holds then. hidden: [1, 1, width], before the norm."""
+        """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
         tokens = int(self.arena.lengths[0, 0])
         self._hold(held.saying(token, eos, self._config.answer_tokens, tokens))

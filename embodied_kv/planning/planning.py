@@ -1,17 +1,13 @@
-"""Planning with memory: what was remembered, as KV that outlives the process, and a planner on it.
+"""Planning with memory: stored segments with KV on the disk, and a planner that reads them.
 
-Knows a planner, its row, a memory, and in which order they work. Does not know sensors, topics or
-what a segment means.
+A plan retrieves units, computes and stores the KV of those that have none (a static group jointly,
+a dynamic segment alone), prefills a prompt from stored KV and from what the reuse method
+recomputes, and decodes greedily. A group that has just turned static is served from the KV of its
+segments until `warm` has computed the joint KV. KV that is lost in between, because a segment
+changed or a file is damaged, costs a retry: after RETRIES the plan is computed from text.
 
-A plan retrieves units, computes the KV of those that have none yet (a static group jointly, a
-dynamic segment alone) and keeps it, prefills a prompt from stored KV and from what the method
-computes again, and decodes greedily. A group that has just turned static is served from its
-segments' own KV until `warm` has computed the joint one. KV that goes in between, because somebody
-changed a segment or a file is damaged, costs a retry, never the plan: at last everything is
-computed from its text.
-
-One thread plans and warms. Any thread may change and ask memory meanwhile. Computation goes
-through `step` piece by piece, so it can be handed to the one thread that computes.
+One thread plans and warms. Any thread may change and query memory. Computation goes through `step`
+in pieces, so that the engine thread can run it.
 
 Source: KEEP, sections 4 and 5.
 """
@@ -20,49 +16,53 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from threading import RLock
 
 from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
-from embodied_kv.memory.group import Transition
+from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.prefill import KvLost, Step
-from embodied_kv.memory.segment import KINDS, MemoryFault
+from embodied_kv.memory.segment import KINDS, MemoryFault, Unit, check_choice
 from embodied_kv.memory.store import Change, MemoryStore
-from embodied_kv.memory.unit import Unit
-from embodied_kv.model.planner_checkpoint import LoadedPlanner
-from embodied_kv.planning.checks import check_planner
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord, PlanRequest
-from embodied_kv.planning.planner_row import PlannerRow
+from embodied_kv.model.planner import Planner
+from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
+from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
+from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
+from embodied_kv.planning.planner_row import NEED_WHOLE_UNITS, PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
-from embodied_kv.planning.statistics import memory_stats
-from embodied_kv.planning.stored import available, keep_whole, kept_tokens, readable_units
 
 log = logging.getLogger(__name__)
 
-RETRIES = 3  # with stored KV, before all is computed from its text
+RETRIES = 3  # with stored KV, before the plan is computed from text
 BATCH = 16  # units whose KV goes into one transaction
 
 
 class Planning:
-    """Over a folder, which is created where it does not exist; `close` lets another open it.
+    """A planner with the memory of one folder, which is created if needed.
 
-    encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
-    another planner, keep the segments and drop that. step: runs each piece of computation. plane:
-    whose budget its row shares, and loaded KV where that lies in the same memory. rows: of this
-    planner, where others plan beside it; one of them is taken. row: where prompts and answers lie.
+    Args:
+        planner: The model and its tokenizer.
+        folder: The location of the memory.
+        config: The parameters.
+        encoder: The text encoder of retrieval; None: hashing.
+        step: Runs a piece of computation on the engine thread, and waits for it.
+        renew: Discard KV of another planner and keep the segments.
+        plane: The budget that the row shares, and loaded KV if it is in the same memory.
+        rows: Provides the row, where several robots share the planner; None: its own arena.
 
-    Raises ValueError for a recurrent planner, for numbers that do not fit its row, and where no
-    row is left; MemoryFault for a folder of another planner, one that is open already, and what
-    cannot be read or written.
+    Raises:
+        ValueError: The planner is recurrent, the parameters do not fit its row, or no row is free.
+        MemoryFault: See `MemoryStore`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Planning:
     ) -> None:
         self.config = config or PlanningConfig()
         self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
-        check_planner(planner.model, self.config, len(self._prompts.head))
+        self._check_planner()
         self._lock, self._close = RLock(), ExitStack()
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
@@ -94,17 +94,17 @@ class Planning:
                 self.config.grouping,
             )
             if self.config.unit_keep_ratio == 1:
-                keep_whole(self.memory)
+                self._forget_thin_units()
             plane = plane or Plane()
             self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane, rows)
             undo.callback(self.row.close)
             plane.join(self.row)
             undo.callback(plane.leave, self.row)
             self._close = undo.pop_all()
-        self.last: PlanRecord | None = None  # plan that ended; a capsule may put another one here
-        self.pools = self.row, store.cache  # that hold KV
+        self.last: PlanRecord | None = None  # the last complete plan; a restore replaces it
+        self.pools = self.row, store.cache
         self._invalidation = Invalidation()
-        for segment in store.list():
+        for segment in self.memory.segments:
             self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
         self._invalidation.end()
 
@@ -115,16 +115,13 @@ class Planning:
         self.close()
 
     def close(self) -> None:
-        """Nothing that was remembered is lost without it."""
+        """Release the folder and the row. No data is lost without this call."""
         self._close.close()
 
     # ------------------------------------------------------------------ memory, from any thread
 
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
-        """Adds or changes segments given as (id, kind, text), all or none of them.
-
-        Raises MemoryFault for what is no segment or too long a one, and an id that comes twice.
-        """
+        """Add or change segments given as (id, kind, text), atomically; see `Memory.upsert`."""
         with self._lock:
             changes = self.memory.upsert(*segments)
             for change in changes:
@@ -134,43 +131,42 @@ class Planning:
             return changes
 
     def remove(self, id: str) -> Change:
-        """Raises MemoryFault if there is no such segment."""
+        """Remove a segment. Raise MemoryFault if it does not exist."""
         with self._lock:
             change = self.memory.remove(id)
             self._invalidation.note(id, None)
             return change
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
-        """The world went on: groups that were left alone long enough turn static.
+        """Advance the world step, make unchanged groups static, and return their transitions.
 
-        KV of groups that are no more is dropped; that of single segments stays, for a group that
-        turns dynamic needs it.
+        KV of former groups is removed. KV of single segments stays, because a group that turns
+        dynamic needs it.
         """
         with self._lock:
             transitions = self.memory.advance(steps)
             self._invalidation.end()
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
-                used = {unit.key for unit in readable_units(self.memory)}
-                store = self.memory.store
-                store.forget(*(key for key in store.keys() if key not in used))
+                used, store = {unit.key for unit in self._readable_units()}, self.memory.store
+                store.retain(used)
             return transitions
 
     def query(self, question: str, k: int = 10, kind: str = '') -> tuple[Match, ...]:
-        """The k segments that are nearest to a question in meaning, the nearest first.
+        """Return the k segments that are most similar to a question, the most similar first.
 
-        Without a question, k segments as they came. kind: only of that kind. Raises MemoryFault
-        for an unknown kind, ValueError for a negative k.
+        Without a question, return k segments in order of arrival. Raises MemoryFault for an
+        unknown kind, and ValueError for a negative k.
         """
         if k < 0:
-            raise ValueError(f'{k} segments cannot be shown')
-        if kind and kind not in KINDS:
-            raise MemoryFault(f'no kind {kind[:80]!r}; there are: {", ".join(KINDS)}')
+            raise ValueError(f'segments must be >= 0 (got {k})')
+        if kind:
+            check_choice('kind', kind, KINDS, MemoryFault)
         with self._lock:
             if question.strip():
                 found = self.memory.nearest(question)
             else:
-                found = [(segment, 0.0) for segment in self.memory.store.list()]
+                found = [(segment, 0.0) for segment in self.memory.segments]
             wanted = ((s, score) for s, score in found if kind in ('', s.kind))
             group_of = self.memory.groups.of
             return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))
@@ -179,28 +175,45 @@ class Planning:
 
     @property
     def has_room(self) -> bool:
-        """Whether KV can be kept without giving up other KV."""
+        """Return whether KV can be stored without removing other KV."""
         return self.memory.store.has_room
 
     def tasks(self) -> list[tuple[str, int]]:
-        """Return the ids of the records of tasks, with the steps of the world of each."""
-        return [(segment.id, segment.step) for segment in self.memory.store.list('task')]
+        """Return the ids and world steps of the task records."""
+        return [(s.id, s.step) for s in self.memory.segments if s.kind == 'task']
 
     def stats(self) -> MemoryStats:
-        """As it is now."""
+        """Return the current statistics."""
         with self._lock:
-            lost = {'groups': self._groups_lost, **self._invalidation.lost}
-            return memory_stats(self.memory, self._plans, self._fresh, lost)
+            store, groups = self.memory.store, self.memory.groups
+            static = sum(group.static for group in groups)
+            return MemoryStats(
+                step=store.step,
+                segments=len(self.memory),
+                static=static,
+                dynamic=len(groups) - static,
+                units=len(groups.units()),
+                kept=len(store.keys()),
+                bytes=store.bytes,
+                cached_bytes=store.cache.bytes,
+                hits=store.cache.hits,
+                misses=store.cache.misses,
+                plans=self._plans,
+                fresh=self._fresh,
+                transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
+                invalidated={'groups': self._groups_lost, **self._invalidation.lost},
+            )
 
     # ------------------------------------------------------------------ plans, from one thread
 
     def warm(self, most: int | None = None) -> int:
-        """Computes KV that is missing, of so many units at most -> of how many it did.
+        """Compute missing KV of at most that many units, and return their number.
 
-        What is too long to come into view, since it was remembered with other numbers, is left.
+        Units that are too long for a prompt, because `tokens` was larger before, are skipped.
         """
         missing = self.memory.missing(self.memory.units())
-        return self._compute([unit for unit in missing if self._fits(unit)][:most])
+        sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}
+        return self._compute([u for u, size in sizes.items() if size <= self.config.tokens][:most])
 
     def plan(
         self,
@@ -209,10 +222,10 @@ class Planning:
         segments: int | None = None,
         method: str | None = None,
     ) -> Plan:
-        """The planner's answer, with what is nearest to the question in view.
+        """Return the planner's answer from the segments that are most similar to the question.
 
-        tokens, segments, method: instead of the config's. With an empty memory nothing is in view.
-        Raises ValueError for an unknown method, for no question, and for one that is too long.
+        `tokens`, `segments` and `method` replace the config's. Raises ValueError for an unknown
+        method, and for an empty or too long question.
         """
         began = time.perf_counter()
         method = method or self.config.method
@@ -220,31 +233,40 @@ class Planning:
         asked = self._prompts.question(question)
         tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
         segments = segments or self.config.segments or None
-        ask = PlanRequest(began, question, asked, tokens, segments, method)
+        ask = partial(self._plan, began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
-                return self._plan(ask, loads, retries)
+                return ask(loads, retries)
             except KvLost as lost:
-                log.info('planning once more: %s', lost)
+                log.info('plan is retried (reason: %s)', lost)
                 self.memory.store.forget(lost.unit)
-            except MemoryFault as fault:  # KV that cannot be kept
-                log.warning('planning without stored KV: %s', fault)
+            except MemoryFault as fault:  # KV could not be stored
+                log.warning('plan is computed without stored KV (reason: %s)', fault)
                 break
-        return self._plan(ask, False, RETRIES)
+        return ask(False, RETRIES)
 
-    def _plan(self, ask: PlanRequest, loads: bool, retries: int) -> Plan:
-        """loads: whether stored KV is read; else all is computed, whatever the method."""
-        units = self.memory.retrieve(ask.question, ask.tokens, ask.segments)
-        units = available(units, self.memory) if loads else units
-        prompt = self._prompts.prompt(units, ask.ids)
+    def _plan(
+        self,
+        began: float,
+        question: str,
+        question_ids: list[int],
+        tokens: int,
+        segments: int | None,
+        method: str,
+        loads: bool,
+        retries: int,
+    ) -> Plan:
+        """Make a plan; without `loads` all is computed, whatever the method."""
+        units = self.memory.retrieve(question, tokens, segments)
+        units = self._available(units) if loads else units
+        prompt = self._prompts.prompt(units, question_ids)
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
-        asked = PlanRecord(ask.question, ask.method, keys, ids)
+        asked = PlanRecord(question, method, keys, ids)
         start = time.perf_counter()
         needs = loads and not self.row.goes_on(asked)
         fresh = self._compute(self.memory.missing(units)) if needs else 0
         if needs:
-            kept = kept_tokens(units, self.memory.store, self._prompts, ask.method)
-            prompt = self._prompts.prompt(units, ask.ids, kept)
+            prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
         computed = time.perf_counter()
         with self.row.in_use():
             saying, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
@@ -256,7 +278,7 @@ class Planning:
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),
             whole=len(said) < self.config.answer_tokens,
-            method=ask.method,
+            method=method,
             segments=tuple(piece.segment for piece in prompt.pieces),
             tokens=prompt.length,
             memory=sum(len(piece.ids) for piece in prompt.pieces),
@@ -266,29 +288,115 @@ class Planning:
             retries=retries,
             hops=tuple(choice.hops for choice in work.chosen),
             seconds_fresh=computed - start,
-            seconds_first_token=first - ask.began,
-            seconds=time.perf_counter() - ask.began,
+            seconds_first_token=first - began,
+            seconds=time.perf_counter() - began,
             timeline=work.timeline,
         )
 
     def _room(self, asked: Sequence[int]) -> int:
-        """Tokens that a prompt has left for memory."""
+        """Return the number of tokens that a prompt has for memory."""
         row = self.row.arena.max_tokens
         room = row - len(self._prompts.head) - len(asked) - self.config.answer_tokens
         if room < 0:
             raise ValueError(
-                f'a question of {len(asked)} tokens and its answer do not fit a row of {row}: ask '
-                'in fewer words'
+                f'question and answer must fit a row of {row} tokens (got a question of '
+                f'{len(asked)}); shorten the question'
             )
         return room
 
-    def _fits(self, unit: Unit) -> bool:
-        return sum(map(len, self._prompts.unit(unit))) <= self.config.tokens
-
     def _compute(self, units: Sequence[Unit]) -> int:
-        """The KV of units, kept as far as nothing of them changed meanwhile."""
+        """Compute and store the KV of units, and return their number."""
         for at in range(0, len(units), BATCH):
             made = (self.row.compute(u, self._prompts.unit(u)) for u in units[at : at + BATCH])
             self.memory.store.keep(*made)
         self._fresh += len(units)
         return len(units)
+
+    def _check_planner(self) -> None:
+        model, config = self._planner.model, self.config
+        if not isinstance(model, Planner):
+            raise ValueError(
+                f'planner must be a {Planner.__name__} (got {type(model).__name__}); the state of '
+                'a recurrent planner fits no other position of a prompt'
+            )
+        row = model.config.max_tokens
+        if len(self._prompts.head) + config.tokens + config.answer_tokens >= row:
+            raise ValueError(
+                f'tokens and answer_tokens must leave room for a question in a row of {row} '
+                f'(got {config.tokens} and {config.answer_tokens}); lower one of them'
+            )
+
+    def _readable_units(self) -> tuple[Unit, ...]:
+        """Return the units whose KV plans may load: those of the groups, and single segments."""
+        units = self.memory.units()
+        return (*units, *(Unit((segment,)) for unit in units for segment in unit.segments))
+
+    def _forget_thin_units(self) -> None:
+        """Remove stored KV except that of readable units with all of their tokens."""
+        store, count = self.memory.store, self.memory.groups.tokens
+        stored = [unit for unit in self._readable_units() if unit.key in store]
+        whole = {u.key for u in stored if sum(store.lengths(u.key)) == sum(map(count, u.ids))}
+        store.retain(whole)
+
+    def _available(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
+        """Replace units without KV by their segments, if all of these have KV."""
+        found: list[Unit] = []
+        for unit in units:
+            singles = [Unit((segment,), unit.group, unit.score) for segment in unit.segments]
+            jointly = not self.memory.missing([unit]) or self.memory.missing(singles)
+            found += [unit] if jointly else singles
+        return tuple(found)
+
+    def _kept_tokens(self, units: Sequence[Unit], method: str) -> dict[str, tuple[int, ...]]:
+        """Return the tokens of each segment in stored KV, by the keys that the method can read.
+
+        Raises KvLost for a unit without KV.
+        """
+        found = {}
+        for unit in units:
+            try:
+                counts = self.memory.store.lengths(unit.key)
+            except MemoryFault as fault:
+                raise KvLost(unit.key, fault) from fault
+            is_thin = sum(counts) < sum(map(len, self._prompts.unit(unit)))
+            if not (is_thin and method in NEED_WHOLE_UNITS):
+                found[unit.key] = counts
+        return found
+
+
+@contextmanager
+def opened(
+    planner: LoadedPlanner,
+    encoder: Encoder,
+    params: MemoryParams,
+    config: PlanningConfig,
+    robot: str,
+    step: Step,
+    plane: Plane | None = None,
+    rows: PlannerRows | None = None,
+) -> Iterator[Planning]:
+    """Open the memory of one robot in the folder of its namespace; see `Planning`."""
+    with ExitStack() as undo:
+        if params.folder:
+            folder = Path(params.folder).expanduser() / robot.strip('/')
+        else:
+            folder = Path(undo.enter_context(TemporaryDirectory()))
+        renew = params.discard_foreign_kv
+        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
+        undo.callback(planning.close)
+        planning.memory.store.limit(params.disk_mib * MIB)
+        yield planning
+
+
+def planner_of(folder: str, name: str) -> Path:
+    """Return the folder of a planner: that one, or of the bundled planner of a contract.
+
+    Raises ValueError if both are empty, or the bundled planner does not exist.
+    """
+    if folder:
+        return Path(folder).expanduser()
+    if not name:
+        raise ValueError(
+            'language.planner of the contract must not be empty; set it, or the parameter planner'
+        )
+    return Path(bundled_planner(name))

@@ -1,7 +1,6 @@
-"""Segments and questions as the planner's tokens.
+"""Tokens of the planner's prompts.
 
-Knows words and tokens. Does not know which segments are in view, or why. Each part is tokenised by
-itself, so a segment has the same tokens in a unit and in any prompt.
+Each part is tokenised separately, so a segment has the same tokens in a unit and in any prompt.
 """
 
 from __future__ import annotations
@@ -10,14 +9,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.unit import Unit
+from embodied_kv.memory.segment import Unit
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.planner_prompts import HEAD, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 
 
 class PlannerPrompts:
-    """head: the tokens that every prompt begins with."""
+    """The tokens of segments, questions and prompts; all prompts begin with `head`."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -27,17 +26,17 @@ class PlannerPrompts:
         return self._tokenizer.encode(segment_words(text))
 
     def count(self, text: str) -> int:
-        """Tokens of a segment of this text."""
+        """Return the number of tokens of a segment with this text."""
         return len(self.segment(text))
 
     def question(self, question: str) -> list[int]:
-        """Raises ValueError where nothing is asked."""
+        """Return the tokens of a question. Raise ValueError if it is empty."""
         if not question.strip():
-            raise ValueError('there is no question: say what is to be planned')
+            raise ValueError('question must not be empty')
         return self._tokenizer.encode(question_words(question.strip()))
 
     def unit(self, unit: Unit) -> list[list[int]]:
-        """Of each of its segments, in order."""
+        """Return the tokens of each segment of a unit, in order."""
         return [self.segment(segment.text) for segment in unit.segments]
 
     def prompt(
@@ -46,9 +45,10 @@ class PlannerPrompts:
         question: list[int],
         kept: Mapping[str, Sequence[int]] | None = None,
     ) -> Prompt:
-        """Units in order, then the question.
+        """Return the prompt of the units and the question.
 
-        kept: by key, of units whose KV may be read, how many tokens of each segment it has.
+        `kept` has, by the key of each unit whose KV may be loaded, the tokens of each segment in
+        that KV.
         """
         pieces = []
         for unit in units:
@@ -65,6 +65,6 @@ class PlannerPrompts:
 
 
 def memory_fingerprint(planner: LoadedPlanner, prompts: PlannerPrompts) -> str:
-    """Of all that KV depends on beside a segment: the planner, and how segments are put to it."""
+    """Return the fingerprint of what KV depends on besides the text: planner and prompt format."""
     words = f'{planner.fingerprint} {prompts.segment("A mug is in Place 1.")}'
     return hashlib.blake2b(words.encode(), digest_size=16).hexdigest()

@@ -1,4 +1,4 @@
-"""A mission without a planner: its sentences are its steps, in order."""
+"""Missions without a planner: the sentences of the mission are its steps, in order."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from embodied_kv.model.planner_prompts import PlannerAnswer
 from embodied_kv.planning.mission import MissionState
 
-TRIES = 3  # of a step that fails
-# Between sentences: a semicolon, a line, or a full stop before a blank and a capital letter, but
-# not after a title.
+TRIES = 3  # of a failing step
+# Between sentences: a semicolon, a line break, or a full stop before a space and a capital letter,
+# except after a title.
 SENTENCES = re.compile(
     r'[;\n]|[.!](?=\s[A-Z])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bMrs\.)(?<!\bNo\.)(?<!\bSt\.)'
 )
@@ -26,7 +26,7 @@ MARKER = re.compile(
 
 
 def split_steps(words: str) -> tuple[str, ...]:
-    """Return the instructions of a mission, in order; none if it has no letters."""
+    """Return the instructions of a mission in order; none if it has no letters."""
     sentences = map(_plain, SENTENCES.split(BLANKS.sub(' ', words)))
     parts = []
     for sentence in sentences:
@@ -43,7 +43,7 @@ def _plain(part: str) -> str:
 
 
 def next_step(state: MissionState) -> PlannerAnswer:
-    """Return what a mission goes on with: each part until it is done, at most `TRIES` times."""
+    """Return the next step: each sentence until it is done, at most `TRIES` times."""
     parts = split_steps(state.words)
     if not parts:
         return PlannerAnswer('impossible', 'the mission has no instruction')

@@ -14,8 +14,7 @@ from contextlib import ExitStack
 from dataclasses import MISSING, fields
 from typing import TypeVar
 
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.robot_folder import MemoryParams
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.engine_runner import EngineRunner

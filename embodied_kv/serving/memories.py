@@ -20,10 +20,9 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import load_planner
-from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import Planning
-from embodied_kv.planning.robot_folder import MemoryParams, opened, planner_of
+from embodied_kv.planning.planning import Planning, opened, planner_of
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.slack import Slack
 

@@ -124,7 +124,7 @@ def test_a_row_in_use_stays_its_plans(tmp_path):
     with planning, two:
         expected = planning.plan(OTHER)
         assert two.plan(OTHER).text == expected.text
-        assert said[0] == "the planner's row is in use: the next plan computes its prompt anew"
+        assert said[0] == "the planner's row is in use: the next plan computes its prompt again"
         assert two.plan(QUESTION) and two.last == last
 
 
@@ -133,7 +133,7 @@ def test_without_room_the_next_plan_computes(tmp_path):
     plane = Plane(planning.row.bytes)
     with planning, filled(tmp_path / 'two', plane=plane) as two:
         with plane.claim(two.pools[1], plane.budget - 1):
-            assert 'row has no room: the next plan computes its prompt anew' in resumed(
+            assert 'row has no room: the next plan computes its prompt again' in resumed(
                 two, frozen
             )
             assert two.row.held is None
@@ -175,7 +175,7 @@ def test_an_unknown_method_leaves_the_row_as_it_is(tmp_path):
         planning.plan(QUESTION)
         held = planning.row.held
         other = replace(held, plan=replace(held.plan, method='magic'))
-        with pytest.raises(ValueError, match='no method'):
+        with pytest.raises(ValueError, match='method must be one of'):
             planning.row.resume(lambda: pytest.fail('it was put'), other)
         assert planning.row.held == held
 

@@ -27,8 +27,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
-from embodied_kv.planning.mission import MissionState, Tried
-from embodied_kv.planning.mission_part import MissionPart
+from embodied_kv.planning.mission import MissionPart, MissionState, Tried
 from embodied_kv.session.boundaries import Boundaries
 
 STATE = MissionState(
@@ -41,7 +40,7 @@ STATE = MissionState(
 )
 VOCABULARY = CONFIG.backbone.vocab_size
 LEARNT = ('red cube', 'object', 'red cube: in the blue bin')
-SAID = "memory has moved on: 'red cube: in the blue bin' was 'red cube: on the left table'"
+SAID = "memory has changed since: 'red cube: in the blue bin' was 'red cube: on the left table'"
 
 
 def seen(second):
@@ -224,17 +223,17 @@ def test_damaged_facts_are_refused(robot, change):
     part.check(FrozenPart(frozen.tensors, facts))
     if callable(change):  # of the row, in which the rest is whole
         change = dict(row=facts['row'] | change(facts['row'], facts['row']['plan']))
-    with pytest.raises(CapsuleError, match='which memory was known|damaged plan'):
+    with pytest.raises(CapsuleError, match='no list of known sentences|damaged plan'):
         part.check(FrozenPart(frozen.tensors, facts | change))
-    with pytest.raises(CapsuleError, match='which memory was known'):
+    with pytest.raises(CapsuleError, match='no list of known sentences'):
         part.check(FrozenPart())
     for log in (b'x', b'3\n', b'[]\n', b'["a", 3]\n', b'["a", "b", "c"]\n'):
         known = torch.tensor(list(log), dtype=torch.uint8)
         damaged = FrozenPart(frozen.tensors | {'sentences': known}, facts)
         part.check(damaged)
-        assert 'the list of what was known is damaged' in part.resume(damaged)()
+        assert 'the list of known sentences is damaged' in part.resume(damaged)()
     for known in (torch.zeros(2, 2, dtype=torch.uint8), torch.zeros(2)):
-        with pytest.raises(CapsuleError, match='which memory was known'):
+        with pytest.raises(CapsuleError, match='no list of known sentences'):
             part.check(FrozenPart(frozen.tensors | {'sentences': known}, facts))
 
 
@@ -246,4 +245,4 @@ def test_each_sentence_that_differs_is_told_once(then, now):
     told = list(differences(then, now))
     assert len(told) == len({id for id, _ in then.items() ^ now.items()})
     assert sum(' is new' in line for line in told) == len(now.keys() - then.keys())
-    assert sum(' is not remembered' in line for line in told) == len(then.keys() - now.keys())
+    assert sum(' was removed' in line for line in told) == len(then.keys() - now.keys())

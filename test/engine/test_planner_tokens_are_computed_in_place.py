@@ -6,8 +6,7 @@ from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, open_planning
 
 from embodied_kv.kv.arena import Arena
 from embodied_kv.model.planner_checkpoint import random_planner
-from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.token_step import TokenStep
+from embodied_kv.planning.planner_rows import PlannerRows, TokenStep
 from embodied_kv.runtime.graph_cache import Shape
 
 CUDA = pytest.param(

@@ -16,11 +16,14 @@ LONG = 'a' * 450
 @pytest.mark.parametrize(
     ('segments', 'message'),
     [
-        ([('mug', 'object', 'a'), ('mug', 'object', 'b')], "'mug' comes twice"),
-        ([('mug', 'thing', 'a')], "no kind 'thing'; there are: object, place"),
-        ([('mug', 'object', ' ')], "the text of segment 'mug' must be words"),
-        ([('', 'object', 'a')], 'a segment id must be words'),
-        ([('ok', 'object', 'a'), ('mug', 'object', LONG)], 'has 451 tokens, one may have 400'),
+        ([('mug', 'object', 'a'), ('mug', 'object', 'b')], 'ids of one change must be distinct'),
+        ([('mug', 'thing', 'a')], 'must be one of object, place'),
+        ([('mug', 'object', ' ')], "text of segment 'mug' must be text"),
+        ([('', 'object', 'a')], 'segment id must be text'),
+        (
+            [('ok', 'object', 'a'), ('mug', 'object', LONG)],
+            r'must have at most 400 tokens \(got 451',
+        ),
     ],
 )
 def test_what_is_no_segment(tmp_path, segments, message):
@@ -33,23 +36,23 @@ def test_what_is_no_segment(tmp_path, segments, message):
 
 def test_what_is_not_there(tmp_path):
     with filled(tmp_path) as planning:
-        with pytest.raises(MemoryFault, match="no segment 'mug'"):
+        with pytest.raises(MemoryFault, match="segment 'mug' does not exist"):
             planning.remove('mug')
-        with pytest.raises(MemoryFault, match="no kind 'thing'"):
+        with pytest.raises(MemoryFault, match='must be one of object'):
             planning.query('x', kind='thing')
-        with pytest.raises(ValueError, match='the world does not go back'):
+        with pytest.raises(ValueError, match='steps must be >= 0'):
             planning.advance(-1)
 
 
 @pytest.mark.parametrize(
     ('question', 'more', 'message'),
     [
-        ('', {}, 'there is no question'),
-        (' \n', {}, 'there is no question'),
-        ('a' * 600, {}, 'do not fit a row of 512: ask in fewer words'),
-        (QUESTION, dict(method='magic'), "no method 'magic'; there are: keep, full, prefix"),
-        (QUESTION, dict(tokens=-1), 'limits of -1 tokens'),
-        (QUESTION, dict(segments=-1), 'and -1 segments cannot be'),
+        ('', {}, 'question must not be empty'),
+        (' \n', {}, 'question must not be empty'),
+        ('a' * 600, {}, 'must fit a row of 512 tokens'),
+        (QUESTION, dict(method='magic'), 'method must be one of keep, full, prefix'),
+        (QUESTION, dict(tokens=-1), r'must be >= 0 \(got -1 and'),
+        (QUESTION, dict(segments=-1), r'must be >= 0 \(got \d+ and -1'),
     ],
 )
 def test_what_cannot_be_asked(tmp_path, question, more, message):
@@ -86,7 +89,7 @@ def test_kv_of_another_planner(tmp_path):
     other = random_planner(CONFIG, seed=4)
     with filled(tmp_path) as planning:
         planning.warm()
-    with pytest.raises(MemoryFault, match='holds KV of the model'):
+    with pytest.raises(MemoryFault, match='must hold KV of the model'):
         open_planning(tmp_path, planner=other)
     with open_planning(tmp_path, planner=other, renew=True) as planning:
         assert planning.stats().kept == 0 and planning.stats().segments == len(TABLE)
@@ -94,7 +97,7 @@ def test_kv_of_another_planner(tmp_path):
 
 
 def test_a_folder_that_is_open(tmp_path):
-    with filled(tmp_path), pytest.raises(MemoryFault, match='is open already'):
+    with filled(tmp_path), pytest.raises(MemoryFault, match='is in use'):
         open_planning(tmp_path)
     with filled(tmp_path) as planning:
         assert planning.stats().segments == len(TABLE)
@@ -104,7 +107,7 @@ def test_a_recurrent_planner(tmp_path):
     class HybridPlanner(torch.nn.Module):
         config = CONFIG
 
-    with pytest.raises(ValueError, match='a HybridPlanner cannot plan with memory: it folds all'):
+    with pytest.raises(ValueError, match='planner must be a Planner .got HybridPlanner'):
         open_planning(tmp_path, planner=replace(PLANNER, model=HybridPlanner()))
     assert not list(tmp_path.iterdir())
 
@@ -112,15 +115,15 @@ def test_a_recurrent_planner(tmp_path):
 @pytest.mark.parametrize(
     ('numbers', 'message'),
     [
-        (dict(tokens=510), 'leave no room for a question in a row of 512'),
-        (dict(method='magic'), "no method 'magic'"),
-        (dict(recompute_ratio=0.1), 'a recompute ratio of 0.1: 4 layers reach'),
-        (dict(load_policy='magic'), "no policy 'magic'; there are: separate"),
-        (dict(recompute_schedule='steep'), "no recompute_schedule 'steep': even"),
-        (dict(propagation='magic'), "no propagation 'magic'; there are: directed"),
-        (dict(granularity='word'), "no granularity 'word'; there are: token, segment"),
-        (dict(tokens=0), 'tokens start at 1'),
-        (dict(similarity=2.0), 'similarity 2.0 is no cosine'),
+        (dict(tokens=510), 'must leave room for a question in a row of 512'),
+        (dict(method='magic'), 'method must be one of'),
+        (dict(recompute_ratio=0.1), r'recompute_ratio must be in \[0\.25, 1\]'),
+        (dict(load_policy='magic'), 'load_policy must be one of separate'),
+        (dict(recompute_schedule='steep'), 'recompute_schedule must be one of even'),
+        (dict(propagation='magic'), 'propagation must be one of directed'),
+        (dict(granularity='word'), 'granularity must be one of token, segment'),
+        (dict(tokens=0), 'tokens must be >= 1'),
+        (dict(similarity=2.0), 'similarity must be in'),
     ],
 )
 def test_numbers_that_do_not_fit(tmp_path, numbers, message):

@@ -3,7 +3,7 @@
 import torch
 
 from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.memory.segment import Unit, UnitKv
 
 LAYERS, HEADS, DIM = 3, 2, 4
 

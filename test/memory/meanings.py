@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from embodied_kv.memory.group import Grouping
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups
 
 WIDTH = 8
 
@@ -17,7 +16,7 @@ def towards(letter, tilt=0.0):
 
 
 def filled(*ids, tokens=10, **grouping):
-    """Groups of segments whose meaning is the first letter of their id, put in at step 0."""
+    """Return groups of segments whose meaning is the first letter of their id, added at step 0."""
     groups = Groups(WIDTH, Grouping(**grouping))
     for id in ids:
         groups.put(id, towards(id[0]), tokens, 0)

@@ -8,9 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import POLICIES, Pending
-from embodied_kv.memory.timeline import COMPUTE, LOAD
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Loader, Pending
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]
@@ -18,7 +16,7 @@ LAYERS = 6
 
 
 def one_pass(policy, at, load, compute=lambda layer: None):
-    """Drops each unit as the computation of the layer before ends -> the loader."""
+    """Drop each unit as the computation of the layer before ends; return the loader."""
     with Loader(Pending(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
@@ -131,7 +129,7 @@ def test_loads_may_write_what_was_made_for_inference():
 
 def test_it_works_inside_its_context_alone():
     loader = Loader(Pending(LAYERS, UNITS), lambda *_: None)
-    with pytest.raises(RuntimeError, match='inside its context'), loader.computing(0):
+    with pytest.raises(RuntimeError, match='must be used as a context'), loader.computing(0):
         pass
-    with pytest.raises(ValueError, match='0 loads in flight are none'):
+    with pytest.raises(ValueError, match='in_flight must be >= 1'):
         Loader(Pending(LAYERS, UNITS), lambda *_: None, in_flight=0)

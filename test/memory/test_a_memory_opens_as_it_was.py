@@ -4,7 +4,7 @@ import pytest
 from kept import is_whole, kv
 
 from embodied_kv.memory.encoder import HashingEncoder
-from embodied_kv.memory.group import Grouping
+from embodied_kv.memory.groups import Grouping
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.memory.store import MemoryStore
@@ -125,24 +125,24 @@ def test_the_same_text_again_changes_and_encodes_nothing(memory):
 def test_a_removed_segment_is_in_no_unit(memory):
     memory.remove('red cube')
     assert [unit.ids for unit in memory.units()] == [('red ball',), ('task 1',)]
-    assert len(memory) == len(memory.store) == 2
-    with pytest.raises(MemoryFault, match="no segment 'red cube'"):
+    assert len(memory) == len(memory.store.list()) == 2
+    with pytest.raises(MemoryFault, match="segment 'red cube' does not exist"):
         memory.remove('red cube')
 
 
 @pytest.mark.parametrize(
     ('facts', 'message'),
     [
-        ([('a', 'object', 'x' * 101)], "segment 'a' has 101 tokens, one may have 100: say it"),
-        ([('a', 'object', 'x'), ('a', 'object', 'y')], "segment 'a' comes twice"),
-        ([('a', 'object', 'x'), ('b', 'thing', 'y')], "no kind 'thing'"),
+        ([('a', 'object', 'x' * 101)], "segment 'a' must have at most 100 tokens"),
+        ([('a', 'object', 'x'), ('a', 'object', 'y')], 'ids of one change must be distinct'),
+        ([('a', 'object', 'x'), ('b', 'thing', 'y')], 'must be one of object'),
     ],
 )
 def test_bad_input_changes_nothing(memory, facts, message):
     before = memory.units()
     with pytest.raises(MemoryFault, match=message):
         memory.upsert(*facts)
-    assert memory.units() == before and len(memory.store) == 3
+    assert memory.units() == before and len(memory.store.list()) == 3
     memory.groups.check_integrity()
 
 

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.memory.segment import KINDS, MAX_ID, MAX_TEXT, MemoryFault, Segment
-from embodied_kv.memory.unit import Unit, UnitKv
+from embodied_kv.memory.segment import KINDS, MAX_ID, MAX_TEXT, MemoryFault, Segment, Unit, UnitKv
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -14,19 +13,21 @@ def test_every_kind_is_taken(kind):
 
 @pytest.mark.parametrize('kind', ['', 'objects', 'Object', None, 7])
 def test_an_unknown_kind_is_refused(kind):
-    with pytest.raises(MemoryFault, match="'cup': no kind .*; there are: object, place, agent"):
+    with pytest.raises(
+        MemoryFault, match="kind of segment 'cup' must be one of object, place, agent"
+    ):
         Segment('cup', kind, 'x')
 
 
 @pytest.mark.parametrize('id', ['', '  ', None, 7, 'a\0', 'a\nb', 'a\ud800', 'x' * (MAX_ID + 1)])
 def test_an_id_is_a_short_printable_line(id):
-    with pytest.raises(MemoryFault, match='a segment id (must be words|has)'):
+    with pytest.raises(MemoryFault, match='segment id must '):
         Segment(id, 'object', 'x')
 
 
 @pytest.mark.parametrize('text', ['', '\n', None, b'x', 'a\0b', '\ud800', 'x' * (MAX_TEXT + 1)])
 def test_a_text_is_printable_and_short(text):
-    with pytest.raises(MemoryFault, match="the text of segment 'cup' (must be words|has)"):
+    with pytest.raises(MemoryFault, match="text of segment 'cup' must "):
         Segment('cup', 'object', text)
 
 
@@ -40,7 +41,7 @@ def test_a_key_says_what_kv_is_computed_from():
 
 
 def test_a_unit_needs_a_segment():
-    with pytest.raises(ValueError, match='a unit needs a segment'):
+    with pytest.raises(ValueError, match='must not be empty'):
         Unit(())
 
 
@@ -56,5 +57,5 @@ def test_a_unit_needs_a_segment():
 )
 def test_kv_has_the_shape_of_its_unit(k, v, lengths):
     unit = Unit((Segment('cup', 'object', 'x'),))
-    with pytest.raises(ValueError, match='are not both|do not share'):
+    with pytest.raises(ValueError, match=r'must both be|must sum to'):
         UnitKv(unit, torch.zeros(k), torch.zeros(v), lengths)

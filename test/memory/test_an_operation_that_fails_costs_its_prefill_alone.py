@@ -9,18 +9,18 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import Fault, HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import CacheBlend, Reuse
-from embodied_kv.memory.rotate import Rotation
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.runtime.stream import Stream
 
 FAULTS = 8  # operations that fail, at most, evenly spread
 METHODS = {
     'full_reuse': Reuse,
-    'cacheblend': lambda: CacheBlend(Schedule.gradual(B.layers, 0.5)),
-    'keep': lambda: Keep(Schedule.of_average(B.layers, 0.5)),
+    'cacheblend': lambda: CacheBlend(named_schedule('gradual', B.layers, 0.5)),
+    'keep': lambda: Keep(named_schedule('falling', B.layers, 0.5)),
 }
 
 
@@ -28,7 +28,7 @@ METHODS = {
 @pytest.mark.parametrize('method', METHODS)
 def test_a_prefill_after_one_that_failed_equals_the_first(method, policy):
     model, prompt = make_planner(), make_prompt(segments=5)
-    move = Rotation.of(B.head_dim, B.rope_theta)
+    move = Rotation(frequencies(B.head_dim, B.rope_theta))
     with HostileDevice() as device, ThreadPoolExecutor(1) as computing:
         own, arena = Stream.on('cpu'), make_arena()
 
@@ -42,7 +42,10 @@ def test_a_prefill_after_one_that_failed_equals_the_first(method, policy):
             return hidden.clone(), *(part.clone() for part in arena.row(0))
 
         units = KvOfUnits(model, prompt)
-        step = lambda work: computing.submit(run, work).result(60)  # noqa: E731
+
+        def step(work):
+            return computing.submit(run, work).result(60)
+
         prefill = Prefill(model, arena, 0, units, move, policy, step)
         wanted = filled()
         before = device.operations

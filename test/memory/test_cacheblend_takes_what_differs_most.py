@@ -36,7 +36,7 @@ def prompt():
 
 
 def test_an_even_share_is_chosen_once(prompt):
-    reuse = Watched(Schedule.linear(LAYERS, 0.25, 0.25))
+    reuse = Watched(Schedule((1.0, *[0.25] * (LAYERS - 1))))
     work, memory = run(prompt, reuse), int((~always(prompt)).sum())
     rest = prompt.length - memory + share(0.25, memory)
     assert work.computed == [prompt.length, *[rest] * (LAYERS - 1)]
@@ -61,7 +61,9 @@ def test_by_segment_it_computes_as_many_as_keep(prompt, name):
     schedule = named_schedule(name, LAYERS, 0.55)
     reuse = Watched(schedule, segments=True)
     run(prompt, reuse)
-    for count, (_, mask, _) in zip(schedule.counts(8)[1:], reuse.seen, strict=True):
+    for count, (_, mask, _) in zip(
+        [share(r, 8) for r in schedule.ratios[1:]], reuse.seen, strict=True
+    ):
         pieces = {int(i) for i in prompt.owner[mask] if i >= 0}
         assert len(pieces) == count
         assert all(mask[prompt.owner == i].all() for i in pieces), 'whole segments'
@@ -74,7 +76,9 @@ def test_a_segment_without_stored_kv_takes_no_share(prompt):
     bare, schedule = Prompt(prompt.head, pieces, prompt.question), Schedule((1.0, 0.3, 0.3, 0.1))
     reuse = Watched(schedule, segments=True)
     run(bare, reuse)
-    for count, (_, mask, _) in zip(schedule.counts(9)[1:], reuse.seen, strict=True):
+    for count, (_, mask, _) in zip(
+        [share(r, 9) for r in schedule.ratios[1:]], reuse.seen, strict=True
+    ):
         assert mask[always(bare)].all()
         assert len({int(i) for i in bare.owner[mask] if i >= 1}) == count
 

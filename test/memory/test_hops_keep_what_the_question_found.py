@@ -1,19 +1,20 @@
 """What a hop keeps of those before it: nothing, as the paper says it, or what it is told."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.importance import importance
-from embodied_kv.memory.propagation import PROPAGATIONS
+from embodied_kv.memory.importance import PROPAGATIONS, importance
 from embodied_kv.memory.schedule import share
 
 
 def chain(*indices, s=6, weak=0.01):
     """Attention from each segment to the next one, and a little from all to all."""
     between = torch.full((s, s), weak)
-    for here, there in zip(indices, indices[1:], strict=False):
+    for here, there in itertools.pairwise(indices):
         between[here, there] = 1.0
     return between
 
@@ -69,7 +70,7 @@ def test_rows_that_nobody_computed_say_nothing():
 
 
 def test_an_unknown_propagation_is_refused():
-    with pytest.raises(ValueError, match="no propagation 'magic'; there are: directed, diagonal"):
+    with pytest.raises(ValueError, match='propagation must be one of directed, diagonal'):
         importance(torch.ones(2), torch.ones(2, 2), 0.5, propagation='magic')
 
 

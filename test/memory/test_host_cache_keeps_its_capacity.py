@@ -63,7 +63,7 @@ def test_a_dropped_key_takes_all_its_layers():
 
 
 def test_a_negative_capacity_is_refused():
-    with pytest.raises(ValueError, match='a cache of -1 bytes cannot be'):
+    with pytest.raises(ValueError, match='capacity must be >= 0'):
         HostCache(-1)
 
 

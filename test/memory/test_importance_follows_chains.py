@@ -1,5 +1,7 @@
 """What matters to a question is found over hops of attention, and the choice is an exact one."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
@@ -12,7 +14,7 @@ from embodied_kv.memory.schedule import share
 def chain(*indices, s=6, weak=0.01):
     """Attention from each segment to the next one, and a little from everywhere to everywhere."""
     between = torch.full((s, s), weak)
-    for here, there in zip(indices, indices[1:], strict=False):
+    for here, there in itertools.pairwise(indices):
         between[here, there] = 1.0
     return between
 
@@ -88,11 +90,11 @@ def test_a_share_is_rounded_as_written(ratio, segments, count):
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        ((torch.ones(3), torch.ones(3, 2), 0.5), 'not s, s x s'),
+        ((torch.ones(3), torch.ones(3, 2), 0.5), r'must be \[s\]'),
         ((torch.ones(2), torch.ones(2, 2), 1.5), r'in \[0, 1\]'),
-        ((torch.ones(2), torch.ones(2, 2), 0.5, [2]), r'candidates \(2,\) are not all among 2'),
-        ((torch.tensor([1.0, float('nan')]), torch.ones(2, 2), 0.5), 'is not finite'),
-        ((torch.tensor([1.0, -1.0]), torch.ones(2, 2), 0.5), 'is negative'),
+        ((torch.ones(2), torch.ones(2, 2), 0.5, [2]), r'candidates must be indices below 2'),
+        ((torch.tensor([1.0, float('nan')]), torch.ones(2, 2), 0.5), 'must be finite'),
+        ((torch.tensor([1.0, -1.0]), torch.ones(2, 2), 0.5), 'must be finite and >= 0'),
     ],
 )
 def test_bad_input_is_refused(arguments, message):

@@ -54,7 +54,7 @@ def test_bad_input_is_refused_before_it_is_counted():
     with pytest.raises(LookupError, match="no segment 'x' to remove"):
         account.step({'a': 1, 'x': None})
     assert set(account.lost.values()) == {0}
-    with pytest.raises(ValueError, match=r'blocks of \(0,\) segments: the least is 1'):
+    with pytest.raises(ValueError, match='blocks must be >= 1'):
         Invalidation((0,))
 
 

@@ -11,9 +11,9 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.layout import LayerLayout
-from embodied_kv.memory.pending import POLICIES
+from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
+from embodied_kv.memory.prompt import LayerLayout
 from embodied_kv.memory.reuse import (
     CacheBlend,
     Epic,
@@ -22,26 +22,25 @@ from embodied_kv.memory.reuse import (
     PrefixCaching,
     Reuse,
 )
-from embodied_kv.memory.rotate import Rotation
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.schedule import Schedule, named_schedule
 from embodied_kv.memory.segment import MemoryFault
-from embodied_kv.memory.timeline import COMPUTE, LOAD
 
 LAYERS = B.layers
-MOVE = Rotation.of(B.head_dim, B.rope_theta)
+MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
 METHODS = {
     'full_reuse': Reuse,
     'full': FullRecompute,
     'prefix': PrefixCaching,
     'epic': lambda: Epic(2),
-    'cacheblend': lambda: CacheBlend(Schedule.gradual(LAYERS, 0.5)),
-    'keep': lambda: Keep(Schedule.of_average(LAYERS, 0.5)),
+    'cacheblend': lambda: CacheBlend(named_schedule('gradual', LAYERS, 0.5)),
+    'keep': lambda: Keep(named_schedule('falling', LAYERS, 0.5)),
 }
 
 
 @torch.inference_mode()
 def one_by_one(model, arena, load, prompt, reuse):
-    """The same prefill, on one thread: load what a layer needs, compute it, choose."""
+    """Run the same prefill on one thread: load what a layer needs, compute it, choose."""
     length, resident = prompt.length, reuse.resident(prompt)
     arena.set_length(0, length)
     mask = reuse.first(prompt)
@@ -76,7 +75,7 @@ def one_by_one(model, arena, load, prompt, reuse):
         if layer + 1 < LAYERS:
             keys = view.keys(layer)
             own = positions, view.queries, view.sums, keys, LayerLayout(prompt, mask)
-            state = LayerState(prompt, layer, LAYERS, *own, deviation)
+            state = LayerState(prompt, layer, *own, deviation)
             mask = reuse.after(state, mask)
             stays = mask[positions]
             positions, hidden = positions[stays], hidden[:, stays]
@@ -114,7 +113,7 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 @pytest.mark.parametrize('policy', POLICIES)
 def test_no_layer_starts_before_its_loads_end(policy):
     model, prompt = make_planner(), make_prompt(segments=6)
-    keep = Keep(Schedule.of_average(LAYERS, 0.5))
+    keep = Keep(named_schedule('falling', LAYERS, 0.5))
     prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
     timeline = prefill.run(prompt, keep)[1].timeline
     starts = {span.layer: span.start for span in timeline.lane(COMPUTE)}
@@ -160,7 +159,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
         finally:
             inside.now = False
 
-    keep = Keep(Schedule.of_average(LAYERS, 0.5))
+    keep = Keep(named_schedule('falling', LAYERS, 0.5))
     wanted, _ = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, keep)
     hidden, work = Prefill(model, make_arena(), 0, load, MOVE, step=step).run(prompt, keep)
     assert torch.equal(hidden, wanted) and len(steps) == 1 + 2 * LAYERS
@@ -193,7 +192,7 @@ def test_kv_that_went_is_told_by_its_unit(policy, method):
 
 def test_an_unknown_policy_is_refused():
     model, prompt = make_planner(), make_prompt()
-    with pytest.raises(ValueError, match="no policy 'fast'; there are: separate"):
+    with pytest.raises(ValueError, match='load_policy must be one of separate'):
         Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, 'fast').run(
             prompt, Reuse()
         )

@@ -9,19 +9,18 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import Loader
-from embodied_kv.memory.pending import POLICIES, Pending
+from embodied_kv.memory.loader import POLICIES, Loader, Pending
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Epic, Reuse
-from embodied_kv.memory.rotate import Rotation
-from embodied_kv.memory.schedule import Schedule
+from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.runtime.stream import Stream
 
-MOVE = Rotation.of(B.head_dim, B.rope_theta)
+MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
 METHODS = {
     'full_reuse': Reuse,
     'epic': lambda: Epic(1),
-    'keep': lambda: Keep(Schedule.of_average(B.layers, 0.5)),
+    'keep': lambda: Keep(named_schedule('falling', B.layers, 0.5)),
 }
 
 
@@ -91,7 +90,7 @@ def test_no_load_is_under_way_after_the_context_even_if_the_layer_failed():
 
 
 def test_a_stream_that_takes_over_a_rotation_waits_for_the_one_that_made_it():
-    move, keys = Rotation.of(4, 10.0), torch.ones(1, 1, 4)
+    move, keys = Rotation(frequencies(4, 10.0)), torch.ones(1, 1, 4)
     with HostileDevice():
         one, other = Stream.on('cpu'), Stream.on('cpu')
         order = []

@@ -4,8 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meanings import WIDTH, towards
 
-from embodied_kv.memory.group import Grouping
-from embodied_kv.memory.groups import Groups
+from embodied_kv.memory.groups import Grouping, Groups
 
 IDS = [f'{letter}{i}' for letter in 'abc' for i in range(5)]
 OPERATIONS = st.lists(

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from meanings import WIDTH, advance, filled, towards
 
-from embodied_kv.memory.retrieve import retrieve
+from embodied_kv.memory.groups import retrieve
 
 
 def in_view(groups, query, tokens=1000, segments=None):
@@ -68,9 +68,9 @@ def test_a_removed_segment_is_not_found():
 
 def test_bad_input_is_refused():
     groups = filled('a1')
-    with pytest.raises(ValueError, match='a query has 8 numbers here'):
+    with pytest.raises(ValueError, match='query must have 8 numbers'):
         retrieve(groups, towards('a')[:3], 10)
-    with pytest.raises(ValueError, match='limits of -1 tokens and None segments cannot be'):
+    with pytest.raises(ValueError, match='tokens and segments must be >= 0'):
         retrieve(groups, towards('a'), -1)
     assert retrieve(filled(), towards('a'), 10) == ()
 

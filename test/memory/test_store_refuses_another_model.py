@@ -19,7 +19,7 @@ def folder(tmp_path):
 
 
 def test_it_is_refused_and_left_as_it_is(folder):
-    with pytest.raises(MemoryFault, match='holds KV of the model first, this is second: start'):
+    with pytest.raises(MemoryFault, match=r'must hold KV of the model second .got first'):
         MemoryStore(folder, 'second')
     with MemoryStore(folder, 'first') as store:
         assert is_whole(store, unit(store, 'cup'))

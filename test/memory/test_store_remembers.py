@@ -27,10 +27,10 @@ def test_a_segment_has_versions_and_the_step_of_its_last_change(store):
     put(store, cup='in bin', bin='empty')
     cup, bin = store.list()
     assert (cup.version, cup.step, bin.version, bin.step) == (2, 3, 1, 0)
-    assert store.get('cup') == cup and store.find('fork') is None and len(store) == 2
-    with pytest.raises(MemoryFault, match="no segment 'fork'"):
+    assert store.get('cup') == cup
+    with pytest.raises(MemoryFault, match="segment 'fork' does not exist"):
         store.get('fork')
-    with pytest.raises(ValueError, match='does not go back 1 steps'):
+    with pytest.raises(ValueError, match='steps must be >= 0'):
         store.advance(-1)
 
 
@@ -47,19 +47,17 @@ def test_another_kind_is_a_change(store):
     put(store, cup='on table')
     (change,) = store.upsert(SegmentDraft('cup', 'note', 'on table'))
     assert change.changed and change.segment.version == 2
-    assert store.list('object') == () and store.list('note') == (change.segment,)
-    with pytest.raises(MemoryFault, match="no kind 'thing'"):
-        store.list('thing')
+    assert store.list() == (change.segment,)
 
 
 def test_an_id_that_comes_twice_is_refused_and_nothing_is_written(store):
-    with pytest.raises(MemoryFault, match="segment 'cup' comes twice in one change: which holds"):
+    with pytest.raises(MemoryFault, match='ids of one change must be distinct'):
         store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('cup', 'object', 'there'))
     assert store.list() == ()
 
 
 def test_a_bad_segment_among_good_ones_writes_nothing(store):
-    with pytest.raises(MemoryFault, match='no kind'):
+    with pytest.raises(MemoryFault, match='must be one of object'):
         store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('bin', 'thing', 'there'))
     assert store.list() == ()
 
@@ -73,7 +71,9 @@ def test_an_update_loses_the_units_that_hold_the_segment_and_no_others(store):
     assert is_whole(store, alone) and is_whole(store, other) and len(files(store)) == 2
     assert store.remove('bin').lost == (alone.key,)
     assert is_whole(store, other) and len(files(store)) == 1
-    with pytest.raises(MemoryFault, match='no KV of unit .*: compute it from its segments'):
+    with pytest.raises(
+        MemoryFault, match=r'KV of unit .* does not exist; compute it from its segments'
+    ):
         store.load_memory(both.key, 0)
 
 
@@ -109,7 +109,7 @@ def test_a_layer_that_is_not_there_is_refused(store):
     put(store, cup='on table')
     store.keep(kv(unit(store, 'cup')))
     for layer in (-1, 3):
-        with pytest.raises(LookupError, match=f'no layer {layer}: this KV has 3'):
+        with pytest.raises(LookupError, match=r'layer must be in \[0, 3\)'):
             store.load_memory(unit(store, 'cup').key, layer)
 
 
@@ -132,7 +132,7 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(os, 'fsync', full)
-    with pytest.raises(MemoryFault, match='cannot be written: No space left .*; free some space'):
+    with pytest.raises(MemoryFault, match=r'cannot be written: No space left .*; free disk space'):
         store.keep(kv(one, torch.bfloat16), kv(two))
     monkeypatch.undo()
     assert is_whole(store, one) and two.key not in store
@@ -140,7 +140,7 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
 
 
 def test_a_folder_is_open_once(store, tmp_path):
-    with pytest.raises(MemoryFault, match='is open already, maybe in another process'):
+    with pytest.raises(MemoryFault, match='is in use, possibly by another process'):
         MemoryStore(store.folder, 'model')
     store.close()
     store.close()

@@ -16,7 +16,7 @@ GOOD = b'.'
 
 
 def write_without_end(folder, report):
-    """Counts up in two texts at once; says so when it begins and after each round."""
+    """Count up in two texts atomically; print at the beginning and after each round."""
     with MemoryStore(folder, 'model') as store:
         number = int(store.get('a').text)
         os.write(report, GOOD)

@@ -13,10 +13,10 @@ from memory_cases import CONFIG, B, KvOfUnits, make_planner, make_prefill, make_
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
-from embodied_kv.memory.rotate import Rotation
+from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.schedule import Schedule
 
-MOVE = Rotation.of(B.head_dim, B.rope_theta)
+MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
 
 
 class Chosen(Keep):
@@ -102,7 +102,9 @@ def test_a_prefill_equals_the_masked_one(method, seed, segments, together, every
     model, whole = make_planner(), make_prompt(3, segments, together, seed)
     prompt, load = thin(whole, KvOfUnits(model, whole), every)
     if method == 'keep':
-        reuse = Chosen(Schedule.linear(B.layers, 0.6, 0.2), restart=0.5)
+        reuse = Chosen(
+            Schedule((1.0, *torch.linspace(0.6, 0.2, B.layers - 1).tolist())), restart=0.5
+        )
         object.__setattr__(reuse, 'masks', [])
     else:
         reuse = Reuse()
@@ -124,7 +126,11 @@ def test_what_keeps_all_is_what_it_was_bit_for_bit(together):
     model, whole = make_planner(), make_prompt(3, 5, together)
     units = KvOfUnits(model, whole)
     prompt, load = thin(whole, units, 1)
-    for reuse in (Reuse(), FullRecompute(), Keep(Schedule.linear(B.layers, 0.6, 0.2))):
+    for reuse in (
+        Reuse(),
+        FullRecompute(),
+        Keep(Schedule((1.0, *torch.linspace(0.6, 0.2, B.layers - 1).tolist()))),
+    ):
         runs = [make_prefill(model, which) for which in (units, load)]
         hidden = [run.run(p, reuse)[0] for run, p in zip(runs, (whole, prompt), strict=True)]
         assert torch.equal(*hidden)

@@ -8,6 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from table_robot import TableRobot
 
+from embodied_kv.capsule.capsule import facts_of
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.planning.mission import (
     MOST_PLANS,
@@ -120,7 +121,7 @@ def test_a_mission_goes_on_from_its_facts_with_the_step_that_was_cut_off():
             raise Interrupted('killed')
 
     robot.interrupt = interrupt
-    facts = json.loads(json.dumps(begun(robot).run().state.facts()))
+    facts = json.loads(json.dumps(facts_of(begun(robot).run().state)))
     robot.interrupt, robot.calls = None, []
     end = begun(robot, read_state(facts)).run()
     assert end.success and end.state.steps == 3
@@ -147,11 +148,11 @@ def test_a_planner_that_never_ends_is_ended():
     robot = TableRobot(LYING, TIDY)
     robot.says = lambda question: 'say: hello'
     end = begun(robot).run()
-    assert not end.success and 'not over after' in end.why
+    assert not end.success and 'not finished after' in end.why
 
 
 def test_a_state_from_before_answers_and_time_were_noted_is_read():
-    facts = MissionState('tidy up', answers=3, step_time_limit=2.5).facts()
+    facts = facts_of(MissionState('tidy up', answers=3, step_time_limit=2.5))
     assert read_state(facts) == MissionState('tidy up', answers=3, step_time_limit=2.5)
     del facts['answers'], facts['step_time_limit']
     assert read_state(facts) == MissionState('tidy up')
@@ -172,7 +173,7 @@ def test_a_state_from_before_answers_and_time_were_noted_is_read():
     ],
 )
 def test_a_damaged_state_is_refused(change):
-    with pytest.raises(ValueError, match='no state of a mission'):
-        read_state(MissionState('tidy up').facts() | change)
-    with pytest.raises(ValueError, match='no state of a mission'):
+    with pytest.raises(ValueError, match='mission state must have'):
+        read_state(facts_of(MissionState('tidy up')) | change)
+    with pytest.raises(ValueError, match='mission state must have'):
         read_state(None)

@@ -89,7 +89,7 @@ def test_a_step_that_was_cut_off_is_planned_anew_where_its_thing_is_unknown_now(
 def test_a_planner_that_says_done_for_ever_is_ended():
     robot = begun(*repeat('done', 2 * MOST_ANSWERS))
     end = robot.run.run()
-    assert not end.success and f'not over after {MOST_ANSWERS} answers' in end.why
+    assert not end.success and f'not finished after {MOST_ANSWERS} answers' in end.why
     assert len(robot.asked) == end.state.answers == MOST_ANSWERS
 
 

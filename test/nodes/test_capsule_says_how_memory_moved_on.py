@@ -30,7 +30,7 @@ def test_what_was_learnt_since_stays_and_is_said(robot, tmp_path):
 
     message = taken_and_rolled_back(robot, learn)
     assert message.endswith(
-        "memory has moved on: 'green ball: in the blue bin' is not remembered; "
+        "memory has changed since: 'green ball: in the blue bin' was removed; "
         "'mug: on the plate' is new; "
         "'red cube: in the blue bin' was 'red cube: on the left table'"
     )

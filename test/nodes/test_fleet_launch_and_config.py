@@ -18,8 +18,7 @@ from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.robot_folder import MemoryParams
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.remote import CloudConfig

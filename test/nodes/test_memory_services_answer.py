@@ -66,16 +66,24 @@ def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
     done(robot, 'upsert', segments=segments(*TABLE))
     known = texts(robot)
     for verb, fields, message in (
-        ('upsert', dict(segments=segments(('a', 'thing', 'x'))), "no kind 'thing'; there are: "),
-        ('upsert', dict(segments=segments(('', 'note', 'x'))), 'a segment id must be words'),
-        ('upsert', dict(segments=segments(('a', 'note', ''))), 'must be words'),
-        ('upsert', dict(segments=segments(*TABLE, TABLE[0])), 'comes twice in one change'),
-        ('upsert', dict(segments=segments(('a', 'note', 'x' * 401))), 'one may have 400'),
-        ('remove', dict(id='nowhere'), "no segment 'nowhere'"),
-        ('query', dict(kind='thing'), "no kind 'thing'"),
-        ('plan', dict(question=' '), 'there is no question'),
-        ('plan', dict(question='x' * 600), 'ask in fewer words'),
-        ('plan', dict(question=QUESTION, method='magic'), "no method 'magic'; there are: keep"),
+        ('upsert', dict(segments=segments(('a', 'thing', 'x'))), 'must be one of object, '),
+        ('upsert', dict(segments=segments(('', 'note', 'x'))), 'segment id must be text'),
+        ('upsert', dict(segments=segments(('a', 'note', ''))), 'must be text'),
+        (
+            'upsert',
+            dict(segments=segments(*TABLE, TABLE[0])),
+            'ids of one change must be distinct',
+        ),
+        (
+            'upsert',
+            dict(segments=segments(('a', 'note', 'x' * 401))),
+            'must have at most 400 tokens',
+        ),
+        ('remove', dict(id='nowhere'), "segment 'nowhere' does not exist"),
+        ('query', dict(kind='thing'), 'must be one of object'),
+        ('plan', dict(question=' '), 'question must not be empty'),
+        ('plan', dict(question='x' * 600), 'shorten the question'),
+        ('plan', dict(question=QUESTION, method='magic'), 'method must be one of keep'),
     ):
         response = call(robot, verb, **fields)
         assert not response.success and message in response.message, (verb, response.message)
@@ -127,10 +135,10 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
         ('planner', '/nowhere', '/nowhere'),
         ('folder', '/proc/nowhere', '/proc/nowhere'),
         ('encoder', 'magic', "no encoder 'magic': there are minilm, hashing"),
-        ('method', 'magic', "no method 'magic'"),
-        ('load_policy', 'magic', "no policy 'magic'"),
-        ('recompute_ratio', 0.1, 'a recompute ratio of 0.1: 4 layers reach'),
-        ('tokens', 512, 'leave no room for a question in a row of 512'),
+        ('method', 'magic', 'method must be one of'),
+        ('load_policy', 'magic', 'load_policy must be one of'),
+        ('recompute_ratio', 0.1, 'recompute_ratio must be in'),
+        ('tokens', 512, 'must leave room for a question in a row of 512'),
         ('step_seconds', -1.0, 'parameter step_seconds'),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 from memory_suite import parameters
 
 from embodied_kv.nodes.memory import Memory
-from embodied_kv.planning import robot_folder
+from embodied_kv.planning import planning
 
 
 @pytest.fixture
@@ -12,7 +12,7 @@ def bare(monkeypatch):
     def missing(name):
         raise ValueError(f"no planner '{name}' comes with this package: train one")
 
-    monkeypatch.setattr(robot_folder, 'bundled_planner', missing)
+    monkeypatch.setattr(planning, 'bundled_planner', missing)
 
 
 def test_it_is_not_brought_up(robot, bare, capfd):
@@ -35,6 +35,6 @@ def test_with_a_planner_of_its_own_it_is(robot, bare, tmp_path):
 
 
 def test_it_is_where_the_package_has_one(robot, monkeypatch):
-    monkeypatch.setattr(robot_folder, 'bundled_planner', lambda name: name)
+    monkeypatch.setattr(planning, 'bundled_planner', lambda name: name)
     assert robot.bring(Memory).autostart
     assert not robot.bring(Memory, autostart=False).autostart

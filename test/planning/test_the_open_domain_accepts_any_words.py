@@ -149,7 +149,9 @@ def test_a_domain_is_loaded_by_its_name():
 def test_a_domain_that_fails_is_named(monkeypatch):
     broken = EntryPoint('broken', 'no_such_package:Domain', GROUP)
     monkeypatch.setattr(domain, 'entry_points', lambda group: [broken])
-    with pytest.raises(ValueError, match='language.domain broken must be loadable .*no_such_pack'):
+    with pytest.raises(
+        ValueError, match=r'language.domain broken must be loadable .*no_such_pack'
+    ):
         load_domain(Language(domain='broken'))
 
 

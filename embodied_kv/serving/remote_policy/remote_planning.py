@@ -10,9 +10,9 @@ from dataclasses import fields
 from typing import TypeVar
 
 from embodied_kv.errors import CodedError, ErrorCode
+from embodied_kv.memory.loader import Timeline
 from embodied_kv.memory.segment import MemoryFault, Segment
 from embodied_kv.memory.store import Change
-from embodied_kv.memory.timeline import Timeline
 from embodied_kv.planning.domain import Draft
 from embodied_kv.planning.plan import Match, MemoryStats, Plan
 from embodied_kv.serving.remote_policy.answered import answered
