@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.errors import ErrorCode
 from embodied_kv.planning.mission import MissionState, read_state
 

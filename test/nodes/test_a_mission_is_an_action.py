@@ -8,7 +8,7 @@ from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 from std_msgs.msg import String
 
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import FrozenPart
 from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
 from embodied_kv.demo.sim.missions import Mission, Part, Which
 from embodied_kv.errors import ErrorCode

@@ -15,7 +15,7 @@ from builtin_interfaces.msg import Duration, Time
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from embodied_kv.capsule.record import CapsuleRecord
+from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.control.command import Command
 from embodied_kv.control.trajectory_executor import PREVIOUS, SOURCES
