@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.common.report import once
-from embodied_kv.capsule.capsule import Capsule
+from embodied_kv.capsule.capsule import Capsule, Part
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.part import Part
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.engine.engine import Engine

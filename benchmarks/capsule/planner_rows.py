@@ -21,9 +21,8 @@ from benchmarks.capsule.figures import MB
 from benchmarks.common.report import once
 from benchmarks.memory.settings import load_settings
 from benchmarks.memory.story import draw_story
-from embodied_kv.capsule.capsule import Boundary, Capsule
+from embodied_kv.capsule.capsule import Boundary, Capsule, FrozenPart
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.memory_part import MemoryPart

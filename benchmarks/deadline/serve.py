@@ -19,8 +19,7 @@ import torch
 
 from benchmarks.common import scene
 from benchmarks.common.workers import Workers
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine

@@ -35,9 +35,8 @@ from torch import Tensor
 
 from benchmarks.common import report, scene
 from benchmarks.common.command import add_device, command
-from embodied_kv.capsule.capsule import Capsule, CapsuleError
+from embodied_kv.capsule.capsule import Capsule, CapsuleError, FrozenPart
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.config import PI05, PI05_SMALL, TINY, ModelConfig

@@ -11,8 +11,7 @@ from dataclasses import asdict
 from torch import Tensor
 
 from benchmarks.hybrid.planner import HybridPlanner
-from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.engine.fingerprint import weights_digest
 
 

@@ -16,8 +16,7 @@ import torch
 from benchmarks.plane.settings import MIB, Settings
 from benchmarks.plane.story import Tick
 from embodied_kv.capsule.capsule import Boundary, Capsule
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena

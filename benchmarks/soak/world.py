@@ -21,9 +21,8 @@ import torch
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.ledger import Ledger
 from benchmarks.soak.outcome import Declined
-from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.engine.engine import Engine

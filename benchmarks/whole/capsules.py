@@ -25,8 +25,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import MissionPart, MissionState
 from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.served_part import ServedPart
-from embodied_kv.session.boundaries import Boundaries
-from embodied_kv.session.robot_session import RobotSession
+from embodied_kv.session.robot_session import Boundaries, RobotSession
 
 T = TypeVar('T')
 STAY = (MissionPart.name,)  # in a rewind

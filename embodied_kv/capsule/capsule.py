@@ -1,7 +1,7 @@
-"""A capsule: everything that the next step of a session depends on, frozen at a boundary.
+"""A capsule: all state that the next step of a session depends on, frozen at a boundary.
 
-It knows names, tensors and plain facts. It does not know models, rows or streams: what a part of
-the engine puts in, that part takes out again.
+Knows names, tensors and plain facts. Does not know models, rows or streams: each part of a session
+restores what it has frozen.
 
 Source: Execution-State Capsules, section 3.
 """
@@ -9,24 +9,72 @@ Source: Execution-State Capsules, section 3.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Protocol
 
+import numpy as np
 from torch import Tensor
 
 from embodied_kv.capsule.facts import CapsuleError, Fact, encode, facts_of
-from embodied_kv.capsule.manifest import Boundary, Manifest, describe
+from embodied_kv.capsule.manifest import FACTS, METADATA, Boundary, Manifest, TensorEntry
 
-__all__ = ['Boundary', 'Capsule', 'CapsuleError', 'Fact', 'facts_of']
+__all__ = ['Boundary', 'Capsule', 'CapsuleError', 'Fact', 'FrozenPart', 'Part', 'facts_of']
+
+Note = str | Callable[[], str] | None  # a remark on a resumed part, or a function that makes it
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenPart:
+    """The state of one part of a session at a boundary.
+
+    Attributes:
+        tensors: Copies, by names that are unique within the part.
+        facts: Plain values.
+    """
+
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    facts: Fact = None
+
+
+class Part(Protocol):
+    """A part of a session that can be frozen and resumed. All methods run between two steps.
+
+    Attributes:
+        name: Unique within the session.
+        depth: 'planner' or 'actor': the shallowest re-entry that resumes the part.
+    """
+
+    name: str
+    depth: str
+
+    def buffers(self) -> Iterable[Tensor | np.ndarray]:
+        """Return the live buffers that this part owns."""
+
+    def freeze(self) -> FrozenPart:
+        """Return copies of all state that the next step depends on."""
+
+    def check(self, frozen: FrozenPart) -> None:
+        """Raise CapsuleError for a state that cannot be resumed. Changes nothing."""
+
+    def resume(self, frozen: FrozenPart) -> Note:
+        """Replace the present state by a state that `check` has accepted.
+
+        Returns a remark for the client, or None. A remark that takes time to make is returned as
+        a function, which runs on the thread of the client.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class Capsule:
-    """tensors: by 'part/name', bytes as they were, on one device. facts: by part, plain values.
+    """The frozen parts of a session.
 
-    fingerprint: of all that the tensors mean nothing without (weights, dtype, kernels, layout).
-    created: s since the epoch.
+    Attributes:
+        tensors: By 'part/name', unchanged bytes, all on one device.
+        facts: Plain values, by part.
+        fingerprint: The settings that the tensors depend on (weights, dtype, kernels, layout).
+        created: Seconds since the epoch.
     """
 
     name: str
@@ -38,19 +86,39 @@ class Capsule:
 
     @cached_property
     def encoded_facts(self) -> bytes:
-        """All facts as JSON; made once, by whoever asks first: not on the engine's thread.
+        """Return all facts as JSON. Raises CapsuleError as `facts.encode`.
 
-        Raises CapsuleError as `facts.encode`.
+        Encoding takes long, so the first access must not be on the engine thread.
         """
         return encode(self.name, self.facts)
 
     @cached_property
     def bytes(self) -> int:
-        """Of the file that holds it: header, tensors and facts. Raises as `encoded_facts`."""
+        """Return the size of the file: header, tensors and facts. Raises CapsuleError."""
         return self.manifest({}, 0).bytes
 
     def manifest(self, checksums: Mapping[str, int], facts_checksum: int) -> Manifest:
-        """As `manifest.describe`."""
-        facts = len(self.encoded_facts), facts_checksum
+        """Return the manifest. Raises CapsuleError for a tensor name that cannot be stored.
+
+        Args:
+            checksums: CRC-32 of the bytes by tensor name; 0 is written for names that are absent.
+            facts_checksum: CRC-32 of `encoded_facts`.
+        """
+        for name in self.tensors:
+            if (
+                not isinstance(name, str)
+                or not name.isprintable()
+                or name in ('', METADATA, FACTS)
+            ):
+                raise CapsuleError(f'capsule {self.name}: {name!r} cannot name a tensor')
+        # safetensors wants wide numbers first: each then starts at a multiple of its own size.
+        ordered = sorted(self.tensors.items(), key=lambda item: -item[1].dtype.itemsize)
+        entries = tuple(
+            TensorEntry(
+                name, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums.get(name, 0)
+            )
+            for name, t in ordered
+        )
+        facts = TensorEntry(FACTS, 'uint8', (len(self.encoded_facts),), facts_checksum)
         about = self.name, self.boundary, self.fingerprint, self.created
-        return describe(*about, self.tensors, checksums, *facts)
+        return Manifest(*about, entries, facts)

@@ -1,42 +1,29 @@
-"""Copies of capsules: on the device, on the host, on the disk.
+"""Copies of capsules on the device, on the host and on the disk.
 
-It knows how to make a copy and give it up. It does not know which capsules there are, nor which
-has to give way. An item says where its copies lie and is never changed: each method returns the
-next one, so whoever keeps the table replaces it when a copy is done and not before.
+Knows how to make and release a copy. Does not know which capsules exist, nor which one is evicted.
+A `CapsuleCopy` is immutable: each method of `TierCopier` returns the next one, and the registry
+replaces its entry when the copy is complete.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Set
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import Boundary, Capsule
+from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.manifest import Manifest
 from embodied_kv.capsule.tiers import Tier, TierEntry
 from embodied_kv.kv.moves import block_bytes, one_block
 
 
-class TierStore(Protocol):
-    """What keeps capsules while no process runs; `disk.Disk` is one."""
-
-    def save(self, capsule: Capsule) -> object: ...
-    def load(self, name: str, fingerprint: str) -> Capsule: ...
-    def names(self) -> Iterable[str]: ...
-    def entry(self, name: str) -> Manifest: ...
-    def entries(self) -> Iterable[Manifest]: ...
-    def drop(self, name: str) -> None: ...
-    def claimed(self) -> AbstractContextManager[None]: ...
-
-
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CapsuleCopy(TierEntry):
-    """A capsule, and where it lies. capsule: None where the disk alone has it."""
+    """A capsule and the tiers that store it; `capsule` is None if only the disk does."""
 
     boundary: Boundary
     fingerprint: str
@@ -47,77 +34,108 @@ class CapsuleCopy(TierEntry):
     def of(
         cls, about: Capsule | Manifest, tiers: Set[Tier], capsule: Capsule | None = None
     ) -> CapsuleCopy:
-        return cls(
-            name=about.name,
-            bytes=about.bytes,
-            tiers=frozenset(tiers),
-            boundary=about.boundary,
-            fingerprint=about.fingerprint,
-            created=about.created,
-            capsule=capsule,
-        )
+        names = 'name', 'bytes', 'boundary', 'fingerprint', 'created'
+        known = {name: getattr(about, name) for name in names}
+        return cls(tiers=frozenset(tiers), capsule=capsule, **known)
 
     @property
     def in_memory(self) -> Capsule:
-        """The capsule of a loaded item."""
+        """Return the capsule of a loaded item."""
         assert self.capsule is not None
         return self.capsule
 
 
-class TierCopier:
-    """The memory of a device, that of the host, and a disk if there is one.
+@dataclass(frozen=True)
+class CapsuleRecord:
+    """An entry in a list of capsules.
 
-    In memory a capsule has one copy at most, beside the one on the disk. byte_seconds: s a byte,
-    of the last copy between device and host; 0 before the first. on_host: whether the device's
-    memory is the host's.
+    Attributes:
+        bytes: Size of its file.
+        tier: The fastest tier that stores it.
+        saved: Whether the disk stores it, too.
+        age: Seconds since it was made.
+        fits: Whether its fingerprint equals that of this engine.
+    """
+
+    name: str
+    bytes: int
+    tier: Tier
+    saved: bool
+    pinned: bool
+    age: float
+    boundary: Boundary
+    fingerprint: str
+    fits: bool
+
+    @classmethod
+    def of(cls, item: CapsuleCopy, now: float, fingerprint: str) -> CapsuleRecord:
+        """Return the record of an item at `now` (s since the epoch), for this engine."""
+        return cls(
+            name=item.name,
+            bytes=item.bytes,
+            tier=next(tier for tier in Tier if tier in item.tiers),
+            saved=Tier.DISK in item.tiers,
+            pinned=item.pinned,
+            age=max(0.0, now - item.created),  # a clock may be set back
+            boundary=item.boundary,
+            fingerprint=item.fingerprint,
+            fits=item.fingerprint == fingerprint,
+        )
+
+
+class TierCopier:
+    """Copies capsules between the memory of a device, that of the host, and an optional disk.
+
+    A capsule has at most one copy in memory, in addition to the copy on the disk. `byte_seconds`
+    is the time (s per byte) of the last copy between device and host, 0 before the first.
+    `on_host` states whether the memory of the device is that of the host.
     """
 
     def __init__(
         self,
-        disk: TierStore | None,
+        disk: Disk | None,
         device: torch.device | str,
         copy: Callable[[Tensor, torch.device], Tensor],
     ) -> None:
-        self.disk, self._copy, self.byte_seconds = disk, copy, 0.0
+        self._disk, self._copy, self.byte_seconds = disk, copy, 0.0
         self._devices = {Tier.DEVICE: torch.device(device), Tier.HOST: torch.device('cpu')}
         self.on_host = torch.device(device).type == 'cpu'
 
     @property
-    def _store(self) -> TierStore:
-        """The disk of an item that is on it, or goes there."""
-        assert self.disk is not None
-        return self.disk
+    def _store(self) -> Disk:
+        """Return the disk, for an item that is or will be stored there."""
+        assert self._disk is not None
+        return self._disk
 
     def loaded(self, item: CapsuleCopy) -> CapsuleCopy:
-        """With its capsule at hand, read from the disk if need be."""
+        """Return the item with its capsule, read from the disk if necessary."""
         if item.capsule is not None:
             return item
-        with one_block(item.bytes):  # its header is longer than what lies between tensors
+        with one_block(item.bytes):  # its header is longer than the gaps between tensors
             return replace(item, capsule=self._store.load(item.name, item.fingerprint))
 
     def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:
-        """A loaded item with a copy in the tier; in memory it replaces the other."""
+        """Return a loaded item with a copy in the tier; in memory it replaces the other copy."""
         if tier in item.tiers:
             return item
+        before = item.in_memory
         if tier is Tier.DISK:
-            self._store.save(item.in_memory)
+            self._store.save(before)
             return replace(item, tiers=item.tiers | {tier})
         device, began = self._devices[tier], time.perf_counter()
-        before = item.in_memory
-        tensors = before.tensors
-        with one_block(block_bytes(tensors.values())):
-            tensors = {name: self._copy(tensor, device) for name, tensor in tensors.items()}
+        with one_block(block_bytes(before.tensors.values())):
+            tensors = {name: self._copy(tensor, device) for name, tensor in before.tensors.items()}
         if item.tiers - {Tier.DISK} and item.bytes:
             self.byte_seconds = (time.perf_counter() - began) / item.bytes
         capsule = replace(before, tensors=tensors)
-        if 'encoded_facts' in vars(before):  # they are encoded once
+        if 'encoded_facts' in vars(before):  # the facts are encoded once
             vars(capsule)['encoded_facts'] = before.encoded_facts
         return replace(item, tiers=item.tiers & {Tier.DISK} | {tier}, capsule=capsule)
 
     def only(self, item: CapsuleCopy, tiers: Set[Tier]) -> CapsuleCopy:
-        """Without the copies that lie elsewhere."""
+        """Return the item without its copies in other tiers."""
         kept = item.tiers & tiers
         if Tier.DISK in item.tiers - kept and item.name in self._store.names():
-            self._store.drop(item.name)  # unless somebody removed the file
+            self._store.drop(item.name)  # a user may have removed the file
         in_memory = bool(kept - {Tier.DISK})
         return replace(item, tiers=kept, capsule=item.capsule if in_memory else None)

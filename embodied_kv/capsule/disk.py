@@ -1,13 +1,13 @@
 """Capsules in a folder: they outlive the process, and each is whole or absent.
 
-It knows files. It does not know what a capsule means, nor which to keep.
+Knows files. Does not know what a capsule contains, nor which one to keep.
 
 A capsule is one file, `NAME.safetensors`, written under a temporary name, synced, then renamed. No
-file is replaced: a name that is in use is refused. A writer locks the folder, so whoever holds the
-lock may remove every temporary file: its writer is dead. A registry holds another lock for as long
-as it lives, `claimed`, since its list of the folder is true for one process alone. A file is read
-through one descriptor, never mapped: what was checked is what is handed out, and a file cut short
-under a reader is an error and not a signal.
+file is replaced: a name that exists is refused. A writer locks the folder, so the process that
+has the lock may remove every temporary file, whose writer is dead. A registry has another lock,
+`claimed`, until it is closed, because its list of the folder is valid for one process only. A file
+is read through one descriptor and never mapped, so the bytes that were checked are those returned,
+and truncation during a read raises an error instead of a signal.
 
 Needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
 """
@@ -38,11 +38,20 @@ REMEDIES = {
 }
 
 
-class Disk:
-    """The capsules in one folder, which is created where it does not exist.
+def check_name(name: str) -> None:
+    """Raise CapsuleError for a name that no capsule may have."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise CapsuleError(
+            f'{str(name)[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
+            'dots, _ and -, with no dot in front'
+        )
 
-    Any number of threads may read a folder; saving is one at a time. Every method
-    raises CapsuleError, in one line, that names the file and says what to do.
+
+class Disk:
+    """The capsules in one folder, which is created if it does not exist.
+
+    Any number of threads may read; one saves at a time. Each method raises CapsuleError with one
+    line that names the file and the remedy.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -57,10 +66,10 @@ class Disk:
                     self._remove_leftovers()
 
     def save(self, capsule: Capsule) -> int:
-        """Keeps it -> bytes of the file. Raises CapsuleError where its name is in use.
+        """Write a capsule and return the size of the file. Raises CapsuleError if the name exists.
 
-        When it returns, the capsule is on the medium. When it raises, nothing of it is there; but
-        where only the last sync failed, it is, and a power cut may take it back.
+        When the method returns, the capsule is on the medium. When it raises, there is no file,
+        unless only the last sync failed; then a power failure may remove the file.
         """
         path = self._path(capsule.name)
         manifest, parts = file_format.parts(capsule)
@@ -73,37 +82,35 @@ class Disk:
         return manifest.bytes
 
     def load(self, name: str, fingerprint: str) -> Capsule:
-        """The capsule, in host memory that is its own.
+        """Return a capsule in host memory of its own, for the engine of this fingerprint.
 
-        fingerprint: of who asks. Where the capsule has another, no byte of its tensors is read.
+        Raises CapsuleError for another fingerprint, before any tensor is read.
         """
         with self._open(self._path(name)) as stream:
             return file_format.read(stream, fingerprint, name)
 
     def entry(self, name: str) -> Manifest:
-        """What the file says of itself; tensors and facts are not read, so not checked either."""
+        """Return the manifest of a capsule; its tensors and facts are neither read nor checked."""
         with self._open(self._path(name)) as stream:
             return file_format.read_manifest(stream, name)
 
     def names(self) -> tuple[str, ...]:
-        """Of all files that are called like capsules, sorted; some may turn out damaged."""
+        """Return the sorted names of all capsule files, damaged ones included."""
         with _explained(self.folder, 'listed'):
             files = sorted(os.listdir(self.folder))
         names = (file.removesuffix(ENDING) for file in files if file.endswith(ENDING))
         return tuple(name for name in names if NAME.fullmatch(name))
 
     def entries(self) -> tuple[Manifest, ...]:
-        """Of every name whose file can be read; `entry` says what is wrong with another."""
+        """Return the manifests of all files that can be read; `entry` raises for the others."""
         found = []
         for name in self.names():
-            try:
+            with suppress(CapsuleError):
                 found.append(self.entry(name))
-            except CapsuleError:
-                continue
         return tuple(found)
 
     def drop(self, name: str) -> None:
-        """Removes the file, whatever it holds."""
+        """Remove the file, whatever it contains."""
         path = self._path(name)
         with _explained(path, 'dropped'):
             try:
@@ -113,11 +120,7 @@ class Disk:
             storage.sync(self.folder)
 
     def _path(self, name: str) -> Path:
-        if not isinstance(name, str) or not NAME.fullmatch(name):
-            raise CapsuleError(
-                f'{str(name)[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
-                'dots, _ and -, with no dot in front'
-            )
+        check_name(name)
         return self.folder / f'{name}{ENDING}'
 
     def _absent(self, name: str) -> CapsuleError:
@@ -127,23 +130,22 @@ class Disk:
         )
 
     def _check_absent(self, path: Path) -> None:
-        """Under the lock. A link or a folder of that name counts: nothing is replaced."""
-        if os.path.lexists(path):
+        if os.path.lexists(path):  # a link or a folder is not replaced either
             name = path.name.removesuffix(ENDING)
             raise CapsuleError(
                 f'there is a file {path} already: drop {name} first', ErrorCode.ALREADY_EXISTS
             )
 
     def _remove_leftovers(self) -> None:
-        """Under the lock alone: the writer of every temporary file is dead then."""
+        """Remove temporary files; under the lock of the folder, their writers are dead."""
         for path in self.folder.glob(str(storage.temporary(Path(f'*{ENDING}')))):
             path.unlink()
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Keep every other registry, of any process, out of the folder until the block ends.
+        """Lock the folder against every other registry, of any process, until the block ends.
 
-        Raises CapsuleError that names the process which has it.
+        Raises CapsuleError that names the process which holds the lock.
         """
         path = self.folder / LOCK
         with _explained(path, 'locked'), storage.locked(path, wait=False, file=True) as locked:
@@ -160,7 +162,7 @@ class Disk:
 
     @contextmanager
     def _open(self, path: Path) -> Iterator[BinaryIO]:
-        """A regular file, never through a link; puts its path before what is wrong with it."""
+        """Open a regular file, through no link; prefix errors with its path."""
         with _explained(path, 'read'):
             try:
                 descriptor = storage.open_regular(path)
@@ -178,7 +180,7 @@ class Disk:
 
 
 def _owner(path: Path) -> str:
-    """Return the number of the process that locked a file, which it wrote into it."""
+    """Return the id of the process that locked a file, as written into the file."""
     with suppress(OSError, ValueError), path.open() as file:
         return str(int(file.read(20)))
     return 'unknown'

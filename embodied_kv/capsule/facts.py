@@ -1,9 +1,9 @@
-"""Facts of a capsule: plain values, and the bytes that they are kept as.
+"""Facts of a capsule: plain values, and their bytes.
 
-Knows JSON. Does not know tensors, files or what a fact means.
+Knows JSON. Does not know tensors, files or the meaning of a fact.
 
 Encoding and decoding run as Python code, token by token, because one call into the JSON library
-holds the interpreter's global lock until it returns, and an action that is due waits for it.
+holds the interpreter's global lock until it returns, and delays an action that is due.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any, ClassVar, Protocol
 
 from embodied_kv.errors import CodedError
 
-Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can say
+Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can express
 MAX_FACTS = 2**23  # bytes of one capsule
-PIECE = 1024  # tokens that are joined by one call
+PIECE = 1024  # tokens joined by one call
 
 
 class Dataclass(Protocol):
@@ -30,11 +30,11 @@ class Dataclass(Protocol):
 
 
 class CapsuleError(CodedError):
-    """Why a capsule cannot be made, kept or used; meant for the user."""
+    """A capsule that cannot be made, stored or used; the message is for the user."""
 
 
 def facts_of(value: Dataclass) -> dict[str, Fact]:
-    """The fields of a dataclass as facts: lists where it has tuples, dicts where dataclasses."""
+    """Return the fields of a dataclass as facts: lists for tuples, dicts for dataclasses."""
     return {name: _fact(one) for name, one in asdict(value).items()}
 
 
@@ -47,8 +47,7 @@ def _fact(value: Any) -> Fact:
 def encode(name: str, facts: Mapping[str, Fact]) -> bytes:
     """Return the facts of the capsule `name` as JSON.
 
-    Raises CapsuleError for a fact that would not come back as it is, and for more than MAX_FACTS
-    bytes.
+    Raises CapsuleError for a fact that JSON would change, and for more than MAX_FACTS bytes.
     """
     pieces, size, tokens = [], 0, json.JSONEncoder().iterencode(dict(facts))
     try:
@@ -72,15 +71,15 @@ def encode(name: str, facts: Mapping[str, Fact]) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, Fact]:
-    """Return what was encoded. Raises ValueError or RecursionError for what is no such thing."""
+    """Return encoded facts. Raises ValueError or RecursionError for other bytes."""
     facts = _Decoder().decode(data.decode())
     if not isinstance(facts, dict):
-        raise ValueError('the facts are no object')
+        raise ValueError('the facts must be a JSON object')
     return facts
 
 
 class _Decoder(json.JSONDecoder):
-    """As its base, with the scanner of the library that is written in Python."""
+    """A JSON decoder with the scanner that is written in Python."""
 
     def __init__(self) -> None:
         super().__init__(parse_constant=_refuse)
@@ -89,7 +88,7 @@ class _Decoder(json.JSONDecoder):
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f'{constant} is no fact')
+    raise ValueError(f'a fact must be finite (got {constant})')
 
 
 def _comes_back(fact: object) -> bool:

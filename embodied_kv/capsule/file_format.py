@@ -1,7 +1,7 @@
-"""The bytes of a capsule: of a file, and of a message between two servers.
+"""The bytes of a capsule, in a file or in a message between two servers.
 
-Knows headers, checksums and tensors. Does not know folders, nor what a capsule means. It is read
-through a descriptor, never mapped: what was checked is what is handed out.
+Knows headers, checksums and tensors. Does not know folders, nor the meaning of a capsule. A file
+is read through a descriptor and never mapped: the bytes that were checked are those returned.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from embodied_kv.kv import moves
 
 
 def parts(capsule: Capsule) -> tuple[Manifest, Sequence[bytes | memoryview]]:
-    """Return the manifest of a capsule and its bytes, in their order. Raises CapsuleError."""
+    """Return the manifest of a capsule, and its bytes in order. Raises CapsuleError."""
     facts = capsule.encoded_facts
     contents = {name: _bytes(capsule, name) for name in capsule.tensors}
     checksums = {name: zlib.crc32(data) for name, data in contents.items()}
@@ -33,15 +33,14 @@ def parts(capsule: Capsule) -> tuple[Manifest, Sequence[bytes | memoryview]]:
 
 
 def packed(capsule: Capsule) -> bytes:
-    """Return the bytes of the file that would hold it. Raises CapsuleError."""
+    """Return the bytes of the file of a capsule. Raises CapsuleError."""
     return b''.join(parts(capsule)[1])
 
 
 def unpacked(data: bytes, fingerprint: str) -> Capsule:
-    """Return the capsule of `packed` bytes, in host memory that is its own.
+    """Return the capsule of `packed` bytes, in host memory of its own.
 
-    fingerprint: of the engine here. Raises CapsuleError for a capsule of another engine, and for
-    bytes that are no capsule.
+    Raises CapsuleError for other bytes, and for a fingerprint other than this engine's.
     """
     with os.fdopen(os.memfd_create('capsule', os.MFD_CLOEXEC), 'w+b', buffering=0) as stream:
         left = memoryview(data)
@@ -55,11 +54,15 @@ def unpacked(data: bytes, fingerprint: str) -> Capsule:
 
 
 def read(stream: BinaryIO, fingerprint: str, name: str = '') -> Capsule:
-    """Return the capsule of a stream, in host memory that is its own.
+    """Return the capsule of a stream, in host memory of its own.
 
-    fingerprint: of the engine here. Where the capsule has another, no byte of its tensors is read.
-    name: that it must have; '' for any. Raises CapsuleError, of which the name of the stream is
-    the subject.
+    Args:
+        stream: An open file.
+        fingerprint: Of this engine. Tensors of a capsule with another one are not read.
+        name: The required name; '' for any.
+
+    Raises:
+        CapsuleError: The message continues a sentence whose subject is the stream.
     """
     manifest = read_manifest(stream, name)
     if manifest.fingerprint != fingerprint:
@@ -75,7 +78,6 @@ def read(stream: BinaryIO, fingerprint: str, name: str = '') -> Capsule:
 
 
 def _bytes(capsule: Capsule, name: str) -> memoryview:
-    """As `plain_bytes`, of a tensor of the capsule."""
     tensor = capsule.tensors[name]
     try:
         return moves.plain_bytes(tensor).data
@@ -95,9 +97,9 @@ def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
 
 
 def read_manifest(stream: BinaryIO, name: str = '') -> Manifest:
-    """Return what a capsule states of itself, and leave the stream at its first tensor.
+    """Return the manifest of a stream, and leave the stream at its first tensor.
 
-    Nothing is allocated that the file does not hold. name: that it must have; '' for any.
+    Memory is allocated only for bytes that the file holds. name: the required one; '' for any.
     """
     size = os.fstat(stream.fileno()).st_size
     start = bytearray(min(size, 9))
@@ -128,7 +130,6 @@ def read_manifest(stream: BinaryIO, name: str = '') -> Manifest:
 
 
 def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
-    """at: where its bytes begin."""
     try:
         plain = moves.read_tensor(
             stream.fileno(), at, (entry.bytes,), torch.uint8, entry.checksum, entry.name

@@ -1,4 +1,4 @@
-"""What two engines must have in common for one to continue a session of the other.
+"""The settings that two engines must share for one to continue a session of the other.
 
 Knows names and plain values. Does not know engines, capsules or files.
 """
@@ -11,14 +11,14 @@ from collections.abc import Mapping
 
 from embodied_kv.text import shown
 
-NAMED = 8  # settings that one refusal lists
+NAMED = 8  # settings that one error lists
 REMEDY = 'start the engine with the settings of the capsule, or take a new capsule'
 
 
 class Fingerprint(str):
-    """32 hex digits, equal exactly where all settings are equal.
+    """A digest of 32 hex digits, equal exactly if all settings are equal.
 
-    settings: plain values by name. They are kept so that a refusal names what differs; a plain
+    `settings` are plain values by name, kept so that an error can name the difference. A plain
     string in place of a fingerprint has none.
     """
 
@@ -29,20 +29,20 @@ class Fingerprint(str):
         made.settings = dict(settings)
         return made
 
-    # typeshed fixes that of `str`, which is for its subclasses to change.
+    # typeshed types this method of `str` too narrowly for subclasses.
     def __getnewargs__(self) -> tuple[str, Mapping[str, object]]:  # type: ignore[override]
-        """Return what `copy` and `pickle` make the same with."""
+        """Return the arguments with which `copy` and `pickle` make an equal fingerprint."""
         return str(self), self.settings
 
     @classmethod
     def of(cls, settings: Mapping[str, object]) -> Fingerprint:
-        """Return the fingerprint of these settings, which JSON must be able to express."""
+        """Return the fingerprint of settings that JSON can express."""
         text = json.dumps(settings, sort_keys=True, allow_nan=False)
         return cls(hashlib.blake2b(text.encode(), digest_size=16).hexdigest(), settings)
 
 
 def mismatch(theirs: str, ours: str) -> str:
-    """Return why an engine `ours` refuses what `theirs` made: the differing settings, a remedy."""
+    """Return why the engine `ours` refuses a capsule of `theirs`, and a remedy."""
     then, now = (getattr(one, 'settings', {}) for one in (theirs, ours))
     names = sorted({*then, *now}) if then and now else ()
     differ = [name for name in names if _value(then, name) != _value(now, name)]

@@ -1,16 +1,17 @@
-"""What the file of a capsule says before its tensors.
+"""The header of a capsule file.
 
-It knows the header of a safetensors file, and JSON. It does not know files or folders, and it
-never holds the bytes of a tensor or of the facts.
+Knows the header of a safetensors file, and JSON. Does not know files or folders, and never holds
+the bytes of a tensor or of the facts.
 
-The header is `{"__metadata__": {"manifest": ..., "checksum": ...}, "part/name": {...}, ...}`: the
-manifest is JSON in a string, as safetensors asks of metadata, and the rest follows from it. A
-reader builds the header anew from the manifest and compares, so it trusts no size or offset. The
-facts follow the tensors, as bytes of a tensor of their own: a list of capsules reads none of them.
+The header is `{"__metadata__": {"manifest": ..., "checksum": ...}, "part/name": {...}, ...}`. The
+manifest is JSON in a string, as safetensors requires of metadata. The rest follows from it: a
+reader builds the header again from the manifest and compares the two, so it trusts no size or
+offset. The facts follow the tensors as the bytes of one more tensor, so listing capsules reads
+none of them.
 
-Checksums are CRC-32. They are there for accidents: one finds every damage that lies within four
-bytes, misses any other once in 2^32, and costs less than the copy beside it (zlib, 4 GB/s where
-BLAKE2b makes 0.9). Who can write the folder can write a right checksum too, whatever its kind.
+Checksums are CRC-32 and detect accidental damage. A CRC-32 detects every damage within four bytes,
+misses any other once in 2^32, and costs less than the copy that goes with it (zlib: 4 GB/s;
+BLAKE2b: 0.9 GB/s). No kind of checksum protects against a process that can write the folder.
 
 Source: the format, https://huggingface.co/docs/safetensors
 """
@@ -22,19 +23,17 @@ import json
 import math
 import operator
 import zlib
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
 
 from embodied_kv.capsule.facts import MAX_FACTS, CapsuleError
 from embodied_kv.capsule.fingerprint import Fingerprint
 from embodied_kv.errors import ErrorCode
 
 VERSION = 2
-MAX_HEADER = 2**24  # bytes: below what safetensors itself reads, and no allocation to fear
+MAX_HEADER = 2**24  # bytes: below the limit of safetensors, and a harmless allocation
 KINDS = {
     'name': str,
     'fingerprint': str,
@@ -43,11 +42,11 @@ KINDS = {
     'boundary.number': int,
     'boundary.stamp': int,
 }
-FACTS = '__facts__'  # the tensor that holds them
+FACTS = '__facts__'  # the name of the tensor that holds the facts
 METADATA = '__metadata__'
 DAMAGED = 'is damaged ({}): drop it'
 
-# The dtypes that every safetensors reader knows; others lie there as plain bytes.
+# The dtypes that every safetensors reader knows; others are stored as plain bytes.
 CODES = {
     torch.bool: 'BOOL',
     torch.uint8: 'U8',
@@ -69,10 +68,7 @@ CODES = {
 
 @dataclass(frozen=True)
 class Boundary:
-    """Where a session stood.
-
-    session: its name. number: of its committed steps. stamp: ns, of its newest observation.
-    """
+    """The name of a session, its committed steps, and the stamp (ns) of its newest observation."""
 
     session: str
     number: int
@@ -81,7 +77,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor of a capsule. dtype: as torch calls it. checksum: CRC-32 of its bytes."""
+    """A tensor of a capsule: its name, torch dtype, shape, and the CRC-32 of its bytes."""
 
     name: str
     dtype: str
@@ -97,11 +93,11 @@ class TensorEntry:
         return math.prod(self.shape) * self.torch_dtype.itemsize
 
     def in_manifest(self) -> dict[str, object]:
-        """Its fields. The checksum has 8 hex digits, so that no length depends on it."""
+        """Return the fields; the checksum has 8 hex digits, so that no length depends on it."""
         return {**asdict(self), 'checksum': f'{self.checksum:08x}'}
 
     def in_header(self, offset: int) -> dict[str, object]:
-        """As safetensors describes a tensor whose bytes start at `offset` after the header."""
+        """Return the safetensors entry of a tensor that starts `offset` bytes after the header."""
         code, shape = CODES.get(self.torch_dtype), list(self.shape)
         if code is None:
             code, shape = CODES[torch.uint8], [self.bytes]
@@ -110,9 +106,11 @@ class TensorEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A capsule without its tensors and facts.
+    """A capsule without the contents of its tensors and facts.
 
-    Fields are as in Capsule. tensors: in the order of the file. facts: what holds them, behind.
+    Attributes:
+        tensors: In the order of the file.
+        facts: The tensor that holds the facts; it comes last.
     """
 
     name: str
@@ -130,23 +128,23 @@ class Manifest:
 
     @property
     def entries(self) -> tuple[TensorEntry, ...]:
-        """Of all that follows the header, in the order of the file."""
+        """Return the tensors and the facts, in the order of the file."""
         return *self.tensors, self.facts
 
     @property
     def payload(self) -> int:
-        """Bytes that follow the header."""
+        """Return the number of bytes after the header."""
         return sum(entry.bytes for entry in self.entries)
 
     @cached_property
     def bytes(self) -> int:
-        """Of the whole file."""
+        """Return the size of the file."""
         return len(self.header()) + self.payload
 
     def header(self) -> builtins.bytes:
-        """The start of the file: 8 bytes with the length of the JSON that follows.
+        """Return the start of the file: 8 bytes with the length of the JSON, then the JSON.
 
-        Raises CapsuleError where JSON cannot say what the manifest holds.
+        Raises CapsuleError for a manifest that JSON cannot express.
         """
         about = {
             'version': VERSION,
@@ -161,7 +159,9 @@ class Manifest:
         try:
             text = json.dumps(about, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            raise CapsuleError(f'capsule {self.name} cannot be told in JSON: {error}') from error
+            raise CapsuleError(
+                f'capsule {self.name} cannot be written as JSON: {error}'
+            ) from error
         about = {'manifest': text, 'checksum': f'{zlib.crc32(text.encode()):08x}'}
         header: dict[str, object] = {METADATA: about}
         offset = 0
@@ -178,43 +178,8 @@ class Manifest:
         return len(written).to_bytes(8, 'little') + written
 
 
-def describe(
-    name: str,
-    boundary: Boundary,
-    fingerprint: str,
-    created: float,
-    tensors: Mapping[str, Tensor],
-    checksums: Mapping[str, int],
-    facts: int,
-    facts_checksum: int,
-) -> Manifest:
-    """The manifest of a capsule.
-
-    checksums: CRC-32 of the bytes, by the names of the tensors; 0 for those that are not given.
-    facts: bytes that they take. Raises CapsuleError where a name would not come back as it is.
-    """
-    for one in tensors:
-        if not isinstance(one, str) or not one.isprintable() or one in ('', METADATA, FACTS):
-            raise CapsuleError(f'capsule {name}: {one!r} cannot name a tensor')
-    # Wide numbers first, as safetensors wants them: then each lies at a multiple of its own size.
-    ordered = sorted(tensors.items(), key=lambda item: -item[1].dtype.itemsize)
-    return Manifest(
-        name,
-        boundary,
-        fingerprint,
-        created,
-        tuple(
-            TensorEntry(
-                one, str(t.dtype).removeprefix('torch.'), tuple(t.shape), checksums.get(one, 0)
-            )
-            for one, t in ordered
-        ),
-        TensorEntry(FACTS, 'uint8', (facts,), facts_checksum),
-    )
-
-
 def parse(header: bytes) -> Manifest:
-    """What `Manifest.header` wrote. Raises CapsuleError that says what the file is instead."""
+    """Return the manifest that `Manifest.header` wrote. Raises CapsuleError."""
     try:
         about = json.loads(header[8:])[METADATA]
         text, checksum = about['manifest'], about['checksum']
@@ -243,16 +208,16 @@ def parse(header: bytes) -> Manifest:
         if settings:
             fields['fingerprint'] = Fingerprint(digits, settings)
         manifest = Manifest(**fields)
-        as_it_should_be = manifest.header()
+        expected = manifest.header()
     except CapsuleError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise CapsuleError(
             DAMAGED.format('its manifest makes no sense'), ErrorCode.DAMAGED
         ) from error
-    if header != as_it_should_be:
+    if header != expected:
         raise CapsuleError(
-            DAMAGED.format('its header is not what its manifest says'), ErrorCode.DAMAGED
+            DAMAGED.format('its header does not match its manifest'), ErrorCode.DAMAGED
         )
     return manifest
 

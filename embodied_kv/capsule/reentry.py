@@ -1,7 +1,7 @@
-"""Bounded re-entry: how deep a restored session may go back into a world that went on.
+"""Bounded re-entry: how much of a capsule is resumed in a world that has changed since.
 
-It knows what was seen and felt when a capsule was taken, and what is now. It does not know
-capsules, models or how to resume; the computation restores exactly, the world does not.
+Knows the scene at a capsule and the present one. Does not know capsules, models or how to resume:
+the computation is restored exactly, the world is not.
 
 Source: Execution-State Capsules, section 6, bounded re-entry.
 """
@@ -23,8 +23,8 @@ SIDE = 16  # pixels of a thumbnail
 class Depth(Enum):
     """How much is resumed, the deepest first.
 
-    ACTOR: the leftover chunk and all below it. PLANNER: its context, with an observation of now.
-    HOLD: nothing; the robot stays where it is.
+    ACTOR: the leftover chunk, and all below. PLANNER: its context, with a present observation.
+    HOLD: nothing; the robot holds its position.
     """
 
     ACTOR = 'actor'
@@ -37,10 +37,12 @@ class Depth(Enum):
 
 @dataclass(frozen=True, eq=False)
 class SceneSummary:
-    """What a robot saw and felt at one moment, small enough to go into each capsule.
+    """A small summary of the observation of a robot, stored in each capsule.
 
-    joints: float64 [J], rad, or m where a joint slides. images: uint8 [H, W] or [H, W, 3] by
-    view, made by `thumbnail`. stamp: ns, as an observation's.
+    Attributes:
+        joints: float64 [J], rad, or m for a prismatic joint.
+        images: uint8 [H, W] or [H, W, 3] by view, made by `thumbnail`.
+        stamp: ns, of the observation.
     """
 
     joints: np.ndarray
@@ -49,19 +51,16 @@ class SceneSummary:
     robot: str = ''
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """What belongs among a capsule's tensors: 'joints', and 'image/VIEW' for each view."""
+        """Return the tensors for a capsule: 'joints', and 'image/VIEW' for each view."""
         return {'joints': self.joints, **{f'image/{v}': i for v, i in self.images.items()}}
 
     def facts(self) -> dict[str, int | str]:
-        """What belongs among its facts."""
+        """Return the facts for a capsule."""
         return {'stamp': self.stamp, 'robot': self.robot}
 
     @classmethod
     def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> SceneSummary:
-        """The summary that `arrays` and `facts` came from.
-
-        Raises CapsuleError where they are of no summary.
-        """
+        """Return the summary of `arrays` and `facts`. Raises CapsuleError for damaged ones."""
         images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
         stamp, robot = (
             facts.get(name) if isinstance(facts, Mapping) else None for name in ('stamp', 'robot')
@@ -76,15 +75,17 @@ class SceneSummary:
 
 @dataclass(frozen=True)
 class Limits:
-    """How much may differ. Raises ValueError for limits that mean nothing.
+    """The largest differences at which a capsule is resumed. Raises ValueError.
 
-    max_joint_distance: rad (m where a joint slides), of any joint. max_image_change: 0 to 1, of
-    any pixel of a thumbnail. max_age: s, for the actor's state. max_planner_age: s, for the
-    planner's context.
+    On the tabletop at 64 x 64 pixels, noise of 8 in 255 changes a thumbnail by 0.04, and 10% more
+    light by 0.09. An object that moves 2 cm changes it by 0.12 to 0.54, and a joint that turns
+    0.02 rad by about 0.15. Hence the default of max_image_change.
 
-    On the tabletop at 64 x 64 pixels, noise of 8 in 255 changes a thumbnail by 0.04 and a tenth
-    more light by 0.09; a thing that moves 2 cm changes it by 0.12 to 0.54, the arm by about 0.15
-    when a joint turns 0.02 rad. Hence the default of max_image_change.
+    Attributes:
+        max_joint_distance: rad (m for a prismatic joint), of any joint.
+        max_image_change: 0 to 1, of any pixel of a thumbnail.
+        max_age: s, for the state of the actor.
+        max_planner_age: s, for the context of the planner.
     """
 
     max_joint_distance: float = 0.05
@@ -101,24 +102,24 @@ class Limits:
             raise ValueError(f'max_image_change must be from 0 to 1 (got {self.max_image_change})')
         if self.max_age > self.max_planner_age:
             raise ValueError(
-                f'max_age is {self.max_age} s, above max_planner_age of {self.max_planner_age} s: '
-                'the state of the actor grows old before the context of the planner'
+                f'max_age must be at most max_planner_age, {self.max_planner_age} s (got '
+                f'{self.max_age} s); raise max_planner_age'
             )
 
 
 @dataclass(frozen=True)
 class Decision:
-    """reason: one sentence, with the numbers that decided."""
+    """A depth, and one sentence with the numbers that led to it."""
 
     depth: Depth
     reason: str
 
 
 def thumbnail(image: np.ndarray) -> np.ndarray:
-    """uint8 [H, W] or [H, W, 3] to [SIDE, SIDE] or [SIDE, SIDE, 3]: the means of equal blocks.
+    """Reduce uint8 [H, W] or [H, W, 3] to [SIDE, SIDE] or [SIDE, SIDE, 3]: means of equal blocks.
 
-    A block averages a camera's noise away, yet is small enough that one thing moved in it shows.
-    Raises ValueError for an image smaller than that.
+    A block averages camera noise out, but is small enough to show an object that moved in it.
+    Raises ValueError for a smaller image.
     """
     height, width = image.shape[:2]
     if min(height, width) < SIDE:
@@ -131,11 +132,15 @@ def thumbnail(image: np.ndarray) -> np.ndarray:
 
 
 def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Limits) -> Decision:
-    """How deep a capsule taken at `then` may be re-entered at `now`; never raises.
+    """Return how deep a capsule of scene `then` is re-entered in scene `now`; never raises.
 
-    then: None where the capsule has no scene. now: None where there is no fresh observation.
-    The actor's state is resumed if joints, images and age are all within the limits; a larger
-    distance never leads deeper.
+    The state of the actor is resumed if joints, images and age are all within the limits. A larger
+    difference never leads deeper.
+
+    Args:
+        then: None if the capsule has no scene.
+        now: None if there is no recent observation.
+        limits: The largest differences.
     """
     obstacle = next(_obstacles(then, now), None)
     if obstacle is not None:
@@ -151,11 +156,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     changes = {view: _change(then.images[view], now.images[view]) for view in now.images}
     view = max(changes, key=changes.__getitem__)
     measured = (
-        (
-            moved[joint],
-            limits.max_joint_distance,
-            f'joint {joint} has moved {moved[joint]:.4g}',
-        ),
+        (moved[joint], limits.max_joint_distance, f'joint {joint} has moved {moved[joint]:.4g}'),
         (
             changes[view],
             limits.max_image_change,
@@ -165,22 +166,21 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     )
     over = [f'{text}, more than {limit:g}' for value, limit, text in measured if value > limit]
     if over:
-        return Decision(
-            Depth.PLANNER, f'{"; ".join(over)}: the planner goes on with what is seen now'
-        )
+        reason = f'{"; ".join(over)}: the planner goes on with the present observation'
+        return Decision(Depth.PLANNER, reason)
     within = ', '.join(f'{text} of {limit:g}' for _, limit, text in measured)
     return Decision(Depth.ACTOR, f'{within}: the actor goes on')
 
 
 def _change(then: np.ndarray, now: np.ndarray) -> float:
-    """Of the pixel that changed most, 0 to 1."""
+    """Return the largest change of a pixel, 0 to 1."""
     return int(np.abs(now.astype(np.int16) - then).max()) / 255
 
 
 def _obstacles(then: SceneSummary | None, now: SceneSummary | None) -> Iterator[str]:
-    """Why then and now cannot be compared."""
+    """Yield the reasons why the scenes cannot be compared."""
     if now is None:
-        yield 'there is no fresh observation'
+        yield 'there is no recent observation'
         return
     if then is None:
         yield 'the capsule has no summary of its scene'
@@ -207,7 +207,7 @@ def _defects(scene: SceneSummary, whose: str) -> Iterator[str]:
         yield f'{whose} has joints of shape {joints.shape}, {joints.dtype}, not of [J], float64'
         return
     for joint in np.flatnonzero(~np.isfinite(joints)):
-        yield f'{whose} says that joint {joint} is at {joints[joint]}'
+        yield f'joint {joint} of {whose} must be finite (got {joints[joint]})'
     if not scene.images:
         yield f'{whose} has no image'
     for view, image in scene.images.items():

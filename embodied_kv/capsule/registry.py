@@ -1,16 +1,15 @@
-"""The capsules of this process by name: where each lies, which are pinned, which fit.
+"""The capsules of a process by name: the tiers that store each, pins, and the shared budget.
 
-It knows names, tiers and the order of use. It does not know what a capsule means, nor when one is
+Knows names, tiers and the order of use. Does not know what a capsule contains, nor when one is
 taken.
 
-A capsule never changes, so a copy of it stays true. What was once on the disk stays there when it
-is used again: going back to it writes nothing, and a crash does not lose it.
+A capsule never changes, so each copy of it stays valid. A capsule that was saved stays on the disk
+when it is used again: a rollback writes nothing, and a crash loses nothing.
 
-Threads: any method may be called from any thread. `_changing` is held by whoever moves bytes, one
-at a time; `_lock` guards the table, for no longer than it takes to look. So `get` from memory,
-`entries` and `used` never wait for a copy or a file, and what `get` gave stays whole whatever
-happens to its name. The others may wait for a file that is being written: call them from a thread
-that has no deadline.
+Threads: any method may be called from any thread. `_changing` serializes the movement of bytes;
+`_lock` guards the table and is held for a lookup only. So `get` from memory, `entries` and `used`
+never wait for a copy or a file, and a capsule that `get` has returned stays valid whatever happens
+to its name. The other methods may wait for a file: call them from a thread without a deadline.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
-from embodied_kv.capsule.copies import CapsuleCopy, TierCopier, TierStore
-from embodied_kv.capsule.disk import NAME
+from embodied_kv.capsule.copies import CapsuleCopy, CapsuleRecord, TierCopier
+from embodied_kv.capsule.disk import Disk, check_name
 from embodied_kv.capsule.fingerprint import mismatch
-from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.tiers import Move, NoRoom, Policy, Tier, TierCapacities, leave, make_room
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.moves import copy_to
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.plane import OverBudget, Own, Plane
+from embodied_kv.kv.pool import Evictable
 from embodied_kv.text import listed
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,11 @@ log = logging.getLogger(__name__)
 class Leaving:
     """How a capsule leaves the device for other KV.
 
-    bytes: that it frees there. tier: what has it then; None: those below make room for it by the
-    policy 'drop', which may cost it or another. quick: nothing is copied or written for it.
+    Attributes:
+        bytes: The bytes that it frees on the device.
+        tier: The tier that stores it afterwards. None: the tiers below make room by the policy
+            'drop', which may drop this capsule or another one.
+        quick: Whether nothing is copied or written.
     """
 
     bytes: int
@@ -56,21 +59,26 @@ class Leaving:
 
 
 class Registry:
-    """Capsules by unique names, in tiers of bounded size; at the start, those on the disk.
+    """Capsules by unique names, in tiers of bounded size; initially those on the disk.
 
-    fingerprint: of this engine. disk: None for no disk tier. device: the fastest tier's. copy: as
-    `copy_to`; one may use a CUDA stream of its own, but returns when the copy is done. clock: s
-    since the epoch. room: whoever shares the device puts here what gives so many bytes of it, for
-    as long as a block takes them, or raises OverBudget; at the cost, in s, of what is worth no
-    more, 0: not known. What cannot be done raises CapsuleError; whatever is raised, no capsule is
-    lost but by the policy.
+    `room(bytes, cost)` is a context manager that reserves bytes of a shared device while a copy is
+    made there, or raises OverBudget; `cost` (s, 0: unknown) bounds the cost of what is evicted.
+    `DevicePool` sets it. Operations that are impossible raise CapsuleError; no error loses a
+    capsule, only the policy does.
+
+    Args:
+        fingerprint: Of this engine.
+        disk: None for no disk tier.
+        device: The device of the fastest tier.
+        copy: As `copy_to`. It may use a CUDA stream, and returns when the copy is complete.
+        clock: Returns seconds since the epoch.
     """
 
     def __init__(
         self,
         fingerprint: str,
         capacities: TierCapacities | None = None,
-        disk: TierStore | None = None,
+        disk: Disk | None = None,
         *,
         device: torch.device | str = 'cpu',
         copy: Callable[[Tensor, torch.device], Tensor] = copy_to,
@@ -83,7 +91,7 @@ class Registry:
         self._copier = TierCopier(self._disk, device, copy)
         self.room: Callable[[int, float], AbstractContextManager] = lambda *_: nullcontext()
         self._used_at: dict[str, float] = {}  # s, steady clock
-        self._coming: list[str] = []  # names that claim room now: no copy of them gives way
+        self._coming: list[str] = []  # names that claim room now: their copies are not evicted
         self._clock = clock
         self._changing, self._lock = threading.Lock(), threading.Lock()
         with ExitStack() as opened:
@@ -97,20 +105,16 @@ class Registry:
             self._opened = opened.pop_all()
 
     def close(self) -> None:
-        """Let another registry use the folder of the disk. Nothing else is called afterwards.
+        """Release the folder of the disk, which otherwise stays locked until the process ends.
 
-        A registry that is not closed keeps the folder until the process ends.
+        No other method may be called afterwards.
         """
         with self._changing:
             self._opened.close()
 
     def add(self, capsule: Capsule, tier: Tier = Tier.DEVICE) -> None:
-        """Keeps it in that tier. Raises NoRoom, or CapsuleError for a name that is in use."""
-        if not NAME.fullmatch(capsule.name):
-            raise CapsuleError(
-                f'{capsule.name[:80]!r} cannot name a capsule: use 1 to 64 letters, digits, '
-                'dots, _ and -, with no dot in front'
-            )
+        """Store a capsule in a tier. Raises NoRoom, or CapsuleError for a name that exists."""
+        check_name(capsule.name)
         self._check_new(capsule.name)
         item = CapsuleCopy.of(capsule, set(), capsule)
         with self._room(item, tier, self.capacities), self._changing:
@@ -120,14 +124,18 @@ class Registry:
 
     def __contains__(self, name: str) -> bool:
         """Return whether a capsule has this name, in any tier."""
-        return name in self._items or self._has_file(name)
+        return name in self.names()
 
     def get(self, name: str, promote: Tier = Tier.HOST) -> Capsule:
-        """The capsule on the device or the host, where it lies; one on the disk is loaded.
+        """Return a capsule from the device or the host; load it if only the disk stores it.
 
-        promote: where a loaded one is kept from then on, if it is not pinned and there is room
-        for it that costs no other capsule; DISK for nowhere. Raises CapsuleError where the
-        fingerprint is another engine's, before its bytes are read.
+        Args:
+            name: Of the capsule.
+            promote: The tier that stores a loaded capsule from now on, if it is not pinned and
+                has room without dropping another capsule; DISK for none.
+
+        Raises:
+            CapsuleError: For the fingerprint of another engine, before its tensors are read.
         """
         self._touch(name)
         item = self._item(name)
@@ -149,24 +157,22 @@ class Registry:
                 self._put(item)
             return item.in_memory
 
-    def pin(self, name: str) -> None:
-        """From now on nothing but `move` moves it, and nothing drops it."""
+    def pin(self, name: str, pinned: bool = True) -> None:
+        """Pin a capsule, so that only `move` moves it and nothing drops it; or unpin it."""
         with self._changing:
-            self._put(replace(self._item(name), pinned=True))
+            self._put(replace(self._item(name), pinned=pinned))
 
     def unpin(self, name: str) -> None:
-        """It may give way to others again."""
-        with self._changing:
-            self._put(replace(self._item(name), pinned=False))
+        self.pin(name, pinned=False)
 
     def move(self, name: str, tier: Tier) -> None:
-        """To that tier, even if it is pinned; a use. Its copy on the disk stays. Raises NoRoom."""
+        """Move a capsule to a tier, even if pinned; its copy on the disk stays. Raises NoRoom."""
         with self._changing:
             before = self._item(name)
             if tier in before.tiers:
                 return self._move(before, tier)
             self._check_fits(before)
-            loaded = self._copier.loaded(before)  # may fail: before anything gives way
+            loaded = self._copier.loaded(before)  # may fail, so it precedes any eviction
         with self._room(before, tier, self.capacities), self._changing:
             now = self._item(name)
             self._move(loaded if now is before else now, tier)
@@ -176,7 +182,7 @@ class Registry:
         self._touch(item.name)
 
     def could_leave(self) -> dict[str, Leaving]:
-        """What is not needed on the device, by name. None leaves while others are moved."""
+        """Return the capsules that may leave the device, by name; none while others move."""
         if self._changing.locked():
             return {}
         spare = self._spare()
@@ -184,9 +190,9 @@ class Registry:
         return {name: leaving for name, leaving in found.items() if leaving is not None}
 
     def leave_device(self, name: str) -> int:
-        """Gives the copy on the device up, as `could_leave` says -> bytes freed; it is no use.
+        """Release a copy on the device as `could_leave` states; return the bytes freed.
 
-        0 where it may not leave, or others are being moved.
+        They are 0 if the capsule may not leave, or if others are being moved. It is not a use.
         """
         if not self._changing.acquire(blocking=False):
             return 0
@@ -202,35 +208,35 @@ class Registry:
                 item = self._copier.copied(item, leaving.tier)
                 self._keep(item, item.tiers - {Tier.DEVICE})
             return leaving.bytes
-        except CapsuleError:  # no file could be written
+        except CapsuleError:  # a file could not be written
             return 0
         finally:
             self._changing.release()
 
     def _leaving(self, item: CapsuleCopy, spare: Mapping[Tier, float]) -> Leaving | None:
-        """How it leaves the device; None where it may not. spare: as `_spare`."""
         if item.pinned or Tier.DEVICE not in item.tiers:
             return None
         on_disk, policy = Tier.DISK in item.tiers, self.capacities.policy
         fits = {tier for tier in Tier if item.size(tier) <= spare[tier]}
         if Tier.HOST in fits:
-            return Leaving(item.bytes, Tier.HOST, self.on_host)
+            return Leaving(item.bytes, Tier.HOST, self._copier.on_host)
         if on_disk or Tier.DISK in fits and policy != 'refuse':
             return Leaving(item.bytes, Tier.DISK, on_disk)
         if policy == 'drop':
-            return Leaving(item.bytes, None, self.on_host and not self.capacities.of(Tier.DISK))
+            return Leaving(
+                item.bytes, None, self._copier.on_host and not self.capacities.of(Tier.DISK)
+            )
         return None
 
     def _spare(self) -> dict[Tier, float]:
-        """Bytes that each tier has left; -1 where there is no such tier."""
+        """Return the free bytes of each tier; -1 if it does not exist."""
         bounds = {tier: self.capacities.of(tier) for tier in Tier}
         return {tier: most - self.used(tier) if most else -1 for tier, most in bounds.items()}
 
     def can_give(self, size: int, most: float) -> int:
-        """Bytes of the device that capsules give up by the policy for a new one of `size` bytes.
+        """Return how many of `most` bytes the policy frees on the device for `size` new ones.
 
-        They are `most`, or as many as the policy and the tiers below allow. It waits for what is
-        being moved.
+        Waits for a movement in progress.
         """
         with self._changing:
             movable = [
@@ -246,9 +252,9 @@ class Registry:
             return 0
 
     def give(self, size: int, share: int) -> int:
-        """Makes capsules give up `share` bytes as `can_give` says -> bytes freed.
+        """Free `share` bytes as `can_give` has stated; return the bytes freed.
 
-        0 where they have come into use or gone in the meantime.
+        They are 0 if the capsules have come into use or were dropped since.
         """
         with self._changing:
             before = self.used(Tier.DEVICE)
@@ -257,7 +263,7 @@ class Registry:
             return before - self.used(Tier.DEVICE)
 
     def _moves_for(self, size: int, share: int) -> list[Move]:
-        """The moves of `make_room` that free so many bytes of the device. Raises NoRoom."""
+        """Return the moves that free `share` bytes of the device. Raises NoRoom."""
         left = self.used(Tier.DEVICE) - share
         most = int(min(left + size, self.capacities.of(Tier.DEVICE)))
         return make_room(
@@ -265,31 +271,26 @@ class Registry:
         )
 
     def _still(self) -> list[CapsuleCopy]:
-        """All items, least recently used first; those that are on their way up are pinned."""
+        """Return all items, least recently used first; those that are being promoted as pinned."""
         with self._lock:
             items, coming = list(self._items.values()), set(self._coming)
         return [replace(item, pinned=True) if item.name in coming else item for item in items]
 
     def idle(self, name: str, now: float | None = None) -> float:
-        """Seconds since it came or was last used; 0 where it did neither, in this process.
+        """Return the seconds since a capsule was added or used; 0 if neither happened here.
 
-        now: s, steady clock, so that several can be compared; None for this moment.
+        now: Of the monotonic clock, so that several can be compared; None for the present.
         """
         now = time.monotonic() if now is None else now
         return max(0.0, now - self._used_at.get(name, now))
 
     @property
-    def on_host(self) -> bool:
-        """Whether the device's memory is that of the host: then nothing is copied between them."""
-        return self._copier.on_host
-
-    @property
     def byte_seconds(self) -> float:
-        """Seconds a byte, of the last copy between device and host; 0 before the first."""
+        """Return the time (s per byte) of the last copy between device and host, initially 0."""
         return self._copier.byte_seconds
 
     def drop(self, name: str) -> None:
-        """Gives it up in every tier; also a damaged file of that name, which is not listed."""
+        """Drop a capsule from every tier, or a damaged file of that name, which is not listed."""
         with self._changing:
             disk = self._disk
             if disk is not None and name not in self._items and name in disk.names():
@@ -301,17 +302,17 @@ class Registry:
             self._keep(item, set())
 
     def entries(self) -> list[CapsuleRecord]:
-        """All that there are, least recently used first."""
+        """Return all capsules, least recently used first."""
         now = self._clock()
         return [CapsuleRecord.of(item, now, self.fingerprint) for item in self._as_listed()]
 
     def used(self, tier: Tier) -> int:
-        """Bytes of all copies in the tier."""
+        """Return the bytes of all copies in the tier."""
         with self._lock:
             return sum(item.size(tier) for item in self._items.values() if tier in item.tiers)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law."""
+        """Raise AssertionError with the invariant that does not hold."""
         with self._changing:
             for tier in Tier:
                 used = self.used(tier)
@@ -328,9 +329,9 @@ class Registry:
     def _room(
         self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities, cost: float = math.inf
     ) -> Iterator[None]:
-        """On the device by whoever shares it, while it is taken; else what the tier has.
+        """Reserve room on the device while an item is copied there; nothing for other tiers.
 
-        What cannot be kept there is refused before anything gives way for it.
+        An item that cannot be stored is refused before anything is evicted for it.
         """
         if tier is not Tier.DEVICE:
             yield
@@ -343,13 +344,13 @@ class Registry:
             with self.room(item.bytes, cost):
                 yield
         except OverBudget as error:
-            raise NoRoom(f'{error}{self._who_stays()}') from error
+            raise NoRoom(f'{error}{self._device_use()}') from error
         finally:
             with self._lock:
                 self._coming.remove(item.name)
 
-    def _who_stays(self) -> str:
-        """What a refusal for want of a shared budget adds: the capsules that keep the device."""
+    def _device_use(self) -> str:
+        """Return what an OverBudget error adds: the capsules that remain on the device."""
         here = [item for item in self._as_listed() if Tier.DEVICE in item.tiers]
         policy = self.capacities.policy
         if not here or policy == 'drop':
@@ -361,17 +362,16 @@ class Registry:
         return f'; bytes of capsules on the device: {names}; the policy {policy!r} {why}'
 
     def _with_copy(self, item: CapsuleCopy, tier: Tier, capacities: TierCapacities) -> CapsuleCopy:
-        """The item with a copy in the tier, for which others have given way."""
+        """Return the item with a copy in the tier, after making room for it."""
         if tier in item.tiers:
             return item
         self._check_fits(item)
         moves = make_room(self._as_listed(), item.name, item.size(tier), tier, capacities)
-        item = self._copier.loaded(item)  # may fail: before anything gives way
+        item = self._copier.loaded(item)  # may fail, so it precedes any eviction
         self._make(moves)
         return self._copier.copied(item, tier)
 
     def _make(self, moves: Sequence[Move]) -> None:
-        """Makes the moves in their order."""
         for move in moves:
             other = self._items[move.name]
             if move.target is not None:
@@ -387,7 +387,7 @@ class Registry:
                 )
 
     def _keep(self, item: CapsuleCopy, tiers: Set[Tier]) -> None:
-        """Gives up the copies in other tiers; the table says so when it is done."""
+        """Release the copies in other tiers, then update the table."""
         item = self._copier.only(item, tiers)
         if item.tiers:
             self._put(item)
@@ -401,7 +401,7 @@ class Registry:
             return list(self._items.values())
 
     def names(self) -> set[str]:
-        """Return all names that are in use, also those of files that cannot be read."""
+        """Return all names that exist, including those of files that cannot be read."""
         with self._lock:
             listed = set(self._items)
         return listed if self._disk is None else listed | set(self._disk.names())
@@ -421,12 +421,9 @@ class Registry:
             item, there = self._items.get(name), ', '.join(self._items) or 'nothing'
         if item is None:
             if self._disk is not None and name in self._disk.names():
-                self._disk.entry(name)  # raises, with what is wrong with it
+                self._disk.entry(name)  # raises, with the fault of the file
             raise CapsuleError(f'no capsule {name!r}; there is {there}', ErrorCode.NOT_FOUND)
         return item
-
-    def _has_file(self, name: str) -> bool:
-        return self._disk is not None and name in self._disk.names()
 
     def _check_new(self, name: str) -> None:
         if name in self:
@@ -440,3 +437,71 @@ class Registry:
                 f'capsule {item.name} {mismatch(item.fingerprint, self.fingerprint)}',
                 ErrorCode.MISMATCH,
             )
+
+
+class DevicePool:
+    """The device tier of a registry as a pool of the KV budget.
+
+    Other KV moves capsules to a tier below; only the policy 'drop' loses one. Older capsules make
+    room for a new one as in a full tier. `plane` is the budget that they share, None for none.
+    """
+
+    name = 'capsules'
+
+    def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
+        self._registry = registry
+        if plane is not None:
+            plane.join(self)
+            registry.room = partial(self._room, plane)
+
+    @property
+    def bytes(self) -> int:
+        return self._registry.used(Tier.DEVICE)
+
+    @property
+    def bytes_used(self) -> int:
+        return self.bytes
+
+    @property
+    def bytes_reserved(self) -> int:
+        return self.bytes
+
+    def evictable(self) -> list[Evictable]:
+        """Return the unpinned capsules that may leave, least recently used first.
+
+        Each offer assumes that no other capsule leaves, which may take the last room below. Its
+        cost is that of a copy back from the host, or 0 (unknown) from elsewhere.
+        """
+        seconds = self._registry.byte_seconds
+        return [
+            Evictable(
+                leaving.bytes,
+                leaving.bytes * seconds if leaving.tier is Tier.HOST else 0.0,
+                partial(self._registry.leave_device, name),
+                self._registry.idle(name),
+                quick=leaving.quick,
+            )
+            for name, leaving in self._registry.could_leave().items()
+        ]
+
+    def _room(self, plane: Plane, size: int, cost: float) -> AbstractContextManager[None]:
+        """Claim bytes of the budget; a promotion, whose cost is bounded, evicts no capsule."""
+        own = partial(self.own, size) if cost == math.inf else lambda lacking: None
+        return plane.claim(self, size, cost, wait=True, own=own)
+
+    def own(self, size: int, lacking: float) -> Own | None:
+        """Return what older capsules free for a new one of `size` bytes.
+
+        None if the policy frees nothing, but each capsule may leave by its own offer.
+        """
+        registry = self._registry
+        most = registry.can_give(size, lacking)
+        if not most and registry.capacities.policy == 'demote':
+            return None
+        here = [r.name for r in registry.entries() if r.tier is Tier.DEVICE and not r.pinned]
+        idle = max(map(registry.idle, here), default=0.0)
+        return Own(most, most * registry.byte_seconds, idle, partial(registry.give, size))
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError with the invariant of a tier that does not hold."""
+        self._registry.check_integrity()

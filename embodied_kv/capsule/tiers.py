@@ -1,7 +1,7 @@
-"""The tiers that keep capsules, their capacities, and what gives way to a newcomer.
+"""The tiers that store capsules, their capacities, and the eviction for a new capsule.
 
-It knows sizes, pins and the order of use. It does not know tensors or files and moves nothing:
-`make_room` says which moves to make, the registry makes them.
+Knows sizes, pins and the order of use. Does not know tensors or files: `make_room` plans moves,
+the registry makes them.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ class Tier(Enum):
 
 
 class NoRoom(CapsuleError):
-    """A capsule cannot fit a tier, or the policy does not let it; nothing was moved for it."""
+    """A capsule that does not fit into a tier, or that the policy refuses; nothing was moved."""
 
     code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)
 class TierCapacities:
-    """Bytes of copies that each tier may hold: 0 where there is no such tier, None for no bound.
+    """The capacity (bytes) of each tier: 0 for no such tier, None for no bound.
 
-    policy: what a full tier does with a newcomer. 'refuse' it; or 'demote' those used least
-    recently to the tiers below, as long as those have room; or 'drop', which does the same and
-    gives up what leaves the last tier. Raises CapsuleError for other values.
+    `policy` decides what a full tier does with a new capsule. 'refuse' refuses it. 'demote' moves
+    the least recently used ones to the tiers below while those have room. 'drop' does the same and
+    drops what leaves the last tier. Raises CapsuleError for other values.
     """
 
     device: int | None = None
@@ -64,19 +64,19 @@ class TierCapacities:
             )
 
     def of(self, tier: Tier) -> float:
-        """Bytes; infinite where there is no bound."""
+        """Return the bytes of a tier; infinity for no bound."""
         capacity = getattr(self, tier.value)
         return math.inf if capacity is None else capacity
 
     def tiers_from(self, tier: Tier) -> list[Tier]:
-        """That tier and all below, without those that hold nothing."""
+        """Return this tier and those below, without tiers of no capacity."""
         tiers = list(Tier)
         return [t for t in tiers[tiers.index(tier) :] if self.of(t) > 0]
 
 
 @dataclass(frozen=True)
 class TierEntry:
-    """A capsule as the tiers see it. tiers: those that have a copy of it."""
+    """A capsule as the tiers see it; `tiers` store a copy of it."""
 
     name: str
     bytes: int
@@ -84,13 +84,13 @@ class TierEntry:
     pinned: bool = False
 
     def size(self, tier: Tier) -> int:
-        """Return the bytes that a copy takes of a tier, rounded up as an allocation there is."""
+        """Return the bytes of a copy in a tier, rounded up to an allocation there."""
         return held_bytes(self.bytes) if tier is Tier.HOST else self.bytes
 
 
 @dataclass(frozen=True)
 class Move:
-    """A copy goes from one tier to another, or is given up where target is None."""
+    """The move of a copy to another tier; `target` None releases it."""
 
     name: str
     source: Tier
@@ -100,11 +100,18 @@ class Move:
 def make_room(
     entries: Sequence[TierEntry], name: str, size: int, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
-    """The moves after which `size` bytes more, as `TierEntry.size`, of `name` fit into the tier.
+    """Return the moves after which `size` more bytes (`TierEntry.size`) fit into a tier.
 
-    entries: least recently used first. Made in order, the moves never exceed a capacity. Each tier
-    keeps what was used most recently, the rest goes on to the next one below. A pinned capsule
-    stays where it is, and so do other copies of `name`. Raises NoRoom.
+    Made in order, the moves never exceed a capacity. Each tier keeps the most recently used
+    capsules; the others move on to the next tier below. Pinned capsules stay, and so do other
+    copies of `name`.
+
+    Args:
+        entries: Least recently used first.
+        name: Of the new capsule.
+
+    Raises:
+        NoRoom: If the policy or the tiers below do not permit it.
     """
     most = capacities.of(tier)
     if most == 0:
@@ -132,10 +139,7 @@ def make_room(
 def leave(
     entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
-    """Return the moves by which the capsule `name` leaves the tier, as the policy says.
-
-    They are those of `make_room` where it has to go for a newcomer. Raises NoRoom.
-    """
+    """Return the moves by which `name` leaves the tier, as in `make_room`. Raises NoRoom."""
     moves, lost = _pass_down(entries, '', {name: tier}, tier, capacities)
     if capacities.policy == 'refuse' or lost and capacities.policy != 'drop':
         raise NoRoom(f'{name!r} stays in the {tier} tier: no tier below has room')
@@ -149,13 +153,13 @@ def _pass_down(
     tier: Tier,
     capacities: TierCapacities,
 ) -> tuple[list[Move], list[str]]:
-    """The moves of those that leave the tier, and which of them the last tier gives up.
+    """Return the moves of capsules that leave the tier, and the names that the last tier loses.
 
-    The lowest tier's moves come first: room below, before anything comes down. Copies of `name`
-    stay.
+    The moves of the lowest tier come first, so that each tier has room before a copy arrives.
+    Copies of `name` stay.
     """
     moves: list[Move] = []
-    leaving = dict(leaving)  # which need room in a lower tier, and where they lie now
+    leaving = dict(leaving)  # capsules that need a lower tier, and their present tier
     for here in capacities.tiers_from(tier):
         if here is tier or not leaving:
             continue
@@ -165,7 +169,7 @@ def _pass_down(
         kept = _most_recent(movable, room, here)
         for e in movable:
             if e.name in leaving and (e.name in kept or e.name in there):
-                target = here if e.name in kept else None  # None: this copy goes, as the one here
+                target = here if e.name in kept else None  # None: the copy here suffices
                 moves.append(Move(e.name, leaving.pop(e.name), target))
             if e.name not in kept:
                 leaving.setdefault(e.name, here)
@@ -176,7 +180,7 @@ def _pass_down(
 def _movable(
     entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
 ) -> tuple[list[TierEntry], float]:
-    """What in the tier may go for `name`, and the bytes that it shares."""
+    """Return the copies in the tier that may move for `name`, and the bytes that they share."""
     here = [e for e in entries if tier in e.tiers]
     movable = [e for e in here if not e.pinned and e.name != name]
     fixed = sum(e.size(tier) for e in here) - sum(e.size(tier) for e in movable)
@@ -184,9 +188,9 @@ def _movable(
 
 
 def _most_recent(movable: Sequence[TierEntry], room: float, tier: Tier) -> set[str]:
-    """Who stays in the tier: from the most recent use back, until one does not fit any more.
+    """Return the names that stay in the tier: the most recently used that fit.
 
-    One that is larger than the room makes nobody give way.
+    A capsule larger than the room evicts no other.
     """
     kept: set[str] = set()
     for e in reversed([e for e in movable if e.size(tier) <= room]):

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.device_pool import DevicePool
+from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth, Limits
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.msg import CapsuleEvent
 from embodied_kv.nodes.common import conversions, qos

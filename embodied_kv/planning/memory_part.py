@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
-from embodied_kv.capsule.capsule import CapsuleError, facts_of
-from embodied_kv.capsule.part import FrozenPart, Note
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note, facts_of
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.plane import OverBudget
 from embodied_kv.memory.sentence_log import sentences

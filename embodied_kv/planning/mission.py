@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from embodied_kv.capsule.capsule import CapsuleError, facts_of
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, facts_of
 from embodied_kv.errors import ErrorCode
 from embodied_kv.model.planner_prompts import PlannerAnswer, Tried, mission_question
 

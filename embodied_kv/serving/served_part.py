@@ -9,8 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream

@@ -1,6 +1,6 @@
 """The rows and decode streams of one robot, frozen and resumed: the engine's part of a capsule.
 
-Does not know tiers, files or when a capsule is taken. Random states travel as facts (seeds).
+Does not know tiers, files or when a capsule is taken. Random states are stored as facts (seeds).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
-from embodied_kv.capsule.capsule import CapsuleError, Fact
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
@@ -27,19 +26,19 @@ from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.runtime.stream import Stream
-from embodied_kv.session import frozen_facts, frozen_guide, frozen_scores
-from embodied_kv.types import ActionChunk
+from embodied_kv.session import frozen_facts
+from embodied_kv.types import ActionChunk, Guide
 
 
 @dataclass(frozen=True)
 class Branch:
-    """How a resumed stream differs from the frozen one. seed: None keeps its own."""
+    """How a resumed stream differs from the frozen one; the seed None keeps its own."""
 
     seed: int | None = None
 
 
 class EnginePart:
-    """robot: whose. Everything here runs on the engine's thread, between two steps."""
+    """The engine's part of a session of `robot`; every method runs on the engine thread."""
 
     name, depth = 'session', 'planner'
 
@@ -47,41 +46,41 @@ class EnginePart:
         self._engine, self._kv, self.robot = engine, engine.kv, robot
 
     def buffers(self) -> list[Tensor | np.ndarray]:
-        """The cache, and the states that the frames' deltas start from."""
+        """Return the cache, and the states that the actions of each frame are relative to."""
         return [*self._kv.memory, *self._engine.states.values()]
 
     @property
     def process_id(self) -> str:
-        """Of the engine's process; no other one has it."""
+        """Return the unique id of the process of the engine."""
         return self._kv.frames.process_id
 
     @property
     def committed(self) -> int:
-        """Steps of the engine so far."""
+        """Return the number of steps of the engine so far."""
         return self._engine.committed
 
     @property
     def streams_max(self) -> int:
-        """Streams that the engine may have."""
         return self._kv.streams_max
 
     def finish(self) -> None:
-        """Wait until the device has done what was launched."""
+        """Wait for the device."""
         Stream.current(self._engine.policy.model.device).synchronize()
 
     # ------------------------------------------------------------------ freezing
 
     @property
     def stamp(self) -> int:
-        """ns, of the robot's newest frame; 0 before the first."""
+        """Return the stamp (ns) of the newest frame of the robot; 0 before the first."""
         handle = self._kv.frames.current(self.robot)
         return handle.stamp if handle else 0
 
     def freeze(self) -> FrozenPart:
-        """The newest frame's row and the live streams with theirs; valid bytes only.
+        """Copy the row of the newest frame and the live streams with their rows; valid bytes only.
 
-        tensors: 'row/I/k', 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed copy
-        [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'stream/I/k', '.../v'.
+        Tensors: 'row/I/k' and 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed
+        copy [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
+        action prefix; 'row/I/columns' and '.../density', prompt scores; 'stream/I/k', '.../v'.
         """
         streams = self.streams()
         with ExitStack() as held:
@@ -92,7 +91,7 @@ class EnginePart:
                 action = self._kv.copies.acquire(current.handle, ACTION)
             if action is not None:
                 held.enter_context(action)
-            # As in a step: what another thread ends meanwhile is freed afterwards.
+            # As in a step: streams that another thread ends are freed afterwards.
             held.callback(self._kv.streams.end_step)
             return self._frozen(self._kv.streams.grow(streams, 0), current, action)
 
@@ -102,7 +101,7 @@ class EnginePart:
         current: RowLease | None,
         action: CopyLease | None,
     ) -> FrozenPart:
-        """current, action: the newest frame, and what its actions read instead of its row."""
+        """Freeze with leases on the newest frame, and on the copy that its actions read."""
         leases = [stream.lease for stream in streams] + [current, action]
         read = {_read_by(lease): lease for lease in leases if lease is not None}
         numbers = {what: i for i, what in enumerate(read)}
@@ -116,8 +115,11 @@ class EnginePart:
                 row = lease.row
                 tensors |= frozen_kv.copied(f'row/{i}', *self._kv.prefixes.row(row))
                 tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
-                tensors |= frozen_guide.tensors(f'row/{i}/guide', self._engine.guides.get(row))
-                tensors |= frozen_scores.tensors(f'row/{i}', scores[i])
+                if (guide := self._engine.guides.get(row)) is not None:
+                    tensors[f'row/{i}/guide'] = _guide_tensor(guide)
+                if (scored := scores[i]) is not None:
+                    tensors[f'row/{i}/columns'] = scored.columns.clone()
+                    tensors[f'row/{i}/density'] = scored.density.clone()
         for i, stream in enumerate(streams):
             tensors |= frozen_kv.copied(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
@@ -138,9 +140,10 @@ class EnginePart:
         return FrozenPart(tensors, facts)
 
     def _row_facts(self, lease: Lease, scores: Statistics | None) -> dict[str, Fact]:
-        """budgets: tokens of each layer of a compressed copy; None: the row is whole.
+        """Return the facts of a row.
 
-        scored: tokens of its text that scored it, for streams that wait to be compressed, or None.
+        budgets: tokens of each layer of a compressed copy; None for a whole row. scored: number of
+        text tokens with scores, for streams that wait for compression; None for none.
         """
         handle, budgets = lease.handle, None
         if lease.is_copy:
@@ -149,7 +152,7 @@ class EnginePart:
         return {**frame, 'budgets': budgets, 'scored': scores and scores.queries}
 
     def _scores(self, lease: Lease, streams: Sequence[DecodeStream]) -> Statistics | None:
-        """What the text of a whole row attended to, where streams on it wait to be compressed."""
+        """Return the prompt scores of a row if streams on it wait for compression."""
         decided = self._engine.compression.decide()
         waiting = (s.lease for s in streams if decided.until_choice(s) is not None)
         if _read_by(lease) not in map(_read_by, waiting):
@@ -157,23 +160,24 @@ class EnginePart:
         return self._engine.compression.prompts.of(lease.handle)
 
     def streams(self) -> list[DecodeStream]:
-        """The robot's live ones, oldest first."""
+        """Return the live streams of the robot, oldest first."""
         return [s for s in self._kv.streams.live() if s.lease.handle.robot == self.robot]
 
     # ------------------------------------------------------------------ resuming
 
     def check(self, frozen: FrozenPart, branches: int = 1) -> None:
-        """Raises CapsuleError for a damaged capsule, and for what does not fit in here.
+        """Raise CapsuleError for a damaged capsule, or one without room for all its streams.
 
-        branches: how many times each stream is to go on.
+        branches: the number of times that each stream is resumed.
         """
         self._check_whole(frozen)
         self._check_keep_ratio(frozen.facts)
         streams, rows = frozen.facts['streams'], frozen.facts['rows']
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
-                f'{len(streams) * branches} streams are to go on, but there may be only '
-                f'{self._kv.streams_max}: raise engine.streams, or the limit with kv/set_limits',
+                f'the capsule must resume at most {self._kv.streams_max} streams (got '
+                f'{len(streams) * branches}); raise engine.streams, or the limit with '
+                'kv/set_limits',
                 ErrorCode.NO_ROOM,
             )
         read = {stream['row'] for stream in streams}
@@ -199,7 +203,7 @@ class EnginePart:
                 raise CapsuleError(f'a stream of the capsule does not fit: {error}') from error
 
     def _check_whole(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError for facts or tensors that no session of here could have."""
+        """Raise CapsuleError for facts or tensors that no session of this engine has."""
         model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
         most = self._kv.prefixes.k.shape[3]
         bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
@@ -208,8 +212,14 @@ class EnginePart:
             if row['budgets'] is None:
                 frozen_kv.check_row(frozen, f'row/{i}', self._kv.prefixes, row['length'])
                 frozen_kv.check_tensor(frozen, f'row/{i}/state', model.state_dim)
-                frozen_guide.check(frozen, f'row/{i}/guide', model)
-                frozen_scores.check(frozen, f'row/{i}', row, model.backbone)
+                if (guide := f'row/{i}/guide') in frozen.tensors:
+                    frozen_kv.check_tensor(frozen, guide, model.chunk_size, model.action_dim + 2)
+                if row['scored'] is not None:
+                    b, f32 = model.backbone, torch.float32
+                    columns, density = (f'row/{i}/{name}' for name in ('columns', 'density'))
+                    shape = b.layers, b.heads
+                    frozen_kv.check_tensor(frozen, columns, *shape, row['length'], dtype=f32)
+                    frozen_kv.check_tensor(frozen, density, *shape, dtype=f32)
             else:
                 frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
         for i, stream in enumerate(frozen.facts['streams']):
@@ -217,16 +227,13 @@ class EnginePart:
 
     @property
     def _keep_ratio(self) -> float:
-        """The share of a prefix that language keeps now; it may change while the engine runs."""
+        """Return the present keep ratio of language, which may change while the engine runs."""
         return self._engine.compression.keep_ratios[LANGUAGE]
 
     def _check_keep_ratio(self, facts: Mapping) -> None:
-        """Raises CapsuleError where a stream would be compressed otherwise than it was to be."""
-        then, now, decided = (
-            facts['keep_ratio'],
-            self._keep_ratio,
-            self._engine.compression.decide(),
-        )
+        """Raise CapsuleError if a stream would be compressed by another keep ratio."""
+        then, now = facts['keep_ratio'], self._keep_ratio
+        decided = self._engine.compression.decide()
         waits = decided.by != 'row' and any(
             len(stream['tokens']) <= decided.after
             and facts['rows'][stream['row']]['budgets'] is None
@@ -241,22 +248,25 @@ class EnginePart:
             )
 
     def resume(self, frozen: FrozenPart) -> None:
-        """The frozen streams go on instead of the robot's present ones, which end 'replaced'."""
+        """Resume the frozen streams; the present ones of the robot end as 'replaced'."""
         present = self.streams()
         self.branch(frozen, [Branch()])
         for stream in present:
             self._kv.streams.release(stream, 'replaced')
 
     def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
-        """Each frozen stream goes on once for every branch, beside all others.
+        """Resume each frozen stream once for every branch, in addition to all live streams.
 
-        The branches read one copy of each row. Returns the streams by branch. The rows come to
-        life under new handles of this process with their old stamps; no action is made from them.
-        Raises CapsuleError, and none goes on, where there is no room for all.
+        The branches share one copy of each row. The rows get new handles of this process with
+        their old stamps; no action is made from them. Raises CapsuleError, and resumes no stream,
+        if there is no room for all.
+
+        Returns:
+            The streams, by branch.
         """
         grown: list[list[DecodeStream]] = [[] for _ in branches]
         with ExitStack() as step, ExitStack() as undo, ExitStack() as leases:
-            step.callback(self._kv.streams.end_step)  # until then none makes room for another
+            step.callback(self._kv.streams.end_step)  # until then no stream is evicted for another
             rows: dict[int, Lease] = {}
             for i, facts in enumerate(frozen.facts['streams']):
                 number = facts['row']
@@ -267,7 +277,7 @@ class EnginePart:
             streams = [stream for streams in grown for stream in streams]
             if any(stream.reason for stream in streams):
                 raise CapsuleError(
-                    'others took the room of streams that were to go on: try again',
+                    'streams of the capsule were evicted while it was resumed; try again',
                     ErrorCode.NO_ROOM,
                 )
             undo.pop_all()
@@ -276,7 +286,7 @@ class EnginePart:
     def _grow(
         self, frozen: FrozenPart, i: int, row: Lease, branch: Branch, undo: ExitStack
     ) -> DecodeStream:
-        """Stream i of the capsule, on an adopted row, with decode KV of its own; undo: ends it."""
+        """Resume stream i on an adopted row, with decode KV of its own; `undo` ends it."""
         facts = frozen.facts['streams'][i]
         seed = {} if branch.seed is None else {'seed': branch.seed}
         lease = row.share()
@@ -286,31 +296,39 @@ class EnginePart:
             lease.release()
             raise CapsuleError(str(error), code_of(error)) from error
         undo.callback(self._kv.streams.release, stream, 'error')
-        # As in a step: its row stays its own, whoever ends it meanwhile.
+        # As in a step: it keeps its row even if another thread ends it.
         if self._kv.streams.grow([stream], 0):
             frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
         self._engine.texts.resume(stream, facts['said'])
         return stream
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
-        """Row `number` of the capsule, in a row of this arena, or in a compressed one."""
+        """Write row `number` of the capsule to a row of this arena, or to a compressed row."""
         facts = frozen.facts['rows'][number]
         if facts['budgets'] is not None:
-            return self._adopt_copy(frozen, number, self._gone(facts))
+            about = facts['sequence'], facts['length'], self._kv.prefixes.layout, facts['stamp']
+            process = self._kv.frames.process_id  # the handle of a lost frame reads no row
+            gone = KvHandle(process, -1, -1, *about, -math.inf, robot=self.robot)
+            return self._adopt_copy(frozen, number, gone)
         frame = {name: facts[name] for name in ('sequence', 'stamp')}
         with self._written(frozen, number) as row:
             lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
         with ExitStack() as undo:
             undo.enter_context(lease)
             if facts.get('scored'):
-                scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
+                arena = self._kv.prefixes
+                columns, density = (
+                    frozen.tensors[f'row/{number}/{name}'].to(arena.device)
+                    for name in ('columns', 'density')
+                )
+                scores = Statistics(columns, density, arena.k.shape[2], facts['scored'])
                 self._engine.compression.prompts.keep(lease.handle, scores)
             undo.pop_all()
         return lease
 
     @contextmanager
     def _written(self, frozen: FrozenPart, number: int) -> Iterator[int]:
-        """A row of this arena that holds row `number` of the capsule: commit or adopt it."""
+        """Yield a row of this arena that holds row `number` of the capsule: commit or adopt it."""
         try:
             with self._kv.reserving(1, time.monotonic()) as (row,):
                 frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
@@ -320,7 +338,7 @@ class EnginePart:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
-        """Row `number` of the capsule, in a compressed row; handle: of its frame."""
+        """Write row `number` of the capsule to a compressed row of the frame `handle`."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
         if copy is None:
@@ -335,16 +353,10 @@ class EnginePart:
             undo.pop_all()
         return copy
 
-    def _gone(self, facts: Mapping) -> KvHandle:
-        """Names a frame of which only a compressed copy is left: no row can be read by it."""
-        frame = facts['sequence'], facts['length']
-        of = self._kv.prefixes.layout, facts['stamp'], -math.inf
-        return KvHandle(self._kv.frames.process_id, -1, -1, *frame, *of, robot=self.robot)
-
     # ------------------------------------------------------------------ replay
 
     def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
-        """The chunk of the frozen newest frame, again: to compare bytes, never to be executed.
+        """Return the chunk of the frozen newest frame, for comparison; it must not be executed.
 
         Raises CapsuleError if there was no frame, and for a damaged capsule.
         """
@@ -360,7 +372,7 @@ class EnginePart:
                 action = self._adopt_copy(frozen, copy, lease.handle)
                 held.enter_context(action.share())
                 self._kv.keep_copy([ACTION], action)
-            guides = [frozen_guide.thawed(frozen, f'row/{number}/guide')]
+            guides = [_guide(frozen.tensors.get(f'row/{number}/guide'))]
             (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
         if isinstance(chunk, FloatingPointError):
             raise CapsuleError(f'the capsule cannot be replayed: {chunk}')
@@ -368,11 +380,26 @@ class EnginePart:
 
 
 def _read_by(lease: Lease) -> tuple[bool, int]:
-    """Whether it reads a compressed row, and which row."""
+    """Return whether a lease reads a compressed row, and the number of the row."""
     return lease.is_copy, lease.compressed_row if lease.is_copy else lease.row
 
 
 def _extent(facts: Mapping) -> int:
-    """Tokens in the decode KV of a frozen stream."""
+    """Return the number of tokens in the decode KV of a frozen stream."""
     tokens = facts['tokens']
     return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0
+
+
+def _guide_tensor(guide: Guide) -> Tensor:
+    """Return [chunk, action_dim + 2]: the actions, their weights, and which are given."""
+    given = np.arange(len(guide.actions)) < guide.delay
+    columns = np.column_stack([guide.actions, guide.weights, given])
+    return torch.from_numpy(columns.astype(np.float32))
+
+
+def _guide(tensor: Tensor | None) -> Guide | None:
+    """Return the action prefix of `_guide_tensor`."""
+    if tensor is None:
+        return None
+    *_, weights, given = columns = tensor.cpu().numpy().T
+    return Guide(columns[:-2].T, int(given.sum()), weights)

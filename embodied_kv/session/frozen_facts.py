@@ -1,6 +1,6 @@
-"""The facts of an engine part, checked before any of them is believed.
+"""Checks of the facts of the engine's part of a capsule, before any of them is used.
 
-Knows names, types and bounds. Does not know tensors or what room there is.
+Knows names, types and bounds. Does not know tensors, nor how much room there is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from embodied_kv.capsule.capsule import CapsuleError, Fact
 from embodied_kv.errors import ErrorCode
 from embodied_kv.text import shown
 
-WHOLE = 2**63  # above every sequence and stamp
+INT64 = 2**63
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """What an engine can hold. vocabulary: words of the model. tokens: of a row, most."""
+    """The tokens that a model knows, the most tokens of a row, and the layers of a copy."""
 
     vocabulary: int
     tokens: int
@@ -25,9 +25,10 @@ class Bounds:
 
 
 def check(facts: Fact, bounds: Bounds) -> None:
-    """Raises CapsuleError, with the name of the first fact that no session of here could have."""
+    """Raise CapsuleError with the name of the first fact that no session of this engine has."""
     whole = _keys(facts, 'session', ('rows', 'current', 'action', 'streams', 'keep_ratio'))
-    _require(_is_share(whole['keep_ratio']), 'keep_ratio', 'a share', whole['keep_ratio'])
+    ratio = whole['keep_ratio']
+    _require(_is_number(ratio) and 0 < ratio <= 1, 'keep_ratio', 'above 0, at most 1', ratio)
     rows = _list(whole['rows'], 'rows')
     for i, row in enumerate(rows):
         _check_row(row, f'rows[{i}]', bounds)
@@ -46,7 +47,7 @@ def check(facts: Fact, bounds: Bounds) -> None:
 def _check_row(row: Fact, name: str, bounds: Bounds) -> None:
     row = _keys(row, name, ('sequence', 'stamp', 'length', 'budgets', 'scored'))
     for one in ('sequence', 'stamp'):
-        _whole(row[one], f'{name}.{one}', -WHOLE, WHOLE - 1)
+        _whole(row[one], f'{name}.{one}', -INT64, INT64 - 1)
     length = _whole(row['length'], f'{name}.length', 1, bounds.tokens)
     if row['scored'] is not None:
         _whole(row['scored'], f'{name}.scored', 1, bounds.tokens)
@@ -62,15 +63,16 @@ def _check_stream(stream: Fact, name: str, rows: int, bounds: Bounds) -> None:
     stream = _keys(stream, name, ('row', 'query', 'tokens', 'said'))
     _whole(stream['row'], f'{name}.row', 0, rows - 1)
     asked = ('text', 'ids', 'max_tokens', 'temperature', 'seed')
-    query, name_of_query = _keys(stream['query'], f'{name}.query', asked), f'{name}.query'
-    _require(_is_text(query['text']), f'{name_of_query}.text', 'text', query['text'])
-    ids = _tokens(query['ids'], f'{name_of_query}.ids', bounds)
-    _require(bool(ids), f'{name_of_query}.ids', 'at least one token', ids)
-    most = _whole(query['max_tokens'], f'{name_of_query}.max_tokens', 1, WHOLE - 1)
-    temperature = query['temperature']
-    free = _is_number(temperature) and 0 <= temperature < 2**100
-    _require(free, f'{name_of_query}.temperature', 'a number from 0 to 2**100', temperature)
-    _whole(query['seed'], f'{name_of_query}.seed', 0, 2**64 - 1)
+    of_query = f'{name}.query'
+    query = _keys(stream['query'], of_query, asked)
+    _require(_is_text(query['text']), f'{of_query}.text', 'text', query['text'])
+    ids = _tokens(query['ids'], f'{of_query}.ids', bounds)
+    _require(bool(ids), f'{of_query}.ids', 'at least one token', ids)
+    most = _whole(query['max_tokens'], f'{of_query}.max_tokens', 1, INT64 - 1)
+    heat = query['temperature']
+    fits = _is_number(heat) and 0 <= heat < 2**100
+    _require(fits, f'{of_query}.temperature', 'a number from 0 to 2**100', heat)
+    _whole(query['seed'], f'{of_query}.seed', 0, 2**64 - 1)
     tokens = _tokens(stream['tokens'], f'{name}.tokens', bounds)
     fewer = f'fewer than max_tokens {most}'
     _require(len(tokens) < most, f'{name}.tokens', fewer, f'{len(tokens)} of them')
@@ -104,12 +106,8 @@ def _is_number(value: Fact) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_share(value: Fact) -> bool:
-    return _is_number(value) and 0 < value <= 1
-
-
 def _is_text(value: Fact) -> bool:
-    """Whether it is a string that can be sent: one without lone surrogates."""
+    """Return whether it is a string that a message can carry: without lone surrogates."""
     return isinstance(value, str) and value.encode(errors='replace').decode() == value
 
 

@@ -1,6 +1,6 @@
-"""The channel between the nodes of one robot: what each does for the session, and is notified of.
+"""The channel between the nodes of one robot: requests of the session to them, and notifications.
 
-Knows frames, streams and capsules by name. Does not know nodes, topics or the session itself.
+Knows scenes, streams and capsules by name. Does not know nodes, topics or the session itself.
 
 | method | implemented by | called by, on the thread |
 |---|---|---|
@@ -17,17 +17,22 @@ joins in `setup`, because an instruction also counts for an arm that is not cont
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from embodied_kv.capsule.capsule import Capsule
 from embodied_kv.capsule.reentry import Depth, SceneSummary
 from embodied_kv.kv.decode_stream import DecodeStream
 
+PATIENCE = 2.0  # s to wait for a frame
+POLL = 0.02  # s between two checks whether there is one
+
 
 @dataclass(frozen=True)
 class Done:
-    """verb: snapshot, restore, rollback or fork. depth: as deep as it was resumed; else None."""
+    """A completed verb: snapshot, restore, rollback or fork, and the depth of what it resumed."""
 
     verb: str
     capsule: Capsule
@@ -35,21 +40,18 @@ class Done:
 
 
 class Participant:
-    """A node's share of a robot's session; a subclass overrides what it takes part in.
+    """The role of a node in the session of a robot; a subclass overrides what it takes part in.
 
-    Each method must be quick: it runs on the thread of the caller.
+    Each method runs on the thread of the caller and must be quick.
     """
 
     @property
     def makes_frames(self) -> bool:
-        """Return whether frames are made for a robot without an instruction while it is watched.
-
-        Then it is worth waiting for a `scene`.
-        """
+        """Return whether it makes frames for a watched robot without an instruction."""
         return False
 
     def scene(self) -> SceneSummary | None:
-        """Return what the robot sees and feels now; None without a recent observation."""
+        """Return a summary of the present scene; None without a recent observation."""
         return None
 
     def on_instruction(self, instruction: str) -> None:
@@ -62,35 +64,32 @@ class Participant:
         """Take over streams that a capsule resumed, before any of them moves on."""
 
     def on_done(self, done: Done) -> None:
-        """Take note of a verb that was done."""
+        """Take note of a completed verb."""
 
 
 class Participants(Participant):
-    """All participants of one robot's session, as one. From any thread."""
+    """All participants of the session of one robot, as one. From any thread."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._all: tuple[
-            Participant, ...
-        ] = ()  # replaced, never changed: a call may be reading it
+        self._all: tuple[Participant, ...] = ()  # immutable: a call may be iterating over it
 
     def join(self, participant: Participant) -> None:
-        """Call it from now on, once for each event."""
+        """Include a participant from now on, once."""
         with self._lock:
             self._all = (*(other for other in self._all if other is not participant), participant)
 
     def leave(self, participant: Participant) -> None:
-        """Call it no longer; a call that is in progress goes on."""
+        """Exclude a participant; a call in progress is completed."""
         with self._lock:
             self._all = tuple(other for other in self._all if other is not participant)
 
     @property
     def makes_frames(self) -> bool:
-        """Return whether one of them makes frames."""
         return any(each.makes_frames for each in self._all)
 
     def scene(self) -> SceneSummary | None:
-        """Return the scene of the first one that has one."""
+        """Return the scene of the first participant that has one."""
         scenes = (each.scene() for each in self._all)
         return next((scene for scene in scenes if scene is not None), None)
 
@@ -109,3 +108,54 @@ class Participants(Participant):
     def on_done(self, done: Done) -> None:
         for each in self._all:
             each.on_done(done)
+
+
+class Sight:
+    """The present scene, from the participants that make frames. From any thread.
+
+    Frames of a robot without an instruction are made only while it is watched.
+    """
+
+    def __init__(self, observers: Participant) -> None:
+        self._observers, self._watchers, self._lock = observers, 0, threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether a participant makes frames, so that waiting for a scene makes sense."""
+        return self._observers.makes_frames
+
+    @property
+    def is_watched(self) -> bool:
+        """Return whether frames are required regardless of an instruction."""
+        return self._watchers > 0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Require frames inside the block."""
+        with self._lock:
+            self._watchers += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watchers -= 1
+
+    def now(
+        self, check: Callable[[], None] = lambda: None, newer: bool = False
+    ) -> SceneSummary | None:
+        """Return the present scene; wait for it up to PATIENCE if frames are made.
+
+        Args:
+            check: Called while waiting; its exceptions end the wait.
+            newer: Wait for a scene that is newer than the newest one at the call. After PATIENCE
+                the newest one is returned.
+        """
+        with self.watching():
+            newest, until = self._observers.scene, time.monotonic() + PATIENCE
+            before = newest() if newer else None
+            while (scene := newest()) is None or (before and scene.stamp == before.stamp):
+                if not self.is_open or time.monotonic() > until:
+                    break
+                check()
+                time.sleep(POLL)
+        return scene

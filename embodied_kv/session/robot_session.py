@@ -1,41 +1,40 @@
-"""One robot's session: snapshot, restore, fork and rollback, by the names of capsules.
+"""The session of one robot: snapshot, restore, fork and rollback, by the names of capsules.
 
-Knows parts, the registry and the thread of the engine. Does not know what a part freezes, nor who
-asks. State is copied on the engine's thread, between two steps; tiers and files are the matter of
-whoever calls, who may wait. Nothing is captured or computed again.
+Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client. State is copied on the engine thread, between two steps; tiers and files are used on
+the thread of the caller, which may wait. Nothing is captured or computed again.
 
 Source: Execution-State Capsules, section 3.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import Protocol, TypeVar
 
 import torch
 
-from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError, FrozenPart, Note, Part
 from embodied_kv.capsule.fingerprint import mismatch
-from embodied_kv.capsule.part import FrozenPart, Note, Part
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.participant import Done, Participants
-from embodied_kv.session.sight import Sight
+from embodied_kv.session.participant import Done, Participants, Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
-BY_MISSIONS = 'mission-boundary'  # how names of capsules begin that only missions take
-SCENE, DEPTHS = 'scene', 'depths'  # in a capsule beside its parts
-DEEP_ENOUGH = {  # what is resumed at each depth
+BY_MISSIONS = 'mission-boundary'  # prefix of the names of capsules that missions take
+SCENE, DEPTHS = 'scene', 'depths'  # in a capsule, in addition to its parts
+DEEP_ENOUGH = {  # depths of the parts that are resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
     Depth.PLANNER: ('planner',),
     Depth.HOLD: (),
@@ -44,10 +43,12 @@ DEEP_ENOUGH = {  # what is resumed at each depth
 
 @dataclass(frozen=True)
 class Resumed:
-    """What a verb did. seconds: of the engine's thread. streams: numbers of those that go on.
+    """The result of a restore or rollback.
 
-    notes: what parts have to say of it, and which parts of the capsule, of those that are resumed
-    at that depth, found nobody.
+    Attributes:
+        streams: The ids of the resumed streams.
+        seconds: Time on the engine thread.
+        notes: Remarks of the parts, and the parts of the capsule that no node resumes.
     """
 
     capsule: Capsule
@@ -58,10 +59,13 @@ class Resumed:
 
 
 class ComputingPart(Part, Protocol):
-    """The part of a session that an engine computes, here or at a policy server.
+    """The part of a session that an engine computes, in this process or at a policy server.
 
-    robot: whose. process_id: of the process that computes. committed: its steps so far. stamp:
-    ns, of the robot's newest frame.
+    Attributes:
+        robot: Of the session.
+        process_id: Of the process that computes.
+        committed: Its steps so far.
+        stamp: ns, of the newest frame of the robot.
     """
 
     robot: str
@@ -79,12 +83,13 @@ class ComputingPart(Part, Protocol):
 
 
 class RobotSession:
-    """The parts that make up a session, and the registry that keeps its capsules.
+    """The parts of the session of a robot, and the registry that stores its capsules.
 
-    engine_part: rows and streams, of the engine that computes for the robot. registry: None where
-    capsules are not kept yet, see `keep_in`. call: runs work on the engine's thread,
-    `DeviceThread.call`. limits: of re-entry. participants: the nodes that take part in it.
-    sight: waits for what they see.
+    Args:
+        engine_part: The rows and streams of the engine that computes for the robot.
+        registry: None until `keep_in` sets one.
+        call: Runs work on the engine thread, as `DeviceThread.call`.
+        limits: Of re-entry.
     """
 
     def __init__(
@@ -100,33 +105,33 @@ class RobotSession:
         self.limits = limits or Limits()
         self.participants = Participants()
         self.sight = Sight(self.participants)
-        self._parts: dict[str, Part] = {}  # replaced, never changed: a snapshot may be reading it
+        self._parts: dict[str, Part] = {}  # immutable: a snapshot may be iterating
         self.register(self.engine_part)
 
     @property
     def registry(self) -> Registry:
-        """Keeps its capsules. Raises CapsuleError where there is none."""
+        """Return the registry of its capsules. Raises CapsuleError if there is none."""
         if self._registry is None:
             raise CapsuleError(
-                'nothing keeps capsules: configure the node session', ErrorCode.UNAVAILABLE
+                'no registry stores capsules; configure the node session', ErrorCode.UNAVAILABLE
             )
         return self._registry
 
     def keep_in(self, registry: Registry | None) -> None:
-        """From now on; what another one keeps is not moved."""
+        """Set the registry for the next verbs; capsules of the previous one are not moved."""
         self._registry = registry
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """What goes into a capsule."""
+        """Return the parts that go into a capsule."""
         return tuple(self._parts.values())
 
     def register(self, part: Part) -> None:
-        """From now on it goes into every capsule; one of that name before it does not."""
+        """Add a part to every later capsule, in place of a part of the same name."""
         self._parts = {**self._parts, part.name: part}
 
     def unregister(self, part: Part) -> None:
-        """It goes into no further capsule."""
+        """Remove a part from every later capsule."""
         if self._parts.get(part.name) is part:
             self._parts = {n: p for n, p in self._parts.items() if p is not part}
 
@@ -135,9 +140,9 @@ class RobotSession:
     def snapshot(
         self, name: str, scene: SceneSummary | None = None, tier: Tier = Tier.DEVICE
     ) -> tuple[Capsule, float]:
-        """Freezes the session between two steps and keeps it; also s of the engine's thread.
+        """Freeze the session between two steps and store it; return the engine seconds, too.
 
-        name: '' for a free one made of process and boundary. Raises CapsuleError, and NoRoom.
+        name: '' for a free name made of process and boundary. Raises CapsuleError, and NoRoom.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
@@ -145,22 +150,20 @@ class RobotSession:
         return capsule, seconds
 
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
-        """The session goes on from the capsule, as deep as the present allows.
+        """Resume from a capsule, as deep as the present scene allows; present streams end.
 
-        now: what the robot sees and feels; None where it sees nothing. Its present streams end.
-        Raises CapsuleError, with nothing changed.
+        now: the present scene, None if there is none. Raises CapsuleError and changes nothing.
         """
         capsule = self.registry.get(name)
         decision = choose_depth(_scene(capsule), now, self.limits)
         return self._told('restore', self._resume(capsule, decision))
 
     def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
-        """This same session goes on from its capsule of that name, or from its newest one.
+        """Resume from a capsule of this session, or from the newest one that no mission took.
 
-        Those that missions take count by name alone.
-        What was said since is given up; the actor's state is not restored, as the world went on.
-        but: names of parts that stay as they are.
-        Raises CapsuleError for a capsule of another session.
+        Text since then is discarded. The state of the actor is not restored, as the world has
+        moved on. but: names of parts that stay unchanged. Raises CapsuleError for a capsule of
+        another session.
         """
         capsule = self.registry.get(name or self._newest())
         if capsule.boundary.session != self.name:
@@ -177,10 +180,10 @@ class RobotSession:
     def fork(
         self, name: str, branches: Sequence[Branch]
     ) -> tuple[list[list[DecodeStream]], float]:
-        """The capsule's streams go on once for every branch, beside those that live.
+        """Resume the streams of a capsule once for every branch, in addition to the live ones.
 
-        The branches share the prefix rows; decode KV alone is copied. Returns the streams by
-        branch. Raises CapsuleError, with nothing changed.
+        The branches share the prefix rows; only decode KV is copied. Returns the streams by
+        branch, and the engine seconds. Raises CapsuleError and changes nothing.
         """
         if not branches:
             raise CapsuleError('a fork needs at least one branch')
@@ -198,7 +201,7 @@ class RobotSession:
         return grown
 
     def replay(self, name: str) -> ActionChunk:
-        """The chunk of the capsule's newest frame, made again: to compare, never to execute."""
+        """Return the chunk of the newest frame of a capsule, for comparison; never execute it."""
         frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
         return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
 
@@ -209,9 +212,9 @@ class RobotSession:
     # ------------------------------------------------------------------ on the engine's thread
 
     def _on_engine(self, work: Callable[[], T]) -> tuple[T, float]:
-        """Return the result when the device has made it, and s that it took.
+        """Return the result when the device has completed it, and the seconds that it took.
 
-        Another thread copies what is frozen, on another stream.
+        Another thread copies the frozen tensors on another stream.
         """
 
         def timed() -> tuple[T, float]:
@@ -240,7 +243,7 @@ class RobotSession:
         )
 
     def _free_name(self, number: int) -> str:
-        """Return a name for a boundary; there may be capsules of it already."""
+        """Return an unused name for a boundary."""
         first = f'{self.engine_part.process_id[:8]}-{number}'
         names = chain([first], (f'{first}-{i}' for i in count(2)))
         return next(name for name in names if name not in self.registry)
@@ -264,7 +267,7 @@ class RobotSession:
         notes = [note() if callable(note) else note for note in notes]
         missing, depths = sorted(named - self._parts.keys()), _depths(capsule)
         notes += [
-            f'nobody here goes on with its part {shown(name)}'
+            f'no active node resumes its part {shown(name)}'
             for name in missing
             if depths.get(name, 'planner') in deep
         ]
@@ -272,12 +275,12 @@ class RobotSession:
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
         note = part.resume(frozen)
-        if part is self.engine_part:  # also if another part fails, its streams go on
+        if part is self.engine_part:  # its streams are resumed even if another part fails
             self.participants.on_resumed(self.engine_part.streams())
         return note
 
     def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
-        """The parts of a capsule by name. Raises CapsuleError for another engine's."""
+        """Return the parts of a capsule by name. Raises CapsuleError for another engine's."""
         if capsule.fingerprint != self.registry.fingerprint:
             raise CapsuleError(
                 f'capsule {capsule.name} '
@@ -301,13 +304,13 @@ class RobotSession:
 
 
 def _depths(capsule: Capsule) -> Mapping[str, str]:
-    """By name, from which depth on its parts are resumed, if that is known."""
+    """Return the depths of its parts by name, as far as they are known."""
     depths = capsule.facts.get(DEPTHS)
     return depths if isinstance(depths, dict) else {}
 
 
 def _scene(capsule: Capsule) -> SceneSummary | None:
-    """What the robot saw and felt at the boundary, if that is known."""
+    """Return the scene at the boundary, if it is known."""
     if SCENE not in capsule.facts:
         return None
     start = f'{SCENE}/'
@@ -317,3 +320,48 @@ def _scene(capsule: Capsule) -> SceneSummary | None:
         if name.startswith(start)
     }
     return SceneSummary.of(arrays, capsule.facts[SCENE])
+
+
+class Boundaries:
+    """Capsules before the steps of a mission, at most one at a time. For one thread.
+
+    They are named `name` and a number. `tier` stores them, or the host if the session has no such
+    tier.
+    """
+
+    def __init__(self, session: RobotSession, name: str, tier: Tier) -> None:
+        self._session, self._name, self._tier = session, name, tier
+        self._newest = ''  # that was taken here
+
+    def take(self, scene: Callable[[], SceneSummary | None]) -> Tier:
+        """Take a capsule with the present `scene`, and return the tier that stores it.
+
+        Earlier ones, of any process, are dropped afterwards unless pinned, so one exists at any
+        moment, even if the process is killed. Raises CapsuleError, and what `scene` raises; then
+        `go_back` is impossible.
+        """
+        self._newest = ''
+        now, before = scene(), self._numbers()
+        name = f'{self._name}-{max(before, default=0) + 1}'
+        has = self._session.registry.capacities.of
+        tier = self._tier if has(self._tier) or not has(Tier.HOST) else Tier.HOST
+        self._session.snapshot(name, now, tier)
+        self._newest = name
+        for number in before:
+            with suppress(CapsuleError):  # it is pinned, or was dropped in the meantime
+                self._session.registry.drop(f'{self._name}-{number}')
+        return tier
+
+    def go_back(self, but: Collection[str] = ()) -> None:
+        """Roll the session back to the last capsule. Raises CapsuleError if there is none.
+
+        but: as of `RobotSession.rollback`.
+        """
+        if not self._newest:
+            raise CapsuleError('no boundary was taken', ErrorCode.NOT_FOUND)
+        self._session.rollback(self._newest, but)
+
+    def _numbers(self) -> list[int]:
+        own = re.compile(rf'{re.escape(self._name)}-(\d{{1,9}})', re.ASCII)
+        found = map(own.fullmatch, self._session.registry.names())
+        return [int(match[1]) for match in found if match]

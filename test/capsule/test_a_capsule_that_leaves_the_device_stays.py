@@ -3,8 +3,7 @@
 import pytest
 from tier_stand_ins import OURS, MemoryDisk, capsule, same, tiers
 
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 
 

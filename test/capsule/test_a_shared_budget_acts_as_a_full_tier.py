@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, tiers
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
 from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable

@@ -6,8 +6,7 @@ import pytest
 from tier_stand_ins import OURS, MemoryDisk, capsule
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.plane import Plane

@@ -96,7 +96,7 @@ def test_a_header_that_says_other_than_its_manifest_is_refused(folder, found):
     tensors = [entry('x', 'uint8', [4])]
     beside = {} if found is None else {'x': found}
     header = signed(manifest(tensors=tensors), **beside)
-    folder.refuses(crafted(header, bytes(4)), 'its header is not what its manifest says')
+    folder.refuses(crafted(header, bytes(4)), 'its header does not match its manifest')
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_an_unchanged_scene_resumes_the_actor():
 )
 def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reason):
     assert decide(**changes) == Decision(
-        Depth.PLANNER, f'{reason}: the planner goes on with what is seen now'
+        Depth.PLANNER, f'{reason}: the planner goes on with the present observation'
     )
 
 
@@ -86,8 +86,8 @@ SMALL = {view: image[:8] for view, image in summary().images.items()}
         ({'seconds': -3.0}, 'the observation is 3 s older than the capsule, by stamps'),
         ({'robot': 'leg'}, "the capsule is of the robot 'arm', this is 'leg'"),
         ({'joints': np.zeros(6)}, 'the capsule has 7 joints, the robot has 6'),
-        ({'joints': NAN}, 'the observation says that joint 2 is at nan'),
-        ({'joints': turned(6, -np.inf)}, 'the observation says that joint 6 is at -inf'),
+        ({'joints': NAN}, 'joint 2 of the observation must be finite (got nan)'),
+        ({'joints': turned(6, -np.inf)}, 'joint 6 of the observation must be finite (got -inf)'),
         (
             {'joints': np.zeros(0)},
             'the observation has joints of shape (0,), float64, not of [J], float64',
@@ -110,13 +110,15 @@ def test_what_cannot_be_compared_holds(changes, reason):
 
 def test_without_an_observation_or_a_witness_it_holds():
     assert choose_depth(summary(), None, LIMITS) == Decision(
-        Depth.HOLD, 'there is no fresh observation: the robot holds'
+        Depth.HOLD, 'there is no recent observation: the robot holds'
     )
     assert choose_depth(None, summary(), LIMITS) == Decision(
         Depth.HOLD, 'the capsule has no summary of its scene: the robot holds'
     )
     damaged = summary(joints=NAN)
-    assert 'the capsule says that joint 2' in choose_depth(damaged, summary(1), LIMITS).reason
+    assert (
+        'joint 2 of the capsule must be finite' in choose_depth(damaged, summary(1), LIMITS).reason
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_without_an_observation_or_a_witness_it_holds():
         ({'max_image_change': 1.5}, 'max_image_change must be from 0 to 1 .got 1.5'),
         (
             {'max_age': 9.0, 'max_planner_age': 8.0},
-            'max_age is 9.0 s, above max_planner_age of 8.0 s',
+            'max_age must be at most max_planner_age, 8.0 s',
         ),
     ],
 )

@@ -13,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.device_pool import DevicePool
-from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier

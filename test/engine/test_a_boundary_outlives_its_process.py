@@ -13,8 +13,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.planning.mission import MissionPart, MissionState
-from embodied_kv.session.boundaries import Boundaries
-from embodied_kv.session.robot_session import BY_MISSIONS
+from embodied_kv.session.robot_session import BY_MISSIONS, Boundaries
 
 ACTING = MissionState('tidy up', acting='put the red cube into the blue bin')
 

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from planning_cases import CONFIG, LAYERS, PLANNER, QUESTION, TABLE, filled, open_planning
 
 from benchmarks.whole.capsules import STAY
-from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.capsule.disk import Disk
-from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
@@ -28,7 +27,7 @@ from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
 from embodied_kv.planning.mission import MissionPart, MissionState, Tried
-from embodied_kv.session.boundaries import Boundaries
+from embodied_kv.session.robot_session import Boundaries
 
 STATE = MissionState(
     'tidy up',
@@ -152,7 +151,7 @@ def test_a_part_that_nobody_takes_up_is_said(robot):
     robot.session.snapshot('here')
     robot.session.unregister(robot.session.parts[-2])  # memory's
     robot.planning.upsert(LEARNT)
-    assert robot.session.rollback('here').notes == ('nobody here goes on with its part memory',)
+    assert robot.session.rollback('here').notes == ('no active node resumes its part memory',)
 
 
 class Arm:
@@ -172,7 +171,7 @@ def test_a_part_that_nobody_takes_up_is_said_where_it_would_be_taken_up(robot, v
     there = {'restore': ('here', seen(10)), 'rollback': ('here',)}[verb]
     resumed = getattr(robot.session, verb)(*there)
     assert str(resumed.decision.depth) == depth
-    notes = ('nobody here goes on with its part action',) if depth == 'actor' else ()
+    notes = ('no active node resumes its part action',) if depth == 'actor' else ()
     assert resumed.notes == notes
 
 

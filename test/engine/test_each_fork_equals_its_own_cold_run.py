@@ -53,7 +53,7 @@ def test_more_branches_than_streams_are_refused(make_engine, observe):
     capsules = capsules_of(engine)
     capsules.snapshot('here')
     live = engine.kv.streams.live()
-    with pytest.raises(CapsuleError, match='9 streams are to go on, but there may be only 8'):
+    with pytest.raises(CapsuleError, match='at most 8 streams .got 9.'):
         capsules.fork('here', [Branch()] * 3)
     assert engine.kv.streams.live() == live
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from planning_cases import NUMBERS, PLANNER, QUESTION, TABLE, filled, open_planning
 
 from embodied_kv.capsule import frozen_kv
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import FrozenPart
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord

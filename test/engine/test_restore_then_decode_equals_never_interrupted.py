@@ -117,7 +117,7 @@ def test_too_many_streams_are_refused_and_nothing_changes(make_engine, observe):
     live = {stream.id for stream in engine.kv.streams.live()}
     engine.kv.set_limits(streams=2)
     left = {stream.id for stream in engine.kv.streams.live()}
-    with pytest.raises(CapsuleError, match='3 streams are to go on, but there may be only 2'):
+    with pytest.raises(CapsuleError, match='at most 2 streams .got 3.'):
         capsules.rollback('here')
     assert {stream.id for stream in engine.kv.streams.live()} == left < live
 
@@ -130,7 +130,7 @@ def test_a_hold_resumes_nothing(make_engine, observe):
     live = [stream.id for stream in engine.kv.streams.live()]
     resumed = capsules.restore('here', None)
     assert resumed.decision == Decision(
-        Depth.HOLD, 'there is no fresh observation: the robot holds'
+        Depth.HOLD, 'there is no recent observation: the robot holds'
     )
     assert resumed.streams == ()
     assert [stream.id for stream in engine.kv.streams.live()] == live

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kv_cases import make_manager, write
 from plane_cases import ORDER, TablePool, Thing
 
-from embodied_kv.capsule.device_pool import DevicePool
+from embodied_kv.capsule.registry import DevicePool
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import Query

@@ -8,7 +8,7 @@ from action_msgs.msg import GoalStatus
 from mission_suite import TableSuite
 from std_msgs.msg import String
 
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import FrozenPart
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.control.session_parts import InstructionPart

@@ -5,8 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from embodied_kv.session import sight
-from embodied_kv.session.participant import Participant
-from embodied_kv.session.sight import Sight
+from embodied_kv.session.participant import Participant, Sight
 
 
 class Seeing(Participant):

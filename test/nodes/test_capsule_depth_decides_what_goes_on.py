@@ -100,7 +100,7 @@ def test_at_depth_hold_the_robot_stays_where_it_is_until_a_fresh_chunk(robot, su
     perception.trigger_deactivate()
     response = restore(robot)
     assert (response.depth, list(response.streams)) == ('hold', [])
-    assert response.message.startswith('there is no fresh observation: the robot holds')
+    assert response.message.startswith('there is no recent observation: the robot holds')
     robot.until(lambda: any(c.source == ActionChunk.HOLD for c in robot.chunks), show=False)
     held = next(c for c in robot.chunks if c.source == ActionChunk.HOLD)
     assert held.chunk_size == 1

@@ -49,4 +49,4 @@ def test_the_same_memory_is_not_worth_a_word(robot, tmp_path):
 def test_a_memory_that_is_not_there_any_more_is_said(robot, tmp_path):
     memory = begin(robot, tmp_path, Session)
     message = taken_and_rolled_back(robot, lambda: (memory.trigger_deactivate(), memory.end()))
-    assert message.endswith('nobody here goes on with its part memory')
+    assert message.endswith('no active node resumes its part memory')

@@ -4,8 +4,7 @@ import pytest
 
 from embodied_kv.planning.mission import Interrupted
 from embodied_kv.session import sight
-from embodied_kv.session.participant import Participant
-from embodied_kv.session.sight import Sight
+from embodied_kv.session.participant import Participant, Sight
 
 
 class Blind(Participant):

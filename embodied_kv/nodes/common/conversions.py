@@ -9,7 +9,7 @@ import numpy as np
 from builtin_interfaces.msg import Duration, Time
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from embodied_kv.capsule.record import CapsuleRecord
+from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.reentry import Depth
 from embodied_kv.control.command import SOURCES, Command
 from embodied_kv.kv.handle import KvHandle

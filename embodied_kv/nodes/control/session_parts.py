@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.control.command import LeftoverActions
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.errors import ErrorCode

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.part import FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.remote_policy.answered import answered

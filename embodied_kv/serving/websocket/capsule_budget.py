@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.record import CapsuleRecord
+from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.kv.plane import OverBudget, Own, Plane

@@ -10,9 +10,8 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 
-from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.capsule.file_format import packed, unpacked
-from embodied_kv.capsule.part import FrozenPart
 from embodied_kv.errors import ErrorCode
 from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.session.robot_session import RobotSession
