@@ -25,7 +25,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import MissionState
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.planning.planning import Planning
-from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.stream_quota import ServedPart
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import RobotSession
 
