@@ -14,7 +14,7 @@ ROS = re.compile(
     r'|embodied_kv\.(msg|srv|action)(\.|$)'
 )
 
-BASE = {'types', 'config', 'engine_config', 'errors', 'storage', 'text', 'throttle', 'progress'}
+BASE = set('types config engine_config errors storage text throttle progress parameter'.split())
 MECHANISM = {*BASE, 'runtime', 'kernels'}
 KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
@@ -33,6 +33,7 @@ MAY_IMPORT = {
     'text': set(),
     'throttle': set(),
     'progress': set(),
+    'parameter': set(),
     'runtime': BASE,
     'kernels': BASE,
     'kv': MECHANISM,

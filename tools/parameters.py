@@ -16,8 +16,8 @@ from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.serving.memory_config import MemoryConfig
-from embodied_kv.serving.remote import CloudConfig
+from embodied_kv.serving.memories import MemoryConfig
+from embodied_kv.serving.ray_engine import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 

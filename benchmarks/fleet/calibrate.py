@@ -37,7 +37,7 @@ from benchmarks.fleet.paper import TABLE
 from benchmarks.fleet.runs import HIGHEST, Bench, Plan
 from benchmarks.fleet.subject import Subject
 from benchmarks.fleet.workload import Common, Workload
-from embodied_kv.fleet.policies import Fifo, LeastAttained
+from embodied_kv.fleet.schedulers import Fifo, LeastAttained
 
 SWEEP = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 START = 0.5  # of the sweep: where the peak is looked for

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.fleet.runs import POLICIES
-from embodied_kv.fleet.scheduler import Waiting
+from embodied_kv.fleet.schedulers import Waiting, skip
 
 
 def decisions(counts: Sequence[int] = (10, 100, 1000), repeats: int = 200) -> list[dict]:
-    """Microseconds of one `pick` among so many that wait, median and 99th percentile."""
+    """Microseconds of one decision among so many that wait, median and 99th percentile."""
     rows = []
     for name, policy in POLICIES.items():
         row = dict(scheduler=name)
@@ -23,7 +23,7 @@ def decisions(counts: Sequence[int] = (10, 100, 1000), repeats: int = 200) -> li
                 for j in rng.integers(count, size=8):
                     waiting[j].arrived = 100.0 + i
                 began = time.perf_counter()
-                policy.pick(waiting, 100.0 + i, 8)
+                skip(waiting, policy.order(waiting, 100.0 + i)[:8])
                 times.append((time.perf_counter() - began) * 1e6)
             row[f'{count}_us'], row[f'{count}_p99'] = np.percentile(times, (50, 99)).tolist()
         rows.append(row)

@@ -14,10 +14,9 @@ import numpy as np
 
 from benchmarks.fleet.simulate import Simulation
 from benchmarks.fleet.subject import Subject
+from benchmarks.fleet.workload import poisson
 from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.policies import BUCKET_ORDERS, Fifo, Kairos, LeastAttained
-from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.trace import poisson
+from embodied_kv.fleet.schedulers import BUCKET_ORDERS, Fifo, Kairos, LeastAttained, Scheduler
 
 PENDING = 'kairos, pending'  # the wait that is not over yet counts, too
 POLICIES: dict[str, Scheduler] = {

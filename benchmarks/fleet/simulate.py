@@ -15,12 +15,12 @@ from itertools import count
 
 import numpy as np
 
+from benchmarks.fleet.workload import Job
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import Dispatch, EngineState, Link
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
-from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.trace import Job
+from embodied_kv.fleet.schedulers import Scheduler
 
 NEAR = Link(0.0, 1e12, 1e12)  # no network at all
 
@@ -126,7 +126,6 @@ class Simulation:
             return
         robot.number, robot.round, robot.first, robot.still = number, 0, self._now, 0.0
         self._robots[robot.name] = robot, numbers
-        self.dispatcher.register(robot.name, self._now)
         self._ask(robot)
 
     def _ask(self, robot: _Robot) -> None:

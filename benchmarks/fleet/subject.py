@@ -11,10 +11,9 @@ from statistics import fmean
 
 import numpy as np
 
-from benchmarks.fleet.workload import Common, Workload, draw
+from benchmarks.fleet.workload import Common, Job, Workload, draw, recorded_jobs, sample
 from embodied_kv.fleet import trace
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.fleet.trace import Job
 
 
 @dataclass(frozen=True)
@@ -58,10 +57,10 @@ class Subject:
     @classmethod
     def recorded(cls, path: str, profile: Profile, common: Common) -> Subject:
         """Of a trace; its horizons are what they were."""
-        whole = trace.jobs(*trace.read(path))
+        whole = recorded_jobs(*trace.read(path))
 
         def jobs(count: int, seed: int) -> tuple[list[Job], list[Job]]:
-            same = trace.sample(whole, count, np.random.default_rng(seed))
+            same = sample(whole, count, np.random.default_rng(seed))
             return same, same
 
         return cls(path, profile, common, jobs, fmean(len(job.horizons) for job in whole))

@@ -5,7 +5,7 @@ Knows distributions. Does not know queues or engines.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import yaml
 
 from embodied_kv.fleet.engines import Link
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.fleet.trace import Job
+from embodied_kv.fleet.trace import Round
 
 FILE = Path(__file__).with_name('workloads.yaml')
 CALIBRATION = Path(__file__).with_name('calibration.yaml')
@@ -25,6 +25,19 @@ Quantiles = Sequence[Sequence[float]]  # [share, value] points
 
 class WorkloadError(ValueError):
     """A file that is no list of workloads; the message names the place in it."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task to replay: the execution horizon of each round, and the sizes of a round.
+
+    period: s between actions.
+    """
+
+    horizons: tuple[int, ...]
+    period: float
+    observation_bytes: int
+    chunk_bytes: int
 
 
 @dataclass(frozen=True)
@@ -107,6 +120,32 @@ def draw(workload: Workload, common: Common, count: int, seed: int) -> tuple[lis
         static.append(_job(workload, common, _cut(total, [total], [horizon])))
         dynamic.append(_job(workload, common, _cut(total, ends.tolist(), per_phase.tolist())))
     return static, dynamic
+
+
+def recorded_jobs(period: float, rounds: Iterable[Round]) -> list[Job]:
+    """Return one job per task of a trace, in the order in which tasks first appear."""
+    tasks: dict[str, list[Round]] = {}
+    for record in rounds:
+        tasks.setdefault(record.task, []).append(record)
+    return [
+        Job(
+            tuple(record.horizon for record in records),
+            period,
+            max(record.observation_bytes for record in records),
+            max(record.chunk_bytes for record in records),
+        )
+        for records in tasks.values()
+    ]
+
+
+def sample(jobs: Sequence[Job], count: int, rng: np.random.Generator) -> list[Job]:
+    """Return `count` jobs, drawn with replacement."""
+    return [jobs[i] for i in rng.integers(len(jobs), size=count)]
+
+
+def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    """Return moments of arrival, s: `rate` tasks a second, float64 [count]."""
+    return np.cumsum(rng.exponential(1 / rate, count))
 
 
 def _cut(total: int, ends: Sequence[int], horizons: Sequence[int]) -> tuple[int, ...]:

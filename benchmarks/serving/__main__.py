@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.command import RefusedError, add_engine, command
 from benchmarks.common.workers import received
 from benchmarks.serving.client import PATIENCE, WARM, ask, connected, once
 from embodied_kv.config import preset
@@ -38,10 +38,9 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.batch import serve
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.websocket import codec
-from embodied_kv.serving.websocket.calls import Call
+from embodied_kv.serving.websocket.calls import Call, observation
 from embodied_kv.serving.websocket.config import ServerConfig
-from embodied_kv.serving.websocket.dialect import Dialect
-from embodied_kv.serving.websocket.observation import observation
+from embodied_kv.serving.websocket.observation_parser import ObservationParser
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
@@ -67,20 +66,20 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
     sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
     config = ServerConfig(port=0, request_rate=10_000.0, request_seconds=PATIENCE)
     server = PolicyServer(config, sessions, robot.contract)
-    runner.listen(sessions.hear)
+    runner.listen(sessions.on_deltas)
     sessions.start()
     try:
         yield server.start()
     finally:
         server.stop()
         sessions.stop()
-        runner.unlisten(sessions.hear)
+        runner.unlisten(sessions.on_deltas)
 
 
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
     """ms and requests a second of so many clients at once; count: requests of each.
 
-    Raises Refused where one fails.
+    Raises RefusedError where one fails.
     """
     spawn = multiprocessing.get_context('spawn')
     ready, answers = spawn.Barrier(clients), spawn.Queue()
@@ -94,7 +93,7 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     for process in processes:
         process.join()
     if failed := [one for one in each if isinstance(one, str)]:
-        raise Refused(failed[0])
+        raise RefusedError(failed[0])
     seconds = np.concatenate(each)
     p50, p95, p99 = np.percentile(seconds, [50, 95, 99]) * 1e3
     return {
@@ -109,7 +108,7 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
 def alone(runner: EngineRunner, robot: Embodiment, port: int, count: int) -> np.ndarray:
     """[count, 2] ms: the engine's own call, from pictures to chunk; one client's. In turn."""
     asked, taken = request(CONTRACT, 0), []
-    seen, message = Dialect(robot.contract).read(asked), codec.pack(asked)
+    seen, message = ObservationParser(robot.contract).read(asked), codec.pack(asked)
     with connected(port) as socket:
         for number in range(WARM + count):
             frame = observation(runner.engine, seen, Call(), 'own', number, 0.0, '')
@@ -133,7 +132,7 @@ def run(args: argparse.Namespace) -> dict:
     if args.quick:
         args.clients, args.requests = [1, 4], 20
     if min(args.clients) < 1 or max(args.clients) > 64 or args.requests < 1:
-        raise Refused('from 1 to 64 clients, and at least one request of each')
+        raise RefusedError('from 1 to 64 clients, and at least one request of each')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
         robots=args.batch,

@@ -9,9 +9,8 @@ from benchmarks.fleet import runs
 from benchmarks.fleet.serving import __main__ as serving
 from benchmarks.fleet.serving import open_fleet
 from benchmarks.fleet.serving.open_fleet import AHEAD, DT, LARGEST, WAYS, Rounds, batches, order
-from benchmarks.fleet.workload import draw, read
+from benchmarks.fleet.workload import Job, draw, read
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.fleet.trace import Job
 
 COMMON, WORKLOADS = read()
 JOBS = [Job((5, 5), DT, 1, 1), Job((50,), DT, 1, 1), Job((7,) * 3, DT, 1, 1)]

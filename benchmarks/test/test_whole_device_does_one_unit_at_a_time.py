@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.whole.device import Device
-from embodied_kv.serving.slack import PATIENCE
+from embodied_kv.serving.fleet_server import PATIENCE
 
 
 class World:

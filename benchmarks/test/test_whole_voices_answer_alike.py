@@ -13,7 +13,7 @@ from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.serving.batch import KeptRows, serve
-from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.stream_quota import StreamQuota
 from embodied_kv.types import Observation
 
 TEXTS = ['What is red?', 'Where is it?', 'How many?']
@@ -40,7 +40,7 @@ class Speaker:
         torch.set_num_threads(1)
         config = EngineConfig(robots=1, rows=24, streams=12, reserved_rows=2, time_budget=False)
         self.engine = Engine(POLICY, config)
-        self.kept, shares = KeptRows(self.engine), StreamShares(self.engine)
+        self.kept, shares = KeptRows(self.engine), StreamQuota(self.engine)
         shares.join(ROBOT)
         self.voices, self.live, self.answers = kind(self.engine, shares, self.kept), [], {}
 

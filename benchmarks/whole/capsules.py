@@ -24,7 +24,7 @@ from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import MissionPart, MissionState
 from embodied_kv.planning.planning import Planning
-from embodied_kv.serving.served_part import ServedPart
+from embodied_kv.serving.stream_quota import ServedPart
 from embodied_kv.session.robot_session import Boundaries, RobotSession
 
 T = TypeVar('T')

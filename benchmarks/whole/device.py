@@ -15,8 +15,8 @@ from functools import partial
 import torch
 
 from benchmarks.fleet.serving.schedule import Schedule
-from embodied_kv.fleet.forecast import LATE
-from embodied_kv.serving.slack import PATIENCE
+from embodied_kv.fleet.request_timing import LATE
+from embodied_kv.serving.fleet_server import PATIENCE
 
 Work = Callable[[], object]
 

@@ -26,13 +26,13 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import scheduler
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
+from embodied_kv.fleet.schedulers import scheduler
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import KeptRows, serve
 from embodied_kv.serving.fleet_server import Result
-from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.stream_quota import StreamQuota
 from embodied_kv.types import Observation
 
 HERE = 'here'
@@ -94,7 +94,7 @@ class Process:
         self._schedule, self._settings, self.parts = schedule, settings, parts
         self.engine = Engine(policy, engine_config(settings, parts), policy.config.action_dt)
         self.costs = self.engine.costs = self.engine.budget.costs = OwnCosts(clock)
-        self.kept, self.shares = KeptRows(self.engine), StreamShares(self.engine)
+        self.kept, self.shares = KeptRows(self.engine), StreamQuota(self.engine)
         for robot in robots:
             self.shares.join(robot)
         order, horizon = settings.kairos if parts.kairos else settings.fifo
@@ -136,7 +136,7 @@ class Process:
         self._wakes = math.inf
 
     def _slack(self, now: float) -> float:
-        return self.server.slack(HERE, now)
+        return self.server.idle_time(HERE, now)
 
     # ------------------------------------------------------------------ chunks
 

@@ -16,7 +16,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.serving.batch import KeptRows
-from embodied_kv.serving.shares import NoShare, StreamShares
+from embodied_kv.serving.stream_quota import QuotaError, StreamQuota
 from embodied_kv.session.participant import Participant
 from embodied_kv.types import Observation
 
@@ -58,7 +58,7 @@ class Voices(Participant):
     share of the streams.
     """
 
-    def __init__(self, engine: Engine, shares: StreamShares, kept: KeptRows) -> None:
+    def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
         self._engine, self._shares, self._kept = engine, shares, kept
         self._live: dict[int, tuple[DecodeStream, OnAnswer]] = {}
         self._prompts: Counter[str] = Counter()  # of each robot, that are not answered
@@ -123,10 +123,10 @@ class Voices(Participant):
         handle = handle or (lease.handle if lease else self._kept.newest(robot))
         try:
             if handle is None:
-                raise NoShare(f'no row of {robot} is kept')
+                raise QuotaError(f'no row of {robot} is kept')
             with self._shares.room(robot, ends=False):
                 stream = self._engine.open(handle, question.text, max_tokens=question.most)
-        except NoShare:
+        except QuotaError:
             self.refused += 1
             return question.on_answer('')
         self._live[stream.id] = stream, question.on_answer
@@ -139,7 +139,7 @@ class Voices(Participant):
 class Apart(Voices):
     """Without it: each question has its frame prefilled for itself, and they go on one by one."""
 
-    def __init__(self, engine: Engine, shares: StreamShares, kept: KeptRows) -> None:
+    def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
         super().__init__(engine, shares, kept)
         self._waiting: deque[Question] = deque()
 

@@ -1,8 +1,8 @@
-"""The server of a fleet without its transport: requests in, batches out, answers back.
+"""The scheduling core of a fleet's server: requests become batches, and results become answers.
 
-Knows the ledger, a scheduler, engines and placement, and wires them. Does not know ROS, tensors
-or a clock: every call is told `now`, s on the server's monotonic clock. The simulator and the
-node drive the same dispatcher. Not thread-safe: one thread calls it.
+The dispatcher connects the round table, a scheduler, engines and placement. It knows no ROS,
+tensors or clock: the caller passes `now`, s on the server's monotonic clock. It is not
+thread-safe: one thread calls it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,30 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-from embodied_kv.fleet.engines import Dispatch, EngineState
-from embodied_kv.fleet.ledger import Ledger, Phase
-from embodied_kv.fleet.placement import place
-from embodied_kv.fleet.protocol import Answer, LastExecution, Receipt, Request, Verdict
-from embodied_kv.fleet.scheduler import Scheduler, Waiting, skip
+from embodied_kv.fleet.engines import Dispatch, EngineState, place
+from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
+from embodied_kv.fleet.rounds import RoundTable
+from embodied_kv.fleet.schedulers import Scheduler, Waiting, skip
 
 TRIES = 3  # batches that may be lost with a request before it is given up
-REMEMBERED = 256  # batches taken back whose late answer is still of use
+REMEMBERED = 256  # batches that were taken back and whose late answer is still accepted
 
 
 class Dispatcher:
-    """Serves a fleet.
+    """Decides which engine serves which requests.
 
-    max_queue_delay: s that a request is held at the most for a fuller batch, unless as many wait
-    as a batch takes, or as there are robots. held_until: when that ends, s, as of the last
-    decision; the engines are free for other work until then.
+    The cycle: `submit` each request; send the batches of `decide` to the engines; pass their
+    results to `done` and deliver the answers that it returns; call `check` and `decide` at
+    `wake(now)`; `refuse` the requests of `hopeless`.
 
-    The cycle: `submit` what robots send; send what `decide` returns to the engines; tell `done`
-    what they answer and deliver what it returns; call `check` and `decide` at `wake(now)`;
-    `refuse` what is `hopeless`.
+    Args:
+        scheduler: The order of the requests.
+        engines: The engines, with different names.
+        max_queue_delay: Maximum time (s) for which a request is held for a fuller batch. It is
+            not held if as many wait as fill a batch, or as there are robots.
+
+    `held_until` is the end of this time as of the last decision; until then the engines are free
+    for other work.
     """
 
     def __init__(
@@ -40,32 +44,29 @@ class Dispatcher:
     ) -> None:
         self.scheduler = scheduler
         self.max_queue_delay, self.held_until = max_queue_delay, 0.0
-        self.ledger = Ledger()
+        self.rounds = RoundTable()
         self.engines = {engine.name: engine for engine in engines}
         if not engines or len(self.engines) != len(engines):
-            raise ValueError('a dispatcher needs engines, each with a name of its own')
+            raise ValueError('engines must have at least one entry and different names')
         self.queue: dict[str, Waiting] = {}  # by robot
         self._hopeless: list[Waiting] = []
         self._taken: deque[Dispatch] = deque(maxlen=REMEMBERED)
         self._numbers = 0
 
-    def register(self, robot: str, now: float) -> Receipt:
-        return self.ledger.register(robot, now)
-
     def submit(self, request: Request, now: float) -> Receipt:
-        """A robot's request; its verdict says what became of it. Repeating it is harmless."""
-        receipt = self.ledger.submit(request, now)
+        """Queue a request and return its outcome. A repeated request has no effect."""
+        receipt = self.rounds.submit(request, now)
         if receipt.verdict is Verdict.QUEUED:
-            task = self.ledger.robots[request.robot].task
+            task = self.rounds.robots[request.robot].task
             assert task and task.waiting
             self.queue[request.robot] = task.waiting
         return receipt
 
     def decide(self, now: float) -> list[Dispatch]:
-        """Batches for the engines that are open: order, placement, and who was skipped.
+        """Return batches for the engines that are open, and count the requests left out.
 
-        A request that a batch was lost with may be what killed the engine: when its turn comes it
-        goes alone, so that it takes no other one with it.
+        A request with which a batch was lost may have caused the loss. It is sent alone when its
+        turn comes, so that no other request is lost with it.
         """
         self.held_until = self._held_until()
         if not self.queue or self.held_until > now:
@@ -85,56 +86,58 @@ class Dispatcher:
     def done(
         self, engine: str, number: int, answers: Sequence[Answer], now: float
     ) -> list[Answer]:
-        """An engine answered a batch, in the batch's order: the answers to deliver.
+        """Record the answers of an engine to a batch, in its order; return those to deliver.
 
-        Left out are rounds that another engine answered first, or whose robot has moved on or
-        vanished. A late answer to a batch that was taken back counts if it is the first. Raises
-        ValueError for answers that are not the batch's; none counts, and all of it waits again.
+        An answer is dropped if another engine answered the round first, or if the robot has moved
+        on or vanished. A late answer to a batch that was taken back counts if it is the first.
+        Raises ValueError if the answers do not match the batch; then all of it waits again.
         """
         in_flight = self.engines[engine].done(number, now)
         dispatch = in_flight or self._late(engine, number)
         if dispatch is None:
             return []
         asked = [(r.robot, r.task, r.round) for r in dispatch.batch]
-        told = [(a.robot, a.task, a.round) for a in answers]
-        if told != asked:
+        given = [(a.robot, a.task, a.round) for a in answers]
+        if given != asked:
             if in_flight:
-                self._requeue(in_flight, f'{engine} answered something else')
-            raise ValueError(f'{engine} answered {told[:3]} to {asked[:3]}: not its batch')
+                self._requeue(in_flight, f'{engine} answered another batch')
+            raise ValueError(
+                f'answers of {engine} must match its batch {asked[:3]} (got {given[:3]})'
+            )
         first = []
         for request, answer in zip(dispatch.batch, answers, strict=True):
-            if self.ledger.answer(request, answer, dispatch.sent, now):
+            if self.rounds.answer(request, answer, dispatch.sent, now):
                 first.append(answer)
                 if self.queue.get(request.robot) is request:  # it had been taken back
                     del self.queue[request.robot]
         return first
 
     def request(self, waiting: Waiting) -> Request | None:
-        """What the robot sent; None where it has moved on or vanished: nobody reads an answer."""
-        task = self.ledger.find(waiting)
+        """Return the request itself; None if the robot has moved on or vanished."""
+        task = self.rounds.find(waiting)
         return task.request if task else None
 
     def lost(self, engine: str, why: str = 'died') -> None:
-        """An engine died: its work waits for another one."""
+        """Queue the batches of an engine that died again."""
         for dispatch in self.engines[engine].lose():
             self._taken.append(dispatch)
             self._requeue(dispatch, f'{engine} {why}')
 
     def hopeless(self) -> list[Waiting]:
-        """Requests with which so many batches were lost that they wait no more, each once."""
+        """Return, once, the requests with which TRIES batches were lost; they no longer wait."""
         found, self._hopeless = self._hopeless, []
-        return [request for request in found if self.ledger.find(request)]
+        return [request for request in found if self.rounds.find(request)]
 
     def refuse(self, request: Waiting, answer: Answer, now: float) -> bool:
-        """The round is over with an answer that has no chunk: whether it was the first."""
-        return self.ledger.answer(request, answer, now, now)
+        """End a round with an answer without a chunk; return whether it is the first answer."""
+        return self.rounds.answer(request, answer, now, now)
 
     def restored(self, engine: str) -> None:
-        """It may be served again. An answer of its own says so too."""
+        """Mark an engine as alive; any answer of it does so too."""
         self.engines[engine].alive = True
 
     def check(self, now: float) -> list[str]:
-        """Takes the work of engines that owe an overdue answer: their names."""
+        """Take the batches of engines whose answer is overdue; return the names of these."""
         late = [
             name
             for name, engine in self.engines.items()
@@ -145,7 +148,7 @@ class Dispatcher:
         return late
 
     def wake(self, now: float) -> float:
-        """When next time alone changes something: an engine opens, or an answer is overdue."""
+        """Return the next moment at which an engine opens or an answer becomes overdue."""
         moments = [float('inf'), self.held_until]
         for engine in self.engines.values():
             moments += [dispatch.overdue for dispatch in engine.in_flight.values()]
@@ -153,24 +156,20 @@ class Dispatcher:
                 moments.append(engine.opens())
         return min(moment for moment in moments if moment > now)
 
-    def executed(self, robot: str, task: str, done: LastExecution, now: float) -> None:
-        """A robot tells what it executed without asking for more."""
-        self.ledger.executed(robot, task, done, now)
-
     def finish(self, robot: str, task: str) -> None:
-        """A robot's task is over."""
-        self.ledger.finish(robot, task)
+        """End the task of a robot."""
+        self.rounds.finish(robot, task)
         self._forget(robot)
 
     def vanish(self, robot: str) -> None:
-        """A robot is gone: nothing more is generated for it."""
-        self.ledger.vanish(robot)
+        """Remove a robot; its requests are no longer served."""
+        self.rounds.vanish(robot)
         self._forget(robot)
 
     def _held_until(self) -> float:
-        """Until when all that waits is held; 0: it is not."""
+        """Return until when the queue is held; 0 if it is not."""
         full = max(engine.profile.saturation for engine in self.engines.values())
-        if not 0 < len(self.queue) < min(full, len(self.ledger.robots)):
+        if not 0 < len(self.queue) < min(full, len(self.rounds.robots)):
             return 0.0
         return min(request.arrived for request in self.queue.values()) + self.max_queue_delay
 
@@ -178,19 +177,19 @@ class Dispatcher:
         self._numbers += 1
         for request in batch:
             del self.queue[request.robot]
-            task = self.ledger.find(request)
+            task = self.rounds.find(request)
             assert task  # `_forget` removes a request whose robot has moved on
-            task.phase = Phase.DISPATCHED
+            task.is_dispatched = True
         self.scheduler.sent(batch, now)
         return engine.send(self._numbers, batch, now)
 
     def _requeue(self, dispatch: Dispatch, why: str) -> None:
         for request in dispatch.batch:
-            task = self.ledger.find(request)
-            if task and task.phase is Phase.DISPATCHED:
+            task = self.rounds.find(request)
+            if task and task.is_dispatched:
                 request.lost_batches += (why,)
                 if len(request.lost_batches) < TRIES:
-                    task.phase = Phase.SUBMITTED
+                    task.is_dispatched = False
                     self.queue[request.robot] = request
                 else:
                     self._hopeless.append(request)
@@ -204,5 +203,5 @@ class Dispatcher:
 
     def _forget(self, robot: str) -> None:
         waiting = self.queue.get(robot)
-        if waiting and self.ledger.find(waiting) is None:
+        if waiting and self.rounds.find(waiting) is None:
             del self.queue[robot]

@@ -1,10 +1,9 @@
-"""What a robot and the server of a fleet say to each other, as plain values.
+"""The messages between a robot and the server of a fleet, as plain values.
 
-Knows no transport, queue or engine. Whatever comes from outside is checked here, once: a value
-that exists is a well-formed one.
+Each value is checked when it is created. This module knows no transport, queue or engine.
 
-Clocks: `stamp`, `start` and `end` are seconds on the robot's own clock, whatever that shows. The
-server never subtracts one of its own moments from them.
+Clocks: `stamp`, `start` and `end` are seconds on the robot's own clock. The server never computes
+the difference between one of its own moments and one of these.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ MOST_ROUNDS = 1 << 63
 
 
 class ProtocolError(ValueError):
-    """A malformed request; the message names the field and shows its value."""
+    """A malformed request; the message names the field and its value."""
 
 
 @dataclass(frozen=True)
 class LastExecution:
-    """The newest execution phase that the robot knows of.
+    """The newest execution that the robot knows of.
 
-    round: whose chunk it is. start: of its first action. end: of its last one, which lies ahead
-    where actions remain. remaining: actions of it that are still to be executed.
+    `round` is the round of the chunk, `start` the start of its first action, and `end` the end of
+    its last action, which lies in the future while `remaining` actions are not yet executed.
     """
 
     round: int
@@ -43,26 +42,32 @@ class LastExecution:
         _moment('execution.start', self.start)
         _moment('execution.end', self.end)
         if self.end < self.start:
-            raise ProtocolError(f'execution.end {self.end} is before its start {self.start}')
+            raise ProtocolError(
+                f'execution.end must not be before execution.start (got {self.end} and '
+                f'{self.start})'
+            )
 
     @classmethod
     def running(
         cls, round: int, start: float, stamp: float, remaining: int, period: float
     ) -> LastExecution:
-        """Of a robot at moment `stamp`, with actions every `period` seconds (section 3.2.1)."""
+        """Return the execution at moment `stamp`, one action per `period` s (section 3.2.1)."""
         return cls(round, start, stamp + remaining * period, remaining)
 
 
 @dataclass(frozen=True)
 class Request:
-    """A robot asks for the next chunk of its task.
+    """A request of a robot for the next chunk of its task.
 
-    robot: its namespace. task: a name that it never uses again, not even after a restart. round:
-    rises by one with every request of the task; a repetition has the same number. stamp: of the
-    observation. execution_horizon: how much of the chunk to execute, parsed where the message is
-    read (`execution_horizon.parse`). observation_bytes: of what crosses the network with it.
-    execution: None in a task's first round. within: s from its receipt in which an answer is of
-    use.
+    Attributes:
+        robot: The name of the robot.
+        task: A name that the robot never uses again, not even after a restart.
+        round: Rises by one with each request of the task; a repeated request has the same number.
+        stamp: Moment of the observation.
+        execution_horizon: How much of the chunk is executed, as `execution_horizon.parse` returns.
+        observation_bytes: Size of the data that crosses the network with the request.
+        execution: The newest execution; None in the first round of a task.
+        within: Time (s) after its receipt in which an answer is useful.
     """
 
     robot: str
@@ -75,8 +80,8 @@ class Request:
     within: float = math.inf
 
     def __post_init__(self) -> None:
-        name('robot', self.robot)
-        name('task', self.task)
+        _name('robot', self.robot)
+        _name('task', self.task)
         _whole('round', self.round, 0, MOST_ROUNDS)
         _moment('stamp', self.stamp)
         _whole('observation_bytes', self.observation_bytes, 1, MOST_BYTES)
@@ -85,49 +90,44 @@ class Request:
                 f'execution_horizon must be a policy (got {self.execution_horizon!r})'
             )
         if not isinstance(self.within, (int, float)) or not self.within >= 0:
-            raise ProtocolError(f'within must be seconds from 0 (got {self.within!r})')
+            raise ProtocolError(f'within must be at least 0 s (got {self.within!r})')
         if self.execution and self.execution.round >= self.round:
             raise ProtocolError(
-                f'execution.round {self.execution.round} is not before round {self.round}'
+                f'execution.round must be before round {self.round} (got {self.execution.round})'
             )
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The chunk of one round, for its own robot alone.
-
-    execution_horizon: actions to execute, counted from the chunk's start. chunk: what the engine
-    made, opaque here.
-    """
+    """The chunk of one round; the robot executes its first `execution_horizon` actions."""
 
     robot: str
     task: str
     round: int
     execution_horizon: int
-    chunk: object = None
+    chunk: object = None  # the result of the engine, opaque here
 
 
 class Verdict(Enum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     QUEUED = 'queued'
-    DUPLICATE = 'duplicate'  # it waits or is being served: it will be answered once
-    ANSWERED = 'answered'  # it was: here is the same answer again
-    LATE = 'late'  # the robot has moved on to a newer round or task: nothing happens
+    DUPLICATE = 'duplicate'  # it waits or is being served, and will be answered once
+    ANSWERED = 'answered'  # with the same answer as before, for a repeated request
+    LATE = 'late'  # the robot has moved on to a newer round or task; no effect
     REFUSED = 'refused'
 
 
 @dataclass(frozen=True, eq=False)
 class Receipt:
-    """The server's reply to a request; message: why it was refused."""
+    """The reply of the server to a request, with the reason of a refusal as `message`."""
 
     verdict: Verdict
     message: str = ''
     answer: Answer | None = None
 
 
-def name(field: str, value: object) -> None:
-    """Refuses what cannot name a robot or task. Raises ProtocolError."""
+def _name(field: str, value: object) -> None:
     if not isinstance(value, str) or not 0 < len(value) <= NAME_LENGTH or not value.isprintable():
         raise ProtocolError(
             f'{field} must be 1 to {NAME_LENGTH} printable characters (got {str(value)[:40]!r})'

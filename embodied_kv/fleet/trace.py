@@ -1,39 +1,39 @@
-"""Traces of robots as JSON Lines: recorded once, replayed as often as needed.
+"""Traces of the rounds that robots executed, as JSON Lines, to be replayed.
 
-Knows rounds that were executed. Does not know how they are served.
-
-The first line names the format; every other line is one round of a task, in order:
+The first line names the format; each other line is one round of a task, in order:
 
     {"format": "embodied_kv.fleet.trace", "version": 1, "period": 0.0333}
     {"task": "a", "round": 0, "observation_bytes": 45000, "chunk_bytes": 1400,
      "inference": 0.11, "requested": 0, "start": 3.2, "end": 4.1, "horizon": 27}
 
 period: s between actions. inference: s from request to chunk, without load. requested: action of
-the chunk before at which it was asked for. start, end: of the execution, s on the robot's clock.
-horizon: the execution horizon, actions executed.
+the previous chunk at which the chunk was requested. start, end: of the execution, s on the robot's
+clock. horizon: the execution horizon, in actions.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, TypeGuard
 
-import numpy as np
+from embodied_kv.fleet.protocol import Answer, Request
+from embodied_kv.types import ActionChunk
 
 FORMAT, VERSION = 'embodied_kv.fleet.trace', 1
+KEPT = 16  # rounds of a task that may still be executed
+FLOAT = 4  # bytes
 
 
 class TraceError(ValueError):
-    """A line that is no part of a trace, as file:line and the reason."""
+    """A line that is not part of a trace; the message is file:line and the reason."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """One line of a trace; fields as the module says."""
+    """One line of a trace; the module documents the fields."""
 
     task: str
     round: int
@@ -48,19 +48,14 @@ class Round:
     def __post_init__(self) -> None:
         if not isinstance(self.task, str) or not self.task:
             raise ValueError(f'task must be a name (got {self.task!r})')
-        for field, least in (
-            ('round', 0),
-            ('observation_bytes', 1),
-            ('chunk_bytes', 1),
-            ('requested', 0),
-            ('horizon', 1),
-        ):
-            value = getattr(self, field)
-            if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise ValueError(f'{field} must be a whole number from {least} (got {value!r})')
-        for field in ('inference', 'start', 'end'):
-            if not _finite(getattr(self, field)):
-                raise ValueError(f'{field} must be finite seconds (got {getattr(self, field)!r})')
+        least = dict(round=0, observation_bytes=1, chunk_bytes=1, requested=0, horizon=1)
+        for name, low in least.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < low:
+                raise ValueError(f'{name} must be a whole number from {low} (got {value!r})')
+        for name in ('inference', 'start', 'end'):
+            if not _finite(getattr(self, name)):
+                raise ValueError(f'{name} must be finite seconds (got {getattr(self, name)!r})')
         if self.inference < 0 or self.end < self.start:
             raise ValueError(
                 'inference must be at least 0 and end must not be before start (got '
@@ -68,21 +63,8 @@ class Round:
             )
 
 
-@dataclass(frozen=True)
-class Job:
-    """A task as it is replayed: the execution horizon of each round, and what a round weighs.
-
-    period: s between actions.
-    """
-
-    horizons: tuple[int, ...]
-    period: float
-    observation_bytes: int
-    chunk_bytes: int
-
-
 class Recorder:
-    """Writes a trace line by line; each is on its way to the disk when `add` returns."""
+    """Writes a trace line by line; a line is passed to the system when `add` returns."""
 
     def __init__(self, path: str | Path, period: float) -> None:
         self._file: IO[str] = Path(path).open('w', buffering=1)
@@ -94,20 +76,14 @@ class Recorder:
     def close(self) -> None:
         self._file.close()
 
-    def __enter__(self) -> Recorder:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _write(self, line: dict) -> None:
         self._file.write(json.dumps(line, allow_nan=False) + '\n')
 
 
 def read(path: str | Path) -> tuple[float, list[Round]]:
-    """Period and rounds of a trace. Raises TraceError with file:line for the first bad line.
+    """Return the period and the rounds of a trace; the rounds of a task must rise by one from 0.
 
-    A task's rounds must rise by one from 0.
+    Raises TraceError with file:line for the first invalid line.
     """
     period: float | None = None
     rounds: list[Round] = []
@@ -117,47 +93,23 @@ def read(path: str | Path) -> tuple[float, list[Round]]:
             try:
                 line = json.loads(raw.decode())
                 if not isinstance(line, dict):
-                    raise ValueError('it is no JSON object')
+                    raise ValueError('the line must be a JSON object')
                 if period is None:
                     period = _header(line)
                     continue
                 record = _round(line)
                 due = newest.get(record.task, -1) + 1
                 if record.round != due:
-                    raise ValueError(f'round {record.round} of {record.task!r}: {due} is due')
+                    raise ValueError(
+                        f'round of {record.task!r} must be {due} (got {record.round})'
+                    )
             except (ValueError, RecursionError) as error:
                 raise TraceError(f'{path}:{number}: {error}') from None
             newest[record.task] = record.round
             rounds.append(record)
     if period is None:
-        raise TraceError(f'{path}:1: it is empty')
+        raise TraceError(f'{path}:1: the file must not be empty')
     return period, rounds
-
-
-def jobs(period: float, rounds: Iterable[Round]) -> list[Job]:
-    """One job per task, in the order in which tasks first appear."""
-    tasks: dict[str, list[Round]] = {}
-    for record in rounds:
-        tasks.setdefault(record.task, []).append(record)
-    return [
-        Job(
-            tuple(record.horizon for record in records),
-            period,
-            max(record.observation_bytes for record in records),
-            max(record.chunk_bytes for record in records),
-        )
-        for records in tasks.values()
-    ]
-
-
-def sample(jobs: Sequence[Job], count: int, rng: np.random.Generator) -> list[Job]:
-    """So many jobs, drawn with replacement."""
-    return [jobs[i] for i in rng.integers(len(jobs), size=count)]
-
-
-def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
-    """Moments of arrival, s: `rate` tasks a second, float64 [count]."""
-    return np.cumsum(rng.exponential(1 / rate, count))
 
 
 def _header(line: dict) -> float:
@@ -165,7 +117,7 @@ def _header(line: dict) -> float:
         raise ValueError(f'the first line must name {FORMAT}, version {VERSION}')
     period = line.get('period')
     if line.keys() != {'format', 'version', 'period'} or not _finite(period) or period <= 0:
-        raise ValueError(f'period is {period!r}: seconds above 0, and nothing else is named')
+        raise ValueError(f'period must be above 0 s and the last key (got {period!r})')
     return period
 
 
@@ -179,3 +131,77 @@ def _round(line: dict) -> Round:
 
 def _finite(value: object) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+@dataclass(eq=False)
+class _Task:
+    """The current task of a robot, by the numbers of the robot's rounds.
+
+    `rounds` were answered, `requested` has the action of the previous chunk at which each was
+    requested, and `written` counts those in the trace.
+    """
+
+    name: str
+    rounds: dict[int, dict] = field(default_factory=dict)
+    horizons: dict[int, int] = field(default_factory=dict)
+    requested: dict[int, int] = field(default_factory=dict)
+    written: int = 0
+
+
+class TraceWriter(Recorder):
+    """Writes the trace of all rounds that a fleet executes.
+
+    A round is written once the request for a later one reports its execution. Rounds that were
+    never executed are left out, and the others are numbered without gaps.
+
+    Args:
+        path: The file. Raises OSError if it cannot be written.
+        period: Seconds between two actions.
+    """
+
+    def __init__(self, path: str | Path, period: float) -> None:
+        super().__init__(path, period)
+        self._period = period
+        self._tasks: dict[str, _Task] = {}  # by robot
+
+    def asked(self, request: Request) -> None:
+        """Record a new request, and write the round whose execution it reports."""
+        task = self._tasks.get(request.robot)
+        if task is None or task.name != request.task:
+            task = self._tasks[request.robot] = _Task(request.task)
+        ran = request.execution
+        if ran is None:
+            return
+        done = task.horizons.get(ran.round, 0) - ran.remaining
+        task.requested[request.round] = max(0, done)
+        record = task.rounds.pop(ran.round, None)
+        if record is not None:
+            name = f'{request.robot}/{request.task}'
+            ran_actions = max(1, round((ran.end - ran.start) / self._period))
+            record['horizon'] = min(record['horizon'], ran_actions)  # the first ones were over
+            self.add(Round(name, task.written, start=ran.start, end=ran.end, **record))
+            task.written += 1
+
+    def answered(
+        self, request: Request, answer: Answer, chunk: ActionChunk | None, seconds: float
+    ) -> None:
+        """Record an answer, `seconds` after its batch was sent; `chunk` is None for a refusal."""
+        task = self._tasks.get(request.robot)
+        if task is None or task.name != request.task or chunk is None:
+            return
+        confidence = 0 if chunk.confidence is None else chunk.confidence.size
+        task.horizons[request.round] = answer.execution_horizon
+        task.rounds[request.round] = dict(
+            observation_bytes=request.observation_bytes,
+            chunk_bytes=FLOAT * (chunk.values.size + confidence),
+            inference=seconds,
+            requested=task.requested.get(request.round, 0),
+            horizon=answer.execution_horizon,
+        )
+        for known in (task.rounds, task.horizons, task.requested):
+            for old in [number for number in known if number <= request.round - KEPT]:
+                del known[old]
+
+    def forget(self, robot: str) -> None:
+        """Remove a robot; it returns with another task."""
+        self._tasks.pop(robot, None)

@@ -15,9 +15,8 @@ from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
-from embodied_kv.serving.memories import Memories
-from embodied_kv.serving.memory_config import MemoryConfig
-from embodied_kv.serving.remote import CloudConfig
+from embodied_kv.serving.memories import Memories, MemoryConfig
+from embodied_kv.serving.ray_engine import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -100,11 +99,11 @@ class PolicyServerNode(SuiteNode):
             *(read(part) for part in (MemoryConfig, MemoryParams, PlanningConfig)),
             contract.language.planner,
             host.device,
-            self._sessions.slack,
+            self._sessions.idle,
             host.plane,
         )
         self._server = PolicyServer(config, self._sessions, contract, self._memories)
-        host.listen(self._sessions.hear)
+        host.listen(self._sessions.on_deltas)
         self._sessions.start()
         try:
             self.port = self._server.start()
@@ -118,7 +117,7 @@ class PolicyServerNode(SuiteNode):
         if self._memories is not None:
             self._memories.close()
         self._sessions.stop()
-        self.host.unlisten(self._sessions.hear)
+        self.host.unlisten(self._sessions.on_deltas)
 
     def reload(self) -> bool:
         """Read keys and certificate again; False where there are none."""

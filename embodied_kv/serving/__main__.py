@@ -19,9 +19,8 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.load import load_policy
-from embodied_kv.serving.memories import Memories
-from embodied_kv.serving.memory_config import MemoryConfig
-from embodied_kv.serving.remote import CloudConfig, RemoteEngine
+from embodied_kv.serving.memories import Memories, MemoryConfig
+from embodied_kv.serving.ray_engine import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
@@ -33,7 +32,7 @@ KEPT = MemoryConfig, MemoryParams, PlanningConfig
 
 
 def command() -> argparse.ArgumentParser:
-    """Every setting of the server and of its engine is an option."""
+    """Return the parser, which has each setting of the server and of its engine as an option."""
     parser = argparse.ArgumentParser(prog='python -m embodied_kv.serving', description=__doc__)
     parser.add_argument(
         '--contract', required=True, help=f'{", ".join(shipped())}, or a YAML file'
@@ -55,7 +54,7 @@ def command() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | None = None) -> None:
     """Serve until SIGINT or SIGTERM; SIGHUP reads keys and certificate again.
 
-    Without keys and a certificate, SIGHUP ends the process. wait: for something else instead.
+    Without keys and a certificate, SIGHUP ends the process. `wait` replaces the wait for a signal.
     """
     parser = command()
     given = vars(parser.parse_args(arguments))
@@ -67,63 +66,47 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         elsewhere = _read(CloudConfig, '', given)
         memory = tuple(_read(part, MEMORY, given) for part in KEPT)
         settings = _read(ServedEngineConfig, PREFIX, given)
-        config.keys()  # refused before anything is loaded, where they cannot be read
+        config.keys()  # an unreadable file is an error before the weights are loaded
         if config.api_keys or config.certificate:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # they are read once the weights are
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server can reload them
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
             embodiment, given['preset'], given['checkpoint'], settings, print, print
         )
         embodiment.check(policy.config)
         with EngineRunner(policy, settings, say=print) as runner, ExitStack() as closing:
-            cloud = elsewhere.open(
-                given['preset'], given['checkpoint'], settings, embodiment.contract
-            )
+            contract = embodiment.contract
+            cloud = elsewhere.open(given['preset'], given['checkpoint'], settings, contract)
             if cloud is not None:
                 closing.callback(cloud.close)
-            _serve(runner, config, scheduling, cloud, memory, embodiment, wait or _signalled)
+            sessions = Sessions(
+                runner.engine,
+                runner.device,
+                scheduling.profile_of(runner.engine.config.robots, runner.profile),
+                config.connections,
+                config.capsule_mib,
+                config.all_capsules_mib,
+                scheduling=scheduling,
+                cloud=cloud,
+            )
+            planner, idle = contract.language.planner, sessions.idle
+            memories = Memories.of(*memory, planner, runner.device, idle, runner.plane)
+            server = PolicyServer(config, sessions, contract, memories)
+            runner.listen(sessions.on_deltas)
+            sessions.start()
+            closing.callback(sessions.stop)
+            if memories is not None:
+                closing.callback(memories.close)
+            if config.api_keys or config.certificate:
+                signal.signal(signal.SIGHUP, lambda *_: server.reload())
+            closing.callback(server.stop)
+            address = f'{config.scheme}://{config.host}:{server.start()}'
+            print(f'serving {contract.robot_type} on {address}', flush=True)
+            (wait or _signalled)()
     except (ValueError, OSError) as error:
         parser.exit(2, f'{parser.prog}: {error}\n')
     finally:
         signal.signal(signal.SIGHUP, hang_up)
-
-
-def _serve(
-    runner: EngineRunner,
-    config: ServerConfig,
-    scheduling: SchedulingConfig,
-    cloud: RemoteEngine | None,
-    memory: tuple[MemoryConfig, MemoryParams, PlanningConfig],
-    embodiment: Embodiment,
-    wait: Callable[[], object],
-) -> None:
-    sessions = Sessions(
-        runner.engine,
-        runner.device,
-        scheduling.profile_of(runner.engine.config.robots, runner.profile),
-        config.connections,
-        config.capsule_mib,
-        config.all_capsules_mib,
-        scheduling=scheduling,
-        cloud=cloud,
-    )
-    planner = embodiment.contract.language.planner
-    memories = Memories.of(*memory, planner, runner.device, sessions.slack, runner.plane)
-    server = PolicyServer(config, sessions, embodiment.contract, memories)
-    runner.listen(sessions.hear)
-    sessions.start()
-    if config.api_keys or config.certificate:
-        signal.signal(signal.SIGHUP, lambda *_: server.reload())
-    try:
-        port = server.start()
-        address = f'{config.scheme}://{config.host}:{port}'
-        print(f'serving {embodiment.contract.robot_type} on {address}', flush=True)
-        wait()
-    finally:
-        server.stop()
-        if memories is not None:
-            memories.close()
-        sessions.stop()
 
 
 def _signalled() -> None:
@@ -144,17 +127,16 @@ def _add(group: argparse._ArgumentGroup, part: type, prefix: str) -> None:
 
 
 def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
-    """Raises ValueError."""
     for f in fields(part):
         value, (low, high) = given[prefix + f.name], f.metadata.get('range', (None, None))
         if low is not None and not low <= value <= high:
-            raise ValueError(f'--{prefix}{f.name} must lie from {low} to {high} (got {value})')
+            raise ValueError(f'--{prefix}{f.name} must be from {low} to {high} (got {value})')
     return part(**{f.name: given[prefix + f.name] for f in fields(part)})
 
 
 def _truth(text: str) -> bool:
     if text not in ('true', 'false'):
-        raise argparse.ArgumentTypeError(f'{text!r}: write true or false')
+        raise argparse.ArgumentTypeError(f'must be true or false (got {text!r})')
     return text == 'true'
 
 

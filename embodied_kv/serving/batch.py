@@ -1,7 +1,6 @@
-"""A batch of robots from observations to chunks, and what a batch costs.
+"""A batch of robots from observations to chunks, in time for each deadline, and its latency.
 
-Knows the engine. Does not know who asks, in which order, or how far a chunk is executed. All of
-it runs on the engine's thread.
+This module knows the engine and its time budget. All functions run on the engine's thread.
 """
 
 from __future__ import annotations
@@ -9,32 +8,51 @@ from __future__ import annotations
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.control.execution_horizon import Policy
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.prefill import BadObservation
 from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.types import ActionChunk, Observation
 
-REPEATS = 5  # of each batch size
+REPEATS = 5  # measurements of each batch size
 FLOAT = 4  # bytes
 
 
-class Late(TimeoutError):
-    """No time is left for the fewest Euler steps; whoever is tried next would be later still."""
+class LateError(TimeoutError):
+    """The time left is too short for the minimum number of Euler steps."""
+
+
+@dataclass(frozen=True, eq=False)
+class TimedObservation(Observation):
+    """An observation with the limits that its client requests.
+
+    Attributes:
+        deadline: Of its chunk; infinity for none.
+        steps: Maximum number of Euler steps; 0 for all.
+        horizon: How much of the chunk is executed. None: the client decides, and the server
+            expects all of it.
+        execution: The newest execution of its session that the client has reported.
+    """
+
+    steps: int = 0
+    horizon: Policy | None = None
+    execution: LastExecution | None = None
 
 
 class KeptRows:
-    """The newest row of each robot, leased until its next one: capsules and language read it.
+    """The newest row of each robot, leased until its next one; capsules and language read it.
 
-    There is room for those that a full batch does not need; beyond that, the row of whoever was
-    served longest ago gives way.
+    Rows that a full batch does not need are available for this. Beyond that, the row of the
+    robot that was served least recently is dropped.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -43,7 +61,7 @@ class KeptRows:
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
 
     def keep(self, lease: Lease) -> None:
-        """Instead of its robot's row before."""
+        """Keep a row in place of the previous one of its robot."""
         robot = lease.handle.robot
         self.drop(robot)
         self._leases[robot] = lease
@@ -51,19 +69,19 @@ class KeptRows:
             self.drop(next(iter(self._leases)))
 
     def newest(self, robot: str) -> KvHandle | None:
-        """Names the robot's row; None where none is kept. From any thread."""
+        """Return the handle of the robot's row; None if none is kept. From any thread."""
         lease = self._leases.get(robot)
         return lease.handle if lease else None
 
     def drop(self, robot: str) -> None:
-        """It is the robot's newest no more: the robot has gone, or has another frame elsewhere."""
+        """Release the row of a robot that has gone, or that has a newer frame elsewhere."""
         lease = self._leases.pop(robot, None)
         if lease is not None:
             lease.release()
             self._frames.retire(lease.handle)
 
     def clear(self) -> None:
-        """All of them."""
+        """Release all rows."""
         for robot in list(self._leases):
             self.drop(robot)
 
@@ -74,56 +92,122 @@ def serve(
     deadline: float,
     kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
-    """One chunk for each robot, or the error that it is told; the robots differ.
+    """Return a chunk or an error for each observation, each of another robot.
 
-    A bad observation is left out, and the others are served in one batch. Where a batch fails for
-    another reason, each is tried alone. Who is late is not tried again. deadline: s, steady clock;
-    as many Euler steps as end before it. The rows are kept, or free as soon as the chunks are
-    there. Raises the error where it is the engine's: nobody could be served.
+    An invalid observation is left out, and the others are served in one batch. If a batch fails
+    for another reason, each observation is tried alone, up to the first that is late. Rows are
+    kept in `kept`, or freed once the chunks are computed. Raises the error of the engine if no
+    robot could be served.
+
+    Args:
+        engine: The engine.
+        observations: The batch.
+        deadline: End of the last Euler step, s, steady clock.
+        kept: Where rows are kept.
     """
     try:
         return _batch(engine, observations, deadline, kept)
-    except Late as late:
+    except LateError as late:
         return [late] * len(observations)
     except BadObservation as bad:
-        return _without(bad, engine, observations, deadline, kept)
+        others = [o for o in observations if o.robot != bad.robot]
+        rest = iter(serve(engine, others, deadline, kept) if others else ())
+        return [bad if o.robot == bad.robot else next(rest) for o in observations]
     except Exception:
         if len(observations) == 1:
             raise
-        results = _each_alone(engine, observations, deadline, kept)
+        results: list[ActionChunk | Exception] = []
+        for observation in observations:
+            if results and isinstance(results[-1], LateError):
+                results.append(results[-1])  # the next one would be even later
+                continue
+            try:
+                results += serve(engine, [observation], deadline, kept)
+            except Exception as error:  # of any type: it is the answer to this robot
+                results.append(error)
         if all(isinstance(result, Exception) for result in results):
             raise
         return results
 
 
-def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
-    """Seconds of a batch of 1, 2, 4 ... engine.robots robots, with all Euler steps.
+def serve_in_time(
+    engine: Engine,
+    frames: Sequence[TimedObservation],
+    kept: KeptRows | None = None,
+    hand_on: Callable[[TimedObservation, ActionChunk | Exception], None] = lambda *_: None,
+) -> list[ActionChunk | Exception]:
+    """Return as `serve` does, each by its own deadline, which costs the others no Euler step.
 
-    The median of so many, after one that warms up; never falling, as a larger batch that happened
-    to be quicker was not quicker for its size.
+    An observation without time left gets a LateError. Observations with equal plans are one batch,
+    the most urgent first. Where its deadline took steps from others of the batch, those are
+    served again: a chunk with fewer steps is used only if no time is left for a better one.
+
+    Args:
+        engine: The engine.
+        frames: The batch.
+        kept: Where rows are kept.
+        hand_on: Called with each result once it is final, while others are still computed.
+    """
+    results: dict[str, ActionChunk | Exception] = {}
+    spare: dict[str, ActionChunk] = {}  # of observations that are served again
+    waiting, tried = sorted(frames, key=lambda frame: frame.deadline), False
+    while waiting:
+        plans = _plans(engine, waiting)
+        for frame in tuple(waiting):
+            robot = frame.robot
+            if plans[robot] <= _steps(spare.get(robot)):
+                results[robot] = spare.get(robot) or LateError(
+                    'no time is left for the fewest steps'
+                )
+                hand_on(frame, results[robot])
+                waiting.remove(frame)
+        if not waiting:
+            break
+        urgent, steps, tried = waiting[0], plans[waiting[0].robot], True
+        batch = [frame for frame in waiting if plans[frame.robot] == steps]
+        with engine.budget.at_most(steps):
+            made = serve(engine, batch, urgent.deadline, kept)
+        for frame, result in zip(batch, made, strict=True):
+            robot = frame.robot
+            hurried = isinstance(result, LateError) or 0 < _steps(result) < steps
+            if hurried and frame.deadline > urgent.deadline:
+                if isinstance(result, ActionChunk):
+                    spare[robot] = max(result, spare.get(robot, result), key=_steps)
+            else:
+                results[robot] = result if _steps(result) else spare.get(robot, result)
+                hand_on(frame, results[robot])
+                waiting.remove(frame)
+    if not tried:
+        engine.budget.give_up(len(frames))
+    return [results[frame.robot] for frame in frames]
+
+
+def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
+    """Return the seconds of a batch of 1, 2, 4 ... engine.robots robots with all Euler steps.
+
+    The median of `repeats` measurements after a warm-up. Values never fall with the size, because
+    a larger batch that was measured faster is not faster by its size.
     """
     seconds, least = {}, 0.0
     for size in doubling(engine.config.robots):
         frames = [replace(blank(engine), robot=f'warm-up {i}') for i in range(size)]
-        took = sorted(_seconds(engine, frames) for _ in range(repeats + 1))
-        least = seconds[size] = max(least, took[len(took) // 2])
+        took = []
+        for _ in range(repeats + 1):
+            began = time.monotonic()
+            _batch(engine, frames, began + 3600.0)
+            took.append(time.monotonic() - began)
+        least = seconds[size] = max(least, sorted(took)[len(took) // 2])
     return seconds
 
 
 def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
-    """What was measured, as the dispatcher places by it. seconds: by batch size."""
+    """Return the profile of measured seconds by batch size, for the dispatcher."""
     return Profile(model.name, tuple(seconds), tuple(seconds.values()), chunk_bytes(model))
 
 
 def chunk_bytes(model: ModelConfig) -> int:
-    """What one robot's answer weighs: its actions, and the confidence of each."""
+    """Return the size of one robot's answer: its actions and the confidence of each."""
     return FLOAT * model.chunk_size * (model.action_dim + 1)
-
-
-def _seconds(engine: Engine, frames: Sequence[Observation]) -> float:
-    began = time.monotonic()
-    _batch(engine, frames, began + 3600.0)
-    return time.monotonic() - began
 
 
 def _batch(
@@ -132,14 +216,14 @@ def _batch(
     deadline: float,
     kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
-    # Expired once written: a row lives as long as its lease, so nothing but `kept` keeps it.
+    # The rows expire at once: a row lives as long as its lease, so that only `kept` keeps it.
     handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
     with ExitStack() as leases:
         held = [leases.enter_context(engine.kv.acquire(handle)) for handle in handles]
         guides = [o.guide for o in observations]
         chunks = engine.denoise(held, [deadline] * len(held), None, guides)
         if not chunks:
-            raise Late('no time was left for the fewest Euler steps')
+            raise LateError('no time was left for the fewest Euler steps')
         if kept is not None:
             leases.pop_all()
             for lease, chunk in zip(held, chunks, strict=True):
@@ -150,30 +234,16 @@ def _batch(
     return chunks
 
 
-def _without(
-    bad: BadObservation,
-    engine: Engine,
-    observations: Sequence[Observation],
-    deadline: float,
-    kept: KeptRows | None,
-) -> list[ActionChunk | Exception]:
-    """Of the robot at fault its error; of the others what comes of them in one batch."""
-    others = [o for o in observations if o.robot != bad.robot]
-    results = iter(serve(engine, others, deadline, kept) if others else ())
-    return [bad if o.robot == bad.robot else next(results) for o in observations]
+def _steps(result: ActionChunk | Exception | None) -> int:
+    return result.steps if isinstance(result, ActionChunk) else 0
 
 
-def _each_alone(
-    engine: Engine, observations: Sequence[Observation], deadline: float, kept: KeptRows | None
-) -> list[ActionChunk | Exception]:
-    """Of each its chunk or its own error; behind the first that is late nobody is tried."""
-    results: list[ActionChunk | Exception] = []
-    for observation in observations:
-        if results and isinstance(results[-1], Late):
-            results.append(results[-1])
-            continue
-        try:
-            results += serve(engine, [observation], deadline, kept)
-        except Exception as error:  # whatever it is, it is this robot's answer
-            results.append(error)
-    return results
+def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]:
+    """Return, by robot, the Euler steps in time after a prefill of all; 0 for too few."""
+    budget, count = engine.budget, len(frames)
+    ready = time.monotonic() + budget.costs.estimate('prefill', count)
+    most = budget.euler_steps
+    return {
+        frame.robot: min(budget.steps_before(ready, frame.deadline, count), frame.steps or most)
+        for frame in frames
+    }

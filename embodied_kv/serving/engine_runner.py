@@ -1,7 +1,4 @@
-"""An engine of this process and what keeps it going: its thread, warm-up, compiler and listeners.
-
-Knows how an engine is built, measured and ended. Does not know nodes, clients or sessions.
-"""
+"""An engine of this process with its thread, warm-up, compiler and listeners."""
 
 from __future__ import annotations
 
@@ -28,18 +25,21 @@ from embodied_kv.throttle import Throttled
 from embodied_kv.types import TextDelta
 
 Listener = Callable[[Sequence[TextDelta]], object]
-FLUSH = 1.0  # s that `flush` waits for the last words
+FLUSH = 1.0  # s; maximum wait of `flush`
 MEASURING = 'measuring'
 
 
 class EngineRunner:
-    """A warm engine on its thread, until `stop`. Use it as a context.
+    """A warm engine on its thread until `stop`; also a context manager.
 
-    What is not compiled yet is compiled by another process, unless `hold_compiler` forbids it.
+    Another process compiles graphs that are not compiled yet, unless `hold_compiler` forbids it.
+    `tokens` counts the tokens decoded since the start.
 
-    period: s between two frames of a robot; None: what a chunk lasts. say: takes a line for the
-    user. tokens: decoded since the start. Raises ValueError for parameters that no engine can
-    have.
+    Args:
+        policy: The loaded policy.
+        config: Of the engine. Raises ValueError for values that no engine can have.
+        period: Seconds between two frames of a robot; None for the duration of a chunk.
+        say: Receives a line for the user.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class EngineRunner:
     ) -> None:
         self.tokens = 0
         self._counted: dict[int, int] = {}  # live stream -> its tokens in `tokens`
-        self._changing = threading.Lock()  # held to replace the listeners, or what holds
+        self._changing = threading.Lock()  # guards `_listeners` and `_holds`
         self._listeners: tuple[Listener, ...] = ()
-        self._holds: frozenset[str] = frozenset()  # what forbids to compile
+        self._holds: frozenset[str] = frozenset()  # reasons not to compile
         self._faults = Throttled(logging.getLogger(__name__).error)
         lasts = policy.config.chunk_size * policy.config.action_dt
         self.engine = Engine(policy, config, lasts if period is None else period, say=say)
@@ -80,30 +80,28 @@ class EngineRunner:
             self.compiling.stop()
         self.device.stop()
 
-    # ------------------------------------------------------------------ the engine
-
     @property
     def model(self) -> ModelConfig:
-        """The dimensions of its model."""
+        """The dimensions of the model."""
         return self.engine.policy.config
 
     @property
     def memory_device(self) -> torch.device:
-        """On which capsules are kept that need not be copied."""
+        """The device of the model, on which capsules are kept without a copy."""
         return self.engine.policy.model.device
 
     @property
     def plane(self) -> Plane:
-        """The budget of all KV on its device."""
+        """The KV budget of the device."""
         return self.engine.kv.plane
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the engine; reads every weight, once."""
+        """The fingerprint of the engine; reads each weight once."""
         return fingerprint(self.engine)
 
     def profile(self, repeats: int = REPEATS) -> Profile:
-        """Measure batches of each size on the idle engine. repeats: of each size."""
+        """Return the profile of the idle engine, measured `repeats` times for each batch size."""
         self.hold_compiler(MEASURING, True)
         try:
             seconds = self.device.call(lambda: batch_seconds(self.engine, repeats)).result()
@@ -112,28 +110,26 @@ class EngineRunner:
         return profile_of(self.model, seconds)
 
     def hold_compiler(self, reason: str, holds: bool) -> None:
-        """Forbid to compile for this reason, or no longer; one reason of several is enough."""
+        """Add or remove a reason not to compile; the compiler runs while there is none."""
         with self._changing:
             self._holds = self._holds | {reason} if holds else self._holds - {reason}
             if self.compiling is not None:
                 (self.compiling.pause if self._holds else self.compiling.resume)()
 
-    # ------------------------------------------------------------------ new text
-
     def listen(self, listener: Listener) -> None:
-        """Call it with all deltas of all streams, on the engine thread; it must be quick."""
+        """Pass all deltas to a listener, which must be fast, on the engine thread."""
         with self._changing:
             self._listeners += (listener,)
 
     def unlisten(self, listener: Listener) -> None:
-        """Call it no longer."""
+        """Remove a listener."""
         with self._changing:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def flush(self) -> None:
-        """Hand out now the last deltas of streams that ended. Not on the engine thread.
+        """Pass the last deltas of ended streams to the listeners; not on the engine thread.
 
-        An engine thread that is busy for longer than FLUSH hands them out later.
+        If the engine thread is busy for longer than FLUSH, they follow later.
         """
         with contextlib.suppress(TimeoutError):
             self.device.call(lambda: self._on_deltas(self.engine.deltas())).result(FLUSH)
@@ -146,6 +142,6 @@ class EngineRunner:
         for listener in self._listeners:
             try:
                 listener(deltas)
-            except Exception as error:  # not the engine's fault: the robot goes on acting
-                text = f'a listener of language failed\n{trace(error)}'
+            except Exception as error:  # of the listener: the robot continues to act
+                text = f'a listener of text deltas failed\n{trace(error)}'
                 self._faults(type(error).__name__, text)

@@ -1,8 +1,8 @@
-"""The thread that serves a fleet: requests become batches of engines, and their chunks answers.
+"""The thread that serves a fleet: requests become batches of engines, and chunks become answers.
 
-Knows the dispatcher, the newest observation of each robot, and futures. Does not know messages,
-nor what an engine is: that takes observations and promises chunks. Everything that touches the
-dispatcher happens on this thread; what other threads report waits in its queue.
+It owns the dispatcher: only this thread calls it, and events of other threads are queued. It holds
+the newest observation of each robot. An engine is a function from observations to a future of
+chunks. This module knows no messages.
 """
 
 from __future__ import annotations
@@ -20,30 +20,54 @@ from functools import partial
 from embodied_kv.control.execution_horizon import with_execution_horizon
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import Dispatch
-from embodied_kv.fleet.forecast import Forecast
 from embodied_kv.fleet.protocol import Answer, Receipt, Request, Verdict
-from embodied_kv.fleet.scheduler import Waiting
-from embodied_kv.fleet.trace_writer import TraceWriter
-from embodied_kv.serving.batch import Late
+from embodied_kv.fleet.request_timing import Forecast
+from embodied_kv.fleet.schedulers import Waiting
+from embodied_kv.fleet.trace import TraceWriter
+from embodied_kv.serving.batch import LateError
 from embodied_kv.text import LINE, shown, trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, Observation
 
 Result = ActionChunk | Exception
 Serve = Callable[[Sequence[Observation], float], Future[list[Result]]]
-Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, what became of it
+Deliver = Callable[[str, str, int, Receipt], None]  # robot, task, round, receipt
 
 log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
-TICK = 1.0  # s between two looks, at most: lines of the log wait for one
+TICK = 1.0  # s; maximum time between two steps, for which held log lines may wait
+PATIENCE = 0.1  # s; maximum wait for idle time of the engine
+
+
+class IdleTime:
+    """The time in which no request waits for the engine, for other work to wait for.
+
+    Args:
+        seconds: Returns for how long (s), from a moment on, no request waits or is expected.
+    """
+
+    def __init__(self, seconds: Callable[[float], float]) -> None:
+        self.seconds = seconds
+        self._changed = threading.Condition()
+
+    def opened(self) -> None:
+        """Notify waiting threads that the engine may be idle now."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Wait until the engine is idle, for at most PATIENCE."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.seconds(time.monotonic()) > 0, PATIENCE)
 
 
 @dataclass(frozen=True, eq=False)
 class ServedChunk:
-    """What an engine made of a request: a chunk that is judged, or the reason for which none.
+    """The result of a request: a chunk with its execution horizon, or the reason for none.
 
-    queued: s from the request to its dispatch. late: there was no time for one.
+    `queued` is the time from the request to its dispatch, s. `late` means that the time left was
+    too short for a chunk.
     """
 
     chunk: ActionChunk | None
@@ -55,11 +79,15 @@ class ServedChunk:
 class FleetServer(threading.Thread):
     """Serves robots by a dispatcher.
 
-    serve: what each of the dispatcher's engines does with a batch, by its name. deliver: takes
-    every receipt, on this thread.
-    clock: what `now` is, s, never falling; whoever gives it one of their own calls `step` in place
-    of `start`. on_idle: called on this thread whenever no request waits for an engine, or is held.
-    on_vanished: called on it with the name of a robot that is gone.
+    Args:
+        dispatcher: The scheduling core.
+        serve: By the name of each engine, the function that serves a batch.
+        deliver: Receives each receipt, on this thread.
+        trace_writer: Records executions; None for no trace.
+        clock: Returns the time, s, never falling. The owner of another clock calls `step` and
+            does not start the thread.
+        on_idle: Called on this thread whenever no request waits for an engine, or is held.
+        on_vanished: Called on this thread with the name of a robot that was removed.
     """
 
     def __init__(
@@ -85,25 +113,23 @@ class FleetServer(threading.Thread):
         self._faults = Throttled(log.error)
         self.counts: Counter[str] = Counter()
 
-    # ------------------------------------------------------------------ from any thread
-
     def submit(self, request: Request, observation: Observation) -> None:
-        """A robot asks, or asks again: of a repetition only the newer observation counts."""
+        """Queue a request; a repeated request only replaces its observation."""
         self._events.put(partial(self._submit, request, observation))
 
     def finish(self, robot: str, task: str) -> None:
-        """A robot's task is over."""
+        """End the task of a robot."""
         self._events.put(partial(self._finish, robot, task))
 
     def vanish(self, robot: str) -> None:
-        """A robot is gone."""
+        """Remove a robot."""
         self._events.put(partial(self._vanish, robot))
 
-    def slack(self, engine: str, now: float) -> float:
-        """For how long, s, nobody waits for this engine or is expected to ask it; 0: somebody is.
+    def idle_time(self, engine: str, now: float) -> float:
+        """Return for how long (s) no request waits for this engine or is expected; 0 if one does.
 
-        An engine is waited for while a batch of its is under way, or a request in no batch yet
-        that is not held for others. While one is held, who is expected only fills its batch.
+        A request waits while its batch is in flight, and while it is neither in a batch nor held
+        for others. While one is held, an expected request only fills its batch.
         """
         dispatcher = self.dispatcher
         if dispatcher.engines[engine].in_flight or not self._events.empty():
@@ -112,33 +138,33 @@ class FleetServer(threading.Thread):
         return max(0.0, until - now)
 
     def stop(self) -> None:
-        """Ends the thread. What engines still answer is nobody's."""
+        """End the thread. Later results of engines are dropped."""
         self._events.put(None)
         self.join()
         if self._trace:
             self._trace.close()
-
-    # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
         while self.step(min(TICK, max(0.0, self.wake() - self._clock()))):
             pass
 
     def step(self, pause: float = 0.0) -> bool:
-        """What was said next, if anything was within `pause` s, then what time brings.
+        """Handle the next event within `pause` s, if any, and what is due by time.
 
-        False: it was the end.
+        Returns False if the event was the end.
         """
+        works = [self._watch, self._dispatch]
         try:
             event = self._events.get(timeout=pause)
+            if event is None:
+                return False
+            works.insert(0, event)
         except queue.Empty:
-            event = self._nothing
-        if event is None:
-            return False
-        for work in (event, self._watch, self._dispatch):
+            pass
+        for work in works:
             try:
                 work()
-            except Exception as error:  # one robot's fault must not end the others' service
+            except Exception as error:  # a fault of one robot must not stop the others' service
                 self._faults(type(error).__name__, f'serving a fleet failed\n{trace(error)}')
                 self.counts['faults'] += 1
         if not self.dispatcher.queue or self.dispatcher.held_until > self._clock():
@@ -146,17 +172,11 @@ class FleetServer(threading.Thread):
         return True
 
     def wake(self) -> float:
-        """The moment at which time alone brings something, s."""
+        """Return the next moment, s, at which something is due by time alone."""
         return min([self.dispatcher.wake(self._clock()), *self._restore.values()])
 
-    def _nothing(self) -> None:
-        """Time alone has passed."""
-
     def _submit(self, request: Request, observation: Observation) -> None:
-        now = self._clock()
-        receipt = self.dispatcher.register(request.robot, now)
-        if receipt.verdict is not Verdict.REFUSED:
-            receipt = self.dispatcher.submit(request, now)
+        receipt = self.dispatcher.submit(request, self._clock())
         if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
             self._observations[request.robot] = observation
         if receipt.verdict is Verdict.QUEUED:
@@ -177,9 +197,6 @@ class FleetServer(threading.Thread):
 
     def _vanish(self, robot: str) -> None:
         self.dispatcher.vanish(robot)
-        self._forget(robot)
-
-    def _forget(self, robot: str) -> None:
         self._observations.pop(robot, None)
         self._forecast.forget(robot)
         self.counts['vanished'] += 1
@@ -188,13 +205,16 @@ class FleetServer(threading.Thread):
             self._trace.forget(robot)
 
     def _watch(self) -> None:
-        """What time brings: overdue engines, and engines to try again."""
+        """Take the work of overdue engines, and try failed ones again."""
         now = self._clock()
         self._failures.flush()
         self._faults.flush()
         self.counts['overdue'] += len(self.dispatcher.check(now))
         for waiting in self.dispatcher.hopeless():
-            answer = _given_up(waiting, now)
+            lost = waiting.lost_batches
+            fault = f'given up after {len(lost)} lost batches: {"; ".join(dict.fromkeys(lost))}'
+            served = ServedChunk(None, fault, now - waiting.arrived)
+            answer = Answer(waiting.robot, waiting.task, waiting.round, 0, served)
             if self.dispatcher.refuse(waiting, answer, now):
                 self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
         for engine in [name for name, due in self._restore.items() if due <= now]:
@@ -217,9 +237,9 @@ class FleetServer(threading.Thread):
         now = self._clock()
         try:
             results = work.result()
-        except Exception as error:  # the engine's, whatever it is: others, or later
+        except Exception as error:  # of the engine: another engine, or a later batch, serves them
             self._failures(
-                dispatch.engine, f'{dispatch.engine} failed: {shown(repr(error), LINE)}'
+                dispatch.engine, f'engine {dispatch.engine} failed: {shown(repr(error), LINE)}'
             )
             self.counts['engine errors'] += 1
             self.dispatcher.lost(dispatch.engine, f'failed: {error!r}')
@@ -232,27 +252,22 @@ class FleetServer(threading.Thread):
         ]
         first = self.dispatcher.done(dispatch.engine, dispatch.number, answers, now)
         for waiting, request, answer in zip(dispatch.batch, asked, answers, strict=True):
-            if any(answer is one for one in first):
-                if self._trace:
-                    self._trace.answered(request, answer, answer.chunk.chunk, now - dispatch.sent)
-                self._expect(waiting, request, answer, now)
-                self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
-
-    def _expect(self, waiting: Waiting, request: Request, answer: Answer, now: float) -> None:
-        """When the robot asks again, by what its request said of the execution before."""
-        chunk, before = answer.chunk.chunk, request.execution
-        if chunk is not None and before is not None:
-            ahead, lasts = before.remaining * chunk.dt, answer.execution_horizon * chunk.dt
-            self._forecast.answered(answer.robot, waiting.arrived, ahead, lasts, now)
-
-    # ------------------------------------------------------------------ diagnostics
+            if not any(answer is one for one in first):
+                continue
+            chunk, before = answer.chunk.chunk, request.execution
+            if self._trace:
+                self._trace.answered(request, answer, chunk, now - dispatch.sent)
+            if chunk is not None and before is not None:
+                ahead, lasts = before.remaining * chunk.dt, answer.execution_horizon * chunk.dt
+                self._forecast.answered(answer.robot, waiting.arrived, ahead, lasts, now)
+            self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
 
     def values(self) -> dict[str, object]:
-        """Counts since the start, for diagnostics; from any thread."""
+        """Return the counts since the start, for diagnostics. From any thread."""
         batches = self.counts['batches']
         engines = list(self.dispatcher.engines.values())
         return {
-            'robots': len(self.dispatcher.ledger.robots),
+            'robots': len(self.dispatcher.rounds.robots),
             'waiting': len(self.dispatcher.queue),
             'batches': batches,
             'mean batch': f'{self.counts["served"] / batches:.2f}' if batches else '',
@@ -262,7 +277,7 @@ class FleetServer(threading.Thread):
 
 
 def _answer(waiting: Waiting, request: Request | None, result: Result, sent: float) -> Answer:
-    """The chunk with its execution horizon; of a robot that has moved on nobody reads it."""
+    """Return the answer with the execution horizon of the chunk; request: None if outdated."""
     queued, chunk, fault = sent - waiting.arrived, None, ''
     if isinstance(result, Exception):
         fault = f'no chunk could be made: {result}'
@@ -271,18 +286,9 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
             chunk = with_execution_horizon(result, request.execution_horizon)
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
-    served = ServedChunk(chunk, fault, queued, isinstance(result, Late))
-    return Answer(
-        waiting.robot, waiting.task, waiting.round, chunk.execution_horizon if chunk else 0, served
-    )
-
-
-def _given_up(waiting: Waiting, now: float) -> Answer:
-    """The answer to a request that took an engine down, again and again."""
-    reasons = '; '.join(dict.fromkeys(waiting.lost_batches))
-    fault = f'given up after {len(waiting.lost_batches)} batches that were lost with it: {reasons}'
-    served = ServedChunk(None, fault, now - waiting.arrived)
-    return Answer(waiting.robot, waiting.task, waiting.round, 0, served)
+    served = ServedChunk(chunk, fault, queued, isinstance(result, LateError))
+    horizon = chunk.execution_horizon if chunk else 0
+    return Answer(waiting.robot, waiting.task, waiting.round, horizon, served)
 
 
 def _receipt(answer: Answer) -> Receipt:

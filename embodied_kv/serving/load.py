@@ -1,7 +1,4 @@
-"""The policy that a contract, a preset and a checkpoint name, by word.
-
-Knows what a user may leave out. Does not know nodes or commands, which ask for it.
-"""
+"""Load the policy that a contract, a preset and a checkpoint name."""
 
 from __future__ import annotations
 
@@ -28,26 +25,33 @@ def load_policy(
     say: Say,
     warn: Say,
 ) -> Policy:
-    """Opened and loaded, for the device and in the dtype that `config` says.
+    """Return the loaded policy, on the device and in the dtype of `config`.
 
-    name: of a preset, '' for the dimensions that the checkpoint says, or the smallest preset for
-    'random'. checkpoint: a path, 'random', or '' for the preset's own. say, warn: take a line for
-    the user.
+    Args:
+        embodiment: The robot by its contract.
+        name: Of a preset; '' for the dimensions of the checkpoint, or of UNTRAINED for 'random'.
+        checkpoint: A path, 'random', or '' for the bundled weights of the preset.
+        config: Of the engine.
+        say: Receives an informative line for the user.
+        warn: Receives a warning for the user.
 
-    Raises ValueError, CheckpointError, OSError.
+    Raises:
+        ValueError, CheckpointError, OSError: The policy cannot be loaded.
     """
     try:
         torch.empty(0, device=config.device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"engine.device '{config.device}' cannot be used: {error}") from error
+        raise ValueError(
+            f"engine.device must be available (got '{config.device}': {error})"
+        ) from error
     if not checkpoint and not name:
         raise ValueError(
-            'parameters checkpoint and preset are empty: name a folder of weights, or the preset '
-            'whose own come with the package'
+            'checkpoint or preset must be set (got two empty values); name a folder of weights, '
+            'or a preset with bundled weights'
         )
     if checkpoint == 'random':
         name = name or UNTRAINED
-        warn(f'weights of {name} are random: the robot moves, but to no purpose')
+        warn(f'weights of {name} are random: the robot moves without purpose')
         model = served(embodiment.adapted(preset(name)), config.device, config.dtype, say)
         return Policy.random(model, config.seed, config.device)
     path = checkpoint or str(bundled(name))

@@ -1,7 +1,7 @@
-"""The memories of robots that have no model: what they learnt, and plans with it, by name.
+"""Memories of robots without a model: their segments and plans, by name of the memory.
 
-Knows planners, their rows and folders. Does not know sockets or sessions. All of it may wait, for
-files and for the engine's thread.
+This module knows planners, their rows and folders. Its calls may wait for files and for the
+engine's thread.
 """
 
 from __future__ import annotations
@@ -20,35 +20,49 @@ from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import load_planner
+from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning, opened, planner_of
-from embodied_kv.serving.memory_config import MemoryConfig
-from embodied_kv.serving.slack import Slack
+from embodied_kv.serving.fleet_server import IdleTime
 
 T = TypeVar('T')
-UNUSED = 60.0  # s without a request after which another memory may take the row of this one
-UNITS = 16  # of a request for precomputed KV
+UNUSED = 60.0  # s without a request after which another memory may take a row
+UNITS = 16  # maximum per request for precomputed KV
 SENT = 'text', 'whole', 'method', 'segments', 'tokens', 'memory', 'computed', 'loaded', 'fresh'
-SENT += 'retries', 'hops', 'seconds_fresh', 'seconds_first_token', 'seconds'  # of a plan
+SENT += 'retries', 'hops', 'seconds_fresh', 'seconds_first_token', 'seconds'  # fields of a plan
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """`memory.NAME` of a policy server, in addition to the parameters of a robot's memory."""
+
+    enabled: bool = parameter(False, 'Keep the memory of robots without a model, and plan with it')
+    planner_rows: int = parameter(
+        8, "Rows of the planner's KV: memories that are in use at a time", range=(1, 4096)
+    )
 
 
 @dataclass(eq=False)
 class _Memory:
-    """planning: open until `close`. plans: held while it plans or computes ahead."""
-
     planning: Planning
     close: Callable[[], None]
-    plans: threading.Lock = field(default_factory=threading.Lock)
+    plans: threading.Lock = field(default_factory=threading.Lock)  # held while it plans
     used: float = field(default_factory=time.monotonic)
     users: int = 0
 
 
 class Memories:
-    """As many memories at a time as the planner has rows; others rest in their folders.
+    """Up to as many open memories as the planner has rows; the others are on the disk.
 
-    path: of the planner. device: the engine's thread, on which the planner computes in short
-    steps, in the slack of chunks. Raises as `load_planner`.
+    Args:
+        path: Folder of the planner. Raises as `load_planner`.
+        params: Where memories are kept.
+        config: Of planning.
+        rows: Of the planner.
+        device: The engine's thread, on which the planner computes in short steps.
+        idle: The idle time of the engine, in which these steps run.
+        plane: The KV budget of the device.
     """
 
     def __init__(
@@ -58,15 +72,14 @@ class Memories:
         config: PlanningConfig,
         rows: int,
         device: DeviceThread,
-        slack: Slack,
+        idle: IdleTime,
         plane: Plane,
     ) -> None:
-        self._params, self._config, self._device, self._slack = params, config, device, slack
+        self._params, self._config, self._device, self._idle = params, config, device, idle
         self._planner = load_planner(path, device=device.engine.config.device)
         self._encoder, self._plane = encoder(params.encoder), plane
         self._rows = PlannerRows(self._planner.model, rows)
-        self._most = rows
-        self._lock = threading.Lock()  # over `_open`
+        self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}
         plane.join(self._rows)
 
@@ -78,20 +91,20 @@ class Memories:
         config: PlanningConfig,
         planner: str,
         device: DeviceThread,
-        slack: Slack,
+        idle: IdleTime,
         plane: Plane,
     ) -> Memories | None:
-        """Return those of a server; None where none are kept.
+        """Return the memories of a server; None unless enabled. `planner`: of the contract.
 
-        planner: of the contract. Raises ValueError, OSError.
+        Raises ValueError, OSError.
         """
         if not kept.enabled:
             return None
         path = planner_of(params.planner, planner)
-        return cls(path, params, config, kept.planner_rows, device, slack, plane)
+        return cls(path, params, config, kept.planner_rows, device, idle, plane)
 
     def close(self) -> None:
-        """Nothing that was remembered is lost without it."""
+        """Close all memories; their segments are on the disk at any time."""
         with self._lock:
             memories = list(self._open.values())
             self._open.clear()
@@ -101,7 +114,7 @@ class Memories:
         self._plane.leave(self._rows)
 
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
-        """Return the result of a verb of VERBS on the memory of that name, in plain values.
+        """Return the result of a verb of VERBS on a memory, as plain values.
 
         Raises ValueError, MemoryFault.
         """
@@ -109,7 +122,7 @@ class Memories:
         try:
             if verb not in ('plan', 'warm'):
                 return VERBS[verb](memory.planning, **given)
-            # No request waits here: a client that comes again would hold a worker each time.
+            # A request never waits here: a client that reconnects would hold another worker.
             if not memory.plans.acquire(blocking=False):
                 raise MemoryFault(
                     'a memory must make one plan at a time (got another one); wait for that plan',
@@ -128,10 +141,21 @@ class Memories:
         with self._lock:
             if name not in self._open:
                 self._make_room()
-                self._open[name] = self._opened(name)
-            memory = self._open[name]
-            memory.users += 1
-            return memory
+                with ExitStack() as undo:
+                    memory = opened(
+                        self._planner,
+                        self._encoder,
+                        self._params,
+                        self._config,
+                        name,
+                        self._step,
+                        self._plane,
+                        self._rows,
+                    )
+                    planning = undo.enter_context(memory)
+                    self._open[name] = _Memory(planning, undo.pop_all().close)
+            self._open[name].users += 1
+            return self._open[name]
 
     def _make_room(self) -> None:
         if len(self._open) < self._most:
@@ -145,24 +169,8 @@ class Memories:
             )
         self._open.pop(oldest).close()
 
-    def _opened(self, name: str) -> _Memory:
-        with ExitStack() as undo:
-            planning = undo.enter_context(
-                opened(
-                    self._planner,
-                    self._encoder,
-                    self._params,
-                    self._config,
-                    name,
-                    self._step,
-                    self._plane,
-                    self._rows,
-                )
-            )
-            return _Memory(planning, undo.pop_all().close)
-
     def _step(self, work: Callable[[], T]) -> T:
-        self._slack.wait()
+        self._idle.wait()
         return self._device.background(work).result()
 
 
@@ -171,16 +179,8 @@ def _segment(segment: object) -> dict[str, object]:
 
 
 def _change(change: object) -> dict[str, object]:
-    made = {'segment': _segment(change.segment), 'changed': change.changed}
-    return made | {'lost': list(change.lost)}
-
-
-def _upsert(planning: Planning, segments: list) -> dict[str, object]:
-    return {'changes': [_change(change) for change in planning.upsert(*map(tuple, segments))]}
-
-
-def _remove(planning: Planning, id: str) -> dict[str, object]:
-    return {'change': _change(planning.remove(id))}
+    segment = _segment(change.segment)
+    return {'segment': segment, 'changed': change.changed, 'lost': list(change.lost)}
 
 
 def _query(planning: Planning, question: str, count: int, kind: str) -> dict[str, object]:
@@ -199,29 +199,17 @@ def _plan(
     return {'plan': {n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()}}
 
 
-def _stats(planning: Planning) -> dict[str, object]:
-    return {'stats': asdict(planning.stats())}
-
-
-def _advance(planning: Planning) -> dict[str, object]:
-    return {'changed': bool(planning.advance())}
-
-
-def _warm(planning: Planning, units: int) -> dict[str, object]:
-    return {'units': planning.warm(min(units, UNITS)) if planning.has_room else 0}
-
-
-def _tasks(planning: Planning) -> dict[str, object]:
-    return {'tasks': [list(task) for task in planning.tasks()]}
-
-
 VERBS: Mapping[str, Callable[..., dict[str, object]]] = {
-    'upsert': _upsert,
-    'remove': _remove,
+    'upsert': lambda planning, segments: {
+        'changes': [_change(change) for change in planning.upsert(*map(tuple, segments))]
+    },
+    'remove': lambda planning, id: {'change': _change(planning.remove(id))},
     'query': _query,
     'plan': _plan,
-    'stats': _stats,
-    'advance': _advance,
-    'warm': _warm,
-    'tasks': _tasks,
+    'stats': lambda planning: {'stats': asdict(planning.stats())},
+    'advance': lambda planning: {'changed': bool(planning.advance())},
+    'warm': lambda planning, units: {
+        'units': planning.warm(min(units, UNITS)) if planning.has_room else 0
+    },
+    'tasks': lambda planning: {'tasks': [list(task) for task in planning.tasks()]},
 }

@@ -1,60 +1,61 @@
-"""The order in which a server serves its clients: ROS parameters, and options of the command."""
+"""The order in which a server serves its clients: ROS parameters and command-line options."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import Field, dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_kv.fleet.fair import FairDeadline
-from embodied_kv.fleet.policies import BUCKET_ORDERS, SCHEDULERS, Kairos, scheduler
 from embodied_kv.fleet.profile import Profile, read
-from embodied_kv.fleet.scheduler import Scheduler
-from embodied_kv.fleet.trace_writer import TraceWriter
-
-
-def _param(default: bool | int | float | str, help: str, **more: object) -> Field:
-    return field(default=default, metadata={'help': help, 'when': 'configure', **more})
+from embodied_kv.fleet.schedulers import (
+    BUCKET_ORDERS,
+    SCHEDULERS,
+    FairDeadline,
+    Kairos,
+    Scheduler,
+    scheduler,
+)
+from embodied_kv.fleet.trace import TraceWriter
+from embodied_kv.parameter import parameter
 
 
 @dataclass(frozen=True)
 class SchedulingConfig:
     """The scheduler and its settings. Raises ValueError."""
 
-    scheduler: str = _param(
+    scheduler: str = parameter(
         'deadline',
-        'Clients that are served first: deadline (the earliest deadline, with equal shares for '
-        'all keys), kairos (the largest share of its task waited), fifo, autellix (the least '
-        'service so far) or shortest (the shortest execution). All but deadline expect clients '
-        'that trust each other',
+        'Order of the requests: deadline (earliest deadline, with equal shares for all keys), '
+        'kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
+        'shortest (shortest execution). All but deadline require clients that trust each other',
     )
-    buckets: int = _param(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
-    aging: int = _param(
+    buckets: int = parameter(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
+    aging: int = parameter(
         50,
-        'Decisions without a request after which it rises by a bucket, for kairos',
+        'Decisions that skip a request until it rises by a bucket, for kairos',
         range=(1, 100_000),
     )
-    bucket_order: str = _param(
+    bucket_order: str = parameter(
         'longest', 'Order within a bucket, for kairos: longest, shortest or fifo'
     )
-    pending: bool = _param(
+    pending: bool = parameter(
         False,
-        'Whether the wait for a round counts while it lasts, for kairos, once the round before '
-        'it was executed',
+        'Count the wait for a round while it lasts, once the round before it was executed, for '
+        'kairos',
     )
-    max_queue_delay: float = _param(
+    max_queue_delay: float = parameter(
         0.0,
-        'Time (s) that a request is held for a fuller batch, at most; meanwhile the engine '
-        'decodes. It must be below what a robot still has to execute when it asks',
+        'Maximum time (s) for which a request is held for a fuller batch; the engine decodes in '
+        'this time. It must be below what a robot has left to execute at its request',
         range=(0.0, 1.0),
     )
-    profile: str = _param(
+    profile: str = parameter(
         '',
-        "YAML file of the engine's seconds by batch size, as `python -m benchmarks.fleet.profile` "
-        'writes it. Empty: they are measured when the server starts',
+        "YAML file with the engine's seconds by batch size, written by `python -m "
+        'benchmarks.fleet.profile`. Empty: the server measures them when it starts',
     )
-    trace: str = _param(
-        '', 'File in which the executions of all clients are written. Empty: none is written'
+    trace: str = parameter(
+        '', 'Path of a file to which the executions of all clients are written. Empty: none'
     )
 
     def __post_init__(self) -> None:
@@ -75,11 +76,11 @@ class SchedulingConfig:
         return found
 
     def trace_writer(self, period: float) -> TraceWriter | None:
-        """Return the writer of `trace`; period: s between two actions. Raises OSError."""
+        """Return the writer of `trace`; `period`: s between two actions. Raises OSError."""
         return TraceWriter(Path(self.trace).expanduser(), period) if self.trace else None
 
     def order(self, account: Callable[[str], Hashable]) -> Scheduler:
-        """Return a scheduler. account: whose requests those of a robot are."""
+        """Return a scheduler; `account` returns the account of a robot."""
         if self.scheduler == 'kairos':
             return Kairos(self.buckets, self.aging, self.bucket_order, self.pending)
         return FairDeadline(account) if self.scheduler == 'deadline' else scheduler(self.scheduler)

@@ -1,7 +1,8 @@
 """The session of one robot: snapshot, restore, fork and rollback, by the names of capsules.
 
-Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client. State is copied on the engine thread, between two steps; tiers and files are used on
-the thread of the caller, which may wait. Nothing is captured or computed again.
+Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client.
+State is copied on the engine thread, between two steps; tiers and files are used on the thread of
+the caller, which may wait. Nothing is captured or computed again.
 
 Source: Execution-State Capsules, section 3.
 """

@@ -10,10 +10,10 @@ import pytest
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.forecast import LATE
-from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import LastExecution, Request
+from embodied_kv.fleet.request_timing import LATE
+from embodied_kv.fleet.schedulers import Fifo
 from embodied_kv.serving.fleet_server import FleetServer
 from embodied_kv.types import ActionChunk
 
@@ -59,7 +59,7 @@ class Fleet:
         future.set_result([chunk(frame) for frame in frames])
 
     def slack(self, engine='here'):
-        return self.server.slack(engine, self.now)
+        return self.server.idle_time(engine, self.now)
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import pytest
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Request, Verdict
+from embodied_kv.fleet.schedulers import Fifo
 from embodied_kv.serving.batch import serve
 from embodied_kv.serving.fleet_server import FleetServer
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.engine.prefill import BadObservation
-from embodied_kv.serving.batch import Late, serve
+from embodied_kv.serving.batch import LateError, serve
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_late_batch_is_prefilled_once_and_each_hears_so(engine, observe):
     late_from(engine, 0)
     results = serve(engine, frames(observe), later())
     assert engine.frames == [4]
-    assert all(isinstance(result, Late) for result in results) and len(results) == 4
+    assert all(isinstance(result, LateError) for result in results) and len(results) == 4
     assert engine.kv.stats().leases == 0
     engine.kv.check_integrity()
 

@@ -7,8 +7,7 @@ import pytest
 from capsule_sessions import capsules_of
 
 from embodied_kv.serving.batch import KeptRows, serve
-from embodied_kv.serving.served_part import ServedPart
-from embodied_kv.serving.shares import NoShare, StreamShares
+from embodied_kv.serving.stream_quota import QuotaError, ServedPart, StreamQuota
 from embodied_kv.session.engine_part import Branch
 
 A, B = '/a', '/b'
@@ -19,7 +18,7 @@ class Fleet:
 
     def __init__(self, engine, observe):
         self.engine, self._observe = engine, observe
-        self.kept, self.shares = KeptRows(engine), StreamShares(engine)
+        self.kept, self.shares = KeptRows(engine), StreamQuota(engine)
         self.capsules = {}
         for robot in (A, B):
             self.shares.join(robot)
@@ -88,7 +87,7 @@ def test_branches_go_on_beside_what_lives_within_the_robots_share(fleet):
     assert fleet.shares.each == 4
     fleet.capsules[A].fork('here', [Branch(), Branch()])  # its own oldest one ends
     assert stream.reason == 'evicted' and not other.reason
-    with pytest.raises(NoShare, match='may have 4 streams, not 5'):
+    with pytest.raises(QuotaError, match='at most 4, .*got 5'):
         fleet.capsules[A].fork('here', [Branch()] * 5)
     assert len(fleet.shares.of(A)) == 4 and not other.reason
     fleet.engine.kv.check_integrity()
@@ -103,7 +102,7 @@ def test_more_than_its_share_of_now_does_not_come_back(fleet):
     for robot in ('/c', '/d'):  # now there are four robots for eight streams
         fleet.shares.join(robot)
     before = fleet.shares.of(A)
-    with pytest.raises(NoShare, match='may have 2 streams, not 4, as one of 4 robots'):
+    with pytest.raises(QuotaError, match='at most 2, as one of 4 robots .got 4'):
         fleet.capsules[A].rollback('four')
     assert fleet.shares.of(A) == before
 
@@ -116,5 +115,5 @@ def test_a_mute_fleet_brings_back_a_row_but_no_stream(fleet):
     fleet.capsules[A].snapshot('speaking')
     fleet.shares.leave(A)
     fleet.capsules[A].rollback('silent')
-    with pytest.raises(NoShare, match='its session has ended'):
+    with pytest.raises(QuotaError, match='must have a session'):
         fleet.capsules[A].rollback('speaking')

@@ -9,15 +9,14 @@ from capsule_sessions import capsules_of
 
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.serving.batch import KeptRows, serve
-from embodied_kv.serving.served_part import ServedPart
-from embodied_kv.serving.shares import StreamShares
+from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
 
 
 @pytest.fixture
 def served(make_engine, observe):
     """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
     engine = make_engine(robots=2, rows=5)
-    kept, shares = KeptRows(engine), StreamShares(engine)
+    kept, shares = KeptRows(engine), StreamQuota(engine)
 
     def rounds(number, *robots):
         frames = [replace(observe(number + 10 * i), robot=r) for i, r in enumerate(robots)]

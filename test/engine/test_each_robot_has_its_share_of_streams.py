@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.serving.batch import KeptRows, serve
-from embodied_kv.serving.shares import NoShare, StreamShares
+from embodied_kv.serving.stream_quota import QuotaError, StreamQuota
 
 ROBOTS = ('/a', '/b', '/c')
 
@@ -21,7 +21,7 @@ class Fleet:
 
     def __init__(self, engine, observe, robots=ROBOTS):
         self.engine, self.kv, self._observe = engine, engine.kv, observe
-        self.kept, self.shares = KeptRows(engine), StreamShares(engine)
+        self.kept, self.shares = KeptRows(engine), StreamQuota(engine)
         self._rounds = 0
         for robot in robots:
             self.shares.join(robot)
@@ -59,7 +59,7 @@ def test_streams_are_shared_equally_and_rows_bound_them(fleet, make_engine, obse
     none = Fleet(make_engine(robots=2, rows=5, streams=6), observe)
     assert (none.shares.capacity, none.shares.each) == (0, 0)
     none.serve('/a')
-    with pytest.raises(NoShare, match='raise engine.streams and engine.rows'):
+    with pytest.raises(QuotaError, match='raise engine.streams and engine.rows'):
         none.open('/a')
 
 
@@ -77,13 +77,13 @@ def test_a_flood_of_questions_ends_nothing_that_has_not_had_its_turn(fleet):
     other = fleet.open('/a')
     own = [fleet.open('/b') for _ in range(2)]
     for _ in range(50):
-        with pytest.raises(NoShare, match='wait until one has said something'):
+        with pytest.raises(QuotaError, match='wait for the first words of one'):
             fleet.open('/b')
     assert not any(s.reason for s in (other, *own))
     said = len(other.tokens)
     for _ in range(12):  # however fast it asks, the other goes on between its questions
         fleet.engine.decode()
-        with suppress(NoShare):
+        with suppress(QuotaError):
             fleet.open('/b')
     assert len(other.tokens) >= said + 3 and not other.reason
 
@@ -91,7 +91,7 @@ def test_a_flood_of_questions_ends_nothing_that_has_not_had_its_turn(fleet):
 def test_a_prompt_ends_no_stream(fleet):
     own = [fleet.open('/b') for _ in range(2)]
     fleet.step()
-    with pytest.raises(NoShare):
+    with pytest.raises(QuotaError):
         fleet.open('/b', ends=False)
     assert not any(s.reason for s in own)
 
@@ -100,7 +100,7 @@ def test_a_robot_that_leaves_ends_its_own_streams_alone(fleet):
     mine, other = fleet.open('/a'), fleet.open('/b')
     fleet.shares.leave('/a')
     assert (mine.reason, other.reason) == ('cancelled', '')
-    with pytest.raises(NoShare, match='/a may have no streams: its session has ended'):
+    with pytest.raises(QuotaError, match='/a must have a session'):
         fleet.open('/a')
 
 
@@ -108,7 +108,7 @@ def test_a_newcomer_waits_for_those_who_have_more(fleet):
     fleet.shares.leave('/c')
     taken = [fleet.open(robot) for robot in ('/a', '/b') for _ in range(3)]
     fleet.shares.join('/c')
-    with pytest.raises(NoShare, match='6 of 6 streams live'):
+    with pytest.raises(QuotaError, match='at most 6 .got 6 and 1 more'):
         fleet.open('/c')
     assert not any(s.reason for s in taken)
     fleet.step()
@@ -137,7 +137,7 @@ def test_no_robots_stream_ends_for_another_whatever_happens(policy, observe, act
         elif act == 'step':
             fleet.engine.decode()
         else:
-            with suppress(NoShare):
+            with suppress(QuotaError):
                 fleet.open(robot, ends=act == 'ask')
         for other in ROBOTS:
             ended = [s.reason for s in before[other] if s.reason not in ('', 'length')]

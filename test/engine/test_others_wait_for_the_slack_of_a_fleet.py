@@ -3,18 +3,18 @@
 import math
 import threading
 
-from embodied_kv.serving.slack import Slack
+from embodied_kv.serving.fleet_server import IdleTime
 
 
 def test_nobody_waits_where_there_is_slack():
     asked = []
-    Slack(lambda now: asked.append(now) or math.inf).wait()
+    IdleTime(lambda now: asked.append(now) or math.inf).wait()
     assert len(asked) == 1
 
 
 def test_who_waits_goes_on_when_it_opens():
     open_, went_on = [], threading.Event()
-    slack = Slack(lambda now: 1.0 if open_ else 0.0)
+    slack = IdleTime(lambda now: 1.0 if open_ else 0.0)
 
     def work():
         slack.wait()
@@ -31,5 +31,5 @@ def test_who_waits_goes_on_when_it_opens():
 
 def test_an_engine_that_is_always_busy_is_no_end_of_it():
     asked = []
-    Slack(lambda now: asked.append(now) or 0.0).wait()
+    IdleTime(lambda now: asked.append(now) or 0.0).wait()
     assert asked

@@ -3,14 +3,13 @@
 from functools import cache
 
 from benchmarks.fleet.simulate import Simulation
+from benchmarks.fleet.workload import Job
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
-from embodied_kv.fleet.scheduler import Waiting
-from embodied_kv.fleet.trace import Job
+from embodied_kv.fleet.schedulers import Fifo, Waiting, skip
 
 ONE = Profile('one', (1,), (1.0,), 1400)  # a request a second
 TWO = Profile('two', (1, 2), (1.0, 1.2), 1400)
@@ -29,12 +28,16 @@ def ran(round, start, end, remaining=0):
     return LastExecution(round, start, end, remaining)
 
 
-def dispatcher(*engines, scheduler=None, robots=('r',)):
-    """A dispatcher with registered robots; engines default to one that takes one request."""
-    found = Dispatcher(scheduler or Fifo(), engines or [EngineState('one', ONE)])
-    for robot in robots:
-        found.register(robot, 0.0)
-    return found
+def dispatcher(*engines, scheduler=None):
+    """Return a dispatcher; engines default to one that takes one request."""
+    return Dispatcher(scheduler or Fifo(), engines or [EngineState('one', ONE)])
+
+
+def pick(policy, waiting, now, room):
+    """Return the batch of one decision, which counts for the requests that are left out."""
+    batch = policy.order(waiting, now)[:room]
+    skip(waiting, batch)
+    return batch
 
 
 def answers(dispatch, chunk=None):

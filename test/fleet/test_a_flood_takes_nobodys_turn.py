@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.fair import FairDeadline, Usage
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, Request
-from embodied_kv.fleet.scheduler import Waiting
+from embodied_kv.fleet.schedulers import FairDeadline, Usage, Waiting
 
 MOMENTS = st.floats(0, 100)
 SECONDS = 0.04  # of a request at the engine
@@ -48,7 +47,6 @@ def served(clients, scheduler=None, size=1, comes_again='', came=None):
             asked[name], within = now, clients[name][1]
             again = comes_again and name.startswith(comes_again)
             robot = f'{name}/{rounds[name]}' if again else name
-            dispatcher.register(robot, now)
             request = Request(robot, 't', rounds[name], now, Static(1), 1, within=within)
             dispatcher.submit(request, now)
         else:
@@ -151,5 +149,5 @@ def test_nobody_is_overtaken_by_one_that_came_long_after(drawn, had):
 
 
 def test_a_patience_beyond_the_longest_wait_is_refused():
-    with pytest.raises(ValueError, match='patience 19.0, longest 10.0'):
+    with pytest.raises(ValueError, match='patience must be from 0 to longest = 10.0 .got 19.0'):
         FairDeadline(patience=19.0)

@@ -7,8 +7,8 @@ from fleet_cases import answers, dispatcher, ran, request, waiting
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.policies import Kairos
-from embodied_kv.fleet.wait import Wait
+from embodied_kv.fleet.rounds import WaitTime
+from embodied_kv.fleet.schedulers import Kairos
 
 LONG, SHORT = 1.5, 0.25  # an execution beside a generation of 1 s
 
@@ -45,7 +45,7 @@ def test_the_first_round_of_a_task_waits_between_no_rounds():
 
 
 def test_a_round_of_which_something_is_unknown_is_not_counted():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 1.0)
     assert wait.due(0, 5.0) == wait.due(3, 5.0) == math.inf
 
@@ -53,7 +53,7 @@ def test_a_round_of_which_something_is_unknown_is_not_counted():
 @given(*[st.floats(0.01, 2.0)] * 2, *[st.floats(0.0, 2.0)] * 3)
 def test_it_never_exceeds_what_it_becomes(generation, execution, before, queued, network):
     """At the next dispatch it is W_j where generation dominates, and at most W_j otherwise."""
-    wait, answered = Wait(), generation
+    wait, answered = WaitTime(), generation
     begin, end = answered + before, answered + before + execution
     wait.generated(0, 0.0, answered)
     wait.executed(0, begin, end, received=end)

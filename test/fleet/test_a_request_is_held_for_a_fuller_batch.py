@@ -5,8 +5,9 @@ from fleet_cases import answers, request
 
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
+from embodied_kv.fleet.rounds import Robot
+from embodied_kv.fleet.schedulers import Fifo
 
 PAIRS = Profile('pairs', (1, 2), (1.0, 1.2), 1400)
 DELAY = 0.05  # s
@@ -15,7 +16,7 @@ DELAY = 0.05  # s
 def fleet(*robots, delay=DELAY):
     found = Dispatcher(Fifo(), [EngineState('pairs', PAIRS)], max_queue_delay=delay)
     for robot in robots:
-        found.register(robot, 0.0)
+        found.rounds.robots[robot] = Robot()
     return found
 
 
@@ -46,7 +47,7 @@ def test_the_oldest_says_how_long_all_are_held():
         max_queue_delay=DELAY,
     )
     for robot in 'abcd':
-        found.register(robot, 0.0)
+        found.rounds.robots[robot] = Robot()
     found.submit(request('a'), 1.0)
     found.submit(request('b'), 1.04)
     assert sent(found, 1.04) == [] and found.held_until == 1.0 + DELAY

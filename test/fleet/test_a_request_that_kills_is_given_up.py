@@ -27,7 +27,7 @@ def serve_but(server, poison, until=60.0):
 
 
 def test_it_goes_alone_and_the_others_are_answered():
-    server = dispatcher(EngineState('two', TWO), robots=('a', 'b', 'p'))
+    server = dispatcher(EngineState('two', TWO))
     for robot in ('a', 'p', 'b'):
         server.submit(request(robot), 0.0)
     batches = serve_but(server, 'p')
@@ -38,7 +38,7 @@ def test_it_goes_alone_and_the_others_are_answered():
 
 
 def test_it_is_named_once_with_what_happened_and_hears_it_again():
-    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO), robots=('p',))
+    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO))
     server.submit(request('p'), 0.0)
     serve_but(server, 'p')
     (hopeless,) = server.hopeless()
@@ -54,7 +54,7 @@ def test_it_is_named_once_with_what_happened_and_hears_it_again():
 
 
 def test_the_next_round_starts_with_a_clean_sheet():
-    server = dispatcher(EngineState('one', ONE), robots=('p',))
+    server = dispatcher(EngineState('one', ONE))
     server.submit(request('p'), 0.0)
     serve_but(server, 'p')
     server.submit(request('p', round=1), 1.0)
@@ -64,7 +64,7 @@ def test_the_next_round_starts_with_a_clean_sheet():
 
 
 def test_one_that_stalls_every_engine_is_given_up_too():
-    server = dispatcher(EngineState('one', ONE), robots=('p',))
+    server = dispatcher(EngineState('one', ONE))
     server.submit(request('p'), 0.0)
     now = 0.0
     for _ in range(TRIES):
@@ -77,7 +77,7 @@ def test_one_that_stalls_every_engine_is_given_up_too():
 
 
 def test_engines_that_are_free_do_not_wait_for_the_one_that_tries():
-    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO), robots=('a', 'p'))
+    server = dispatcher(EngineState('one', ONE), EngineState('two', TWO))
     server.submit(request('p'), 0.0)
     (dispatch,) = server.decide(0.0)
     server.lost(dispatch.engine)

@@ -8,7 +8,7 @@ from benchmarks.fleet.calibrate import GATE, PLAN, SWEEP, choose, passes
 from benchmarks.fleet.paper import TABLE
 from benchmarks.fleet.runs import PLANS, Bench, Plan
 from benchmarks.fleet.workload import CALIBRATION, read
-from embodied_kv.fleet.policies import Fifo, LeastAttained
+from embodied_kv.fleet.schedulers import Fifo, LeastAttained
 
 COMMON, WORKLOADS = read()
 FOUND = yaml.safe_load(CALIBRATION.read_text())['workloads']

@@ -5,8 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.policies import EarliestDeadline
-from embodied_kv.fleet.scheduler import Waiting
+from embodied_kv.fleet.schedulers import EarliestDeadline, Waiting
 
 MOMENTS = st.floats(0, 100)
 

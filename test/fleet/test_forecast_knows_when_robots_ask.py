@@ -5,8 +5,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.forecast import LATE, Forecast
-from embodied_kv.fleet.request_timing import RequestTiming
+from embodied_kv.fleet.request_timing import LATE, Forecast, RequestTiming
 
 DT = 0.1
 

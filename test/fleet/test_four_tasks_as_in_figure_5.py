@@ -9,7 +9,7 @@ from fleet_cases import least_wait, synchronous
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.policies import SCHEDULERS, Fifo, Kairos, LeastAttained, scheduler
+from embodied_kv.fleet.schedulers import SCHEDULERS, Fifo, Kairos, LeastAttained, scheduler
 
 FOUR = ((3.0, 3), (2.0, 3), (0.5, 3), (1.5, 1))  # s of an execution, rounds; a generation is 1 s
 

@@ -1,10 +1,10 @@
 """No request is skipped more often than `starvation_bound`, whoever else asks for what."""
 
-from fleet_cases import waiting
+from fleet_cases import pick, waiting
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.policies import Kairos
+from embodied_kv.fleet.schedulers import Kairos
 
 SPREAD = 8.0
 EXECUTIONS = st.sampled_from([0.1, 0.2, 0.5, 0.8])
@@ -30,7 +30,7 @@ def test_everyone_is_served_within_the_bound(robots, room, aging, buckets, data)
 
     present = {str(i): comes(i) for i in range(robots)}
     for _ in range(3 * bound):
-        batch = policy.pick(list(present.values()), 10.0, room)
+        batch = pick(policy, list(present.values()), 10.0, room)
         assert max(request.skipped for request in present.values()) <= bound
         for request in batch:
             present[request.robot] = comes(request.robot)
@@ -44,7 +44,7 @@ def test_the_worst_rivals_cannot_keep_a_newcomer_out():
     present['victim'] = victim
     order = []
     while not order or order[-1] is not victim:
-        order += policy.pick(list(present.values()), 10.0, 1)
+        order += pick(policy, list(present.values()), 10.0, 1)
         present[order[-1].robot] = waiting(order[-1].robot, waited=10.0, execution=0.8)
     assert 40 < len(order) - 1 <= policy.starvation_bound(robots, SPREAD)  # it did take long
 

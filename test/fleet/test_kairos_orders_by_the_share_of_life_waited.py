@@ -1,9 +1,9 @@
 """Buckets of the wait ratio, promotion, and the order within a bucket (Algorithm 1)."""
 
 import pytest
-from fleet_cases import waiting
+from fleet_cases import pick, waiting
 
-from embodied_kv.fleet.policies import SCHEDULERS, Kairos, scheduler
+from embodied_kv.fleet.schedulers import SCHEDULERS, Kairos, scheduler
 
 NOW = 10.0
 
@@ -71,9 +71,9 @@ def test_other_orders_within_a_bucket():
 def test_a_pick_counts_for_those_it_left_out():
     all_of_them = [waiting(str(i), arrived=float(i)) for i in range(4)]
     policy = scheduler('fifo')
-    assert names(policy.pick(all_of_them, NOW, 2)) == ['0', '1']
+    assert names(pick(policy, all_of_them, NOW, 2)) == ['0', '1']
     assert [request.skipped for request in all_of_them] == [0, 0, 1, 1]
-    assert policy.pick(all_of_them, NOW, 0) == []
+    assert pick(policy, all_of_them, NOW, 0) == []
     assert [request.skipped for request in all_of_them] == [0, 0, 1, 1]
 
 
@@ -87,7 +87,7 @@ def test_what_the_others_order_by():
 
 
 def test_unknown_names_and_settings_are_refused():
-    with pytest.raises(ValueError, match=f"no scheduler 'x'; there are: {', '.join(SCHEDULERS)}"):
+    with pytest.raises(ValueError, match=f"one of {', '.join(SCHEDULERS)} .got 'x'"):
         scheduler('x')
     with pytest.raises(ValueError, match='buckets and aging must be at least 1 .got 0 and 50'):
         Kairos(buckets=0)

@@ -2,8 +2,7 @@
 
 from fleet_cases import TWO, waiting
 
-from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.placement import place
+from embodied_kv.fleet.engines import EngineState, Link, place
 
 NEAR, FAR = Link(0.05, 1e9, 1e9), Link(5.0, 1e9, 1e9)
 

@@ -23,7 +23,7 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
         ('observation_bytes', 0, r'observation_bytes must be a whole number from 1 \(got 0'),
         ('observation_bytes', 1 << 40, 'observation_bytes must be a whole number'),
         ('execution_horizon', 'static:5', 'execution_horizon must be a policy'),
-        ('execution', ran(0, 0.0, 1.0), 'execution.round 0 is not before round 0'),
+        ('execution', ran(0, 0.0, 1.0), 'execution.round must be before round 0 .got 0'),
     ],
 )
 def test_a_malformed_request(field, value, message):
@@ -34,7 +34,7 @@ def test_a_malformed_request(field, value, message):
 @pytest.mark.parametrize(
     ('told', 'message'),
     [
-        ((0, 2.0, 1.0), r'execution.end 1.0 is before its start 2.0'),
+        ((0, 2.0, 1.0), r'execution.end must not be before execution.start .got 1.0 and 2.0'),
         ((0, float('inf'), 1.0), r'execution.start must be finite seconds \(got inf'),
         ((0, 0.0, 1.0, -1), r'execution.remaining must be .* \(got -1'),
         ((-1, 0.0, 1.0), r'execution.round must be .* \(got -1'),

@@ -7,21 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.ledger import MOST_ROBOTS
-from embodied_kv.fleet.policies import Kairos
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Verdict
+from embodied_kv.fleet.rounds import MOST_ROBOTS
+from embodied_kv.fleet.schedulers import Kairos
 
 WIDE = Profile('wide', (1, 16), (0.1, 0.2), 1400)
 
 
-def test_an_unknown_robot_is_refused():
-    receipt = dispatcher().submit(request('ghost'), 0.0)
-    assert receipt.verdict is Verdict.REFUSED and receipt.message == 'ghost is not registered'
-
-
 def test_a_robot_that_vanishes_in_the_middle_of_a_round():
-    server = dispatcher(robots=('a', 'b'))
+    server = dispatcher()
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     (dispatch,) = server.decide(0.0)  # of a
@@ -29,11 +24,11 @@ def test_a_robot_that_vanishes_in_the_middle_of_a_round():
     assert server.done('one', dispatch.number, answers(dispatch), 1.0) == []
     (dispatch,) = server.decide(1.0)
     assert [r.robot for r in dispatch.batch] == ['b']
-    assert server.submit(request('a', 1), 1.0).verdict is Verdict.REFUSED
+    assert list(server.rounds.robots) == ['b']
 
 
 def test_a_robot_that_vanishes_while_it_waits_is_not_served():
-    server = dispatcher(robots=('a', 'b'))
+    server = dispatcher()
     for robot in 'ab':
         server.submit(request(robot), 0.0)
     server.vanish('a')
@@ -41,7 +36,7 @@ def test_a_robot_that_vanishes_while_it_waits_is_not_served():
 
 
 def test_equal_task_names_are_different_tasks():
-    server = dispatcher(robots=('a', 'b'))
+    server = dispatcher()
     for robot in 'ab':
         server.submit(request(robot, task='same'), 0.0)
     (dispatch,) = server.decide(0.0)
@@ -54,11 +49,9 @@ def test_equal_task_names_are_different_tasks():
 
 def test_a_thousand_robots_at_once():
     names = [f'r{i}' for i in range(1000)]
-    server = dispatcher(EngineState('wide', WIDE), scheduler=Kairos(), robots=())
+    server = dispatcher(EngineState('wide', WIDE), scheduler=Kairos())
     began = time.perf_counter()
-    assert {server.register(name, 0.0).verdict for name in names} == {Verdict.QUEUED}
-    for name in names:
-        server.submit(request(name), 0.0)
+    assert {server.submit(request(name), 0.0).verdict for name in names} == {Verdict.QUEUED}
     answered, now = [], 0.0
     while dispatches := server.decide(now):
         (dispatch,) = dispatches
@@ -68,16 +61,16 @@ def test_a_thousand_robots_at_once():
 
 
 def test_there_is_room_for_so_many_and_no_more():
-    server = dispatcher(robots=())
+    server = dispatcher()
     for i in range(MOST_ROBOTS):
-        server.register(str(i), 0.0)
-    receipt = server.register('one more', 0.0)
-    assert receipt.verdict is Verdict.REFUSED and 'no room' in receipt.message
-    assert server.register('0', 1.0).verdict is Verdict.QUEUED
+        server.submit(request(str(i)), 0.0)
+    receipt = server.submit(request('one more'), 0.0)
+    assert receipt.verdict is Verdict.REFUSED and f'at most {MOST_ROBOTS}' in receipt.message
+    assert server.submit(request('0', 1), 1.0).verdict is Verdict.QUEUED
 
 
 ACTS = st.tuples(
-    st.sampled_from(['submit', 'old', 'new task', 'register', 'vanish', 'finish', 'serve']),
+    st.sampled_from(['submit', 'old', 'new task', 'vanish', 'finish', 'serve']),
     st.sampled_from('ab'),
 )
 
@@ -86,14 +79,12 @@ ACTS = st.tuples(
 @given(st.lists(ACTS, max_size=40))
 def test_whatever_others_do_a_robot_gets_its_own_answer_once(acts):
     """`quiet` asks round after round; a and b do anything. Nobody hears of another's round."""
-    server = dispatcher(EngineState('wide', WIDE), robots=('quiet', 'a', 'b'))
+    server = dispatcher(EngineState('wide', WIDE))
     rounds, tasks, heard, now = dict(a=0, b=0), dict(a=0, b=0), [], 0.0
     server.submit(request('quiet', 0), now)
     for act, robot in acts:
         now += 0.5
-        if act == 'register':
-            server.register(robot, now)
-        elif act == 'vanish':
+        if act == 'vanish':
             server.vanish(robot)
         elif act == 'finish':
             server.finish(robot, f't{tasks[robot]}')

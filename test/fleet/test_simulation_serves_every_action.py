@@ -5,10 +5,9 @@ import pytest
 from fleet_cases import ONE, TWO, job
 
 from benchmarks.fleet.simulate import Simulation
-from benchmarks.fleet.workload import draw, read
+from benchmarks.fleet.workload import Job, draw, poisson, read
 from embodied_kv.fleet.engines import EngineState, Link
-from embodied_kv.fleet.policies import SCHEDULERS, Kairos, scheduler
-from embodied_kv.fleet.trace import Job, poisson
+from embodied_kv.fleet.schedulers import SCHEDULERS, Kairos, scheduler
 
 COMMON, WORKLOADS = read()
 

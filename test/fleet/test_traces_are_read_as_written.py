@@ -1,11 +1,13 @@
 """JSON Lines: what was recorded is replayed; a malformed line is refused as file:line."""
 
 import json
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from embodied_kv.fleet.trace import Job, Recorder, Round, TraceError, jobs, poisson, read, sample
+from benchmarks.fleet.workload import Job, poisson, recorded_jobs, sample
+from embodied_kv.fleet.trace import Recorder, Round, TraceError, read
 
 HEADER = '{"format": "embodied_kv.fleet.trace", "version": 1, "period": 0.1}'
 ROUND = dict(
@@ -25,22 +27,22 @@ def test_what_was_recorded_is_read_and_replayed(tmp_path):
         Round(**ROUND | dict(round=1, observation_bytes=30, horizon=9)),
     ]
     path = tmp_path / 'a.jsonl'
-    with Recorder(path, 0.1) as recorder:
+    with closing(Recorder(path, 0.1)) as recorder:
         for record in rounds:
             recorder.add(record)
         assert read(path) == (0.1, rounds)  # it is there before the file is closed
-    assert jobs(*read(path)) == [Job((5, 9), 0.1, 30, 20), Job((7,), 0.1, 10, 20)]
+    assert recorded_jobs(*read(path)) == [Job((5, 9), 0.1, 30, 20), Job((7,), 0.1, 10, 20)]
 
 
 @pytest.mark.parametrize(
     ('lines', 'message'),
     [
-        ([], '1: it is empty'),
+        ([], '1: the file must not be empty'),
         (['{}'], '1: the first line must name embodied_kv.fleet.trace, version 1'),
         ([HEADER.replace('1,', '2,')], '1: the first line must name'),
-        ([HEADER.replace('0.1', '0')], '1: period is 0'),
+        ([HEADER.replace('0.1', '0')], '1: period must be above 0'),
         ([HEADER, line(), 'x'], '3: Expecting value'),
-        ([HEADER, '[]'], '2: it is no JSON object'),
+        ([HEADER, '[]'], '2: the line must be a JSON object'),
         ([HEADER, line(more=1)], '2: missing or unknown: more'),
         ([HEADER, line(horizon=0)], r'2: horizon must be .* \(got 0'),
         ([HEADER, line(horizon=True)], r'2: horizon must be .* \(got True'),
@@ -50,8 +52,8 @@ def test_what_was_recorded_is_read_and_replayed(tmp_path):
             '2: inference must be at least 0 and end must not be before start',
         ),
         ([HEADER, line(start=float('nan'))], r'2: start must be finite seconds \(got nan'),
-        ([HEADER, line(), line()], "3: round 0 of 'a': 1 is due"),
-        ([HEADER, line(round=2)], "2: round 2 of 'a': 0 is due"),
+        ([HEADER, line(), line()], "3: round of 'a' must be 1 .got 0"),
+        ([HEADER, line(round=2)], "2: round of 'a' must be 0 .got 2"),
         ([HEADER, '[' * 100_000], '2: '),
     ],
 )

@@ -2,11 +2,11 @@
 
 import pytest
 
-from embodied_kv.fleet.wait import UNKNOWN, Executions, Wait
+from embodied_kv.fleet.rounds import UNKNOWN, Executions, WaitTime
 
 
 def test_an_execution_dominated_round_waits_on_the_robots_side():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 0.2)
     wait.executed(0, 0.3, 1.3, received=1.0)
     wait.generated(1, 1.4, 1.6)
@@ -16,7 +16,7 @@ def test_an_execution_dominated_round_waits_on_the_robots_side():
 
 
 def test_a_generation_dominated_round_waits_on_the_servers_side():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 1.0)
     wait.executed(0, 1.1, 1.4, received=1.2)
     wait.generated(1, 1.7, 2.7)
@@ -26,7 +26,7 @@ def test_a_generation_dominated_round_waits_on_the_servers_side():
 
 
 def test_equal_phases_count_as_generation_dominated():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 1.0)
     wait.executed(0, 5.0, 6.0, received=5.5)
     wait.generated(1, 1.25, 2.25)
@@ -34,7 +34,7 @@ def test_equal_phases_count_as_generation_dominated():
 
 
 def test_the_side_is_chosen_for_each_round():
-    wait = Wait()
+    wait = WaitTime()
     for number, (generation, execution) in enumerate(
         [((0, 1), (1, 3)), ((2, 3), (3.5, 4)), ((3.75, 4.75), (4.75, 5))]
     ):
@@ -44,24 +44,15 @@ def test_the_side_is_chosen_for_each_round():
 
 
 def test_phases_that_overlap_wait_nothing():
-    wait = Wait()
+    wait = WaitTime()
     for number in range(3):
         wait.generated(number, number - 0.2, number - 0.1)
         wait.executed(number, number, number + 1.0, received=number)
     assert wait.total == 0
-    assert wait.ratio(10.0, 0.0) == 0
-
-
-def test_the_ratio_is_a_share_of_life():
-    wait = Wait()
-    assert wait.ratio(5.0, 5.0) == 0  # at the start
-    wait.total = 2.0
-    assert wait.ratio(10.0, 2.0) == 0.25
-    assert wait.ratio(3.0, 2.0) == 1  # never above
 
 
 def test_generation_and_the_newest_execution_are_kept():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 0.5)
     wait.generated(1, 2.0, 2.25)
     wait.executed(1, 3.0, 4.5, 3.0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.fleet.wait import KEPT, Wait
+from embodied_kv.fleet.rounds import KEPT, WaitTime
 
 SECONDS = st.floats(0.01, 2.0)
 
@@ -24,7 +24,7 @@ def histories(draw):
 
 
 def told(reports, offset=0.0):
-    wait = Wait()
+    wait = WaitTime()
     for kind, number, start, end in reports:
         if kind == 'generated':
             wait.generated(number, start, end)
@@ -66,7 +66,7 @@ def test_the_total_equals_the_definition(reports):
 
 
 def test_a_clock_that_jumps_is_bounded_by_what_the_server_saw():
-    wait = Wait()
+    wait = WaitTime()
     wait.generated(0, 0.0, 0.2)
     wait.executed(0, 0.3, 1.3, received=1.0)
     wait.executed(1, 3600.0, 3601.0, received=2.0)  # the robot's clock went an hour ahead
@@ -77,7 +77,7 @@ def test_a_clock_that_jumps_is_bounded_by_what_the_server_saw():
 
 
 def test_of_a_round_that_was_lost_nothing_is_counted():
-    wait = Wait()
+    wait = WaitTime()
     for number in (0, 2):
         wait.generated(number, 10.0 * number, 10.0 * number + 1)
         wait.executed(number, 10.0 * number + 1, 10.0 * number + 3, received=10.0 * number + 2)
@@ -85,7 +85,7 @@ def test_of_a_round_that_was_lost_nothing_is_counted():
 
 
 def test_a_round_far_behind_is_forgotten():
-    wait = Wait()
+    wait = WaitTime()
     for number in range(1000):
         wait.generated(number, number, number + 0.5)
         wait.executed(number, number, number + 0.2, received=number)

@@ -63,7 +63,7 @@ def test_who_disagrees_is_refused_with_the_parameter(share, other, name):
 
 def test_random_weights_are_warned_of(share):
     share()
-    assert share.said[0] == 'weights of tiny are random: the robot moves, but to no purpose'
+    assert share.said[0] == 'weights of tiny are random: the robot moves without purpose'
     assert share.said[-1].startswith('engine ready in')
 
 
@@ -96,7 +96,7 @@ def test_a_listener_that_fails_does_not_stop_the_engine(share, caplog):
     host.listen(heard.extend)
     host._on_deltas(['not a delta'][:0])
     host.flush()
-    assert 'a listener of language failed' in caplog.text
+    assert 'a listener of text deltas failed' in caplog.text
     assert host.device.is_alive()
 
 

@@ -75,6 +75,6 @@ def test_the_words_of_a_robot_take_no_share_of_their_own(robots):
         robot.up(RemoteLanguage, server__address=address, prompt_interval=1)
         instruct([robot])
         robot.until(lambda: len({text.query for text in robot.texts}) == 2)
-        shares = opened.sessions._shares
+        shares = opened.sessions._quota
         assert opened.sessions.values()['sessions'] == 1
         assert shares.each == shares.capacity == opened.engine.config.streams

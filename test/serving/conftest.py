@@ -3,10 +3,10 @@
 import pytest
 from door_cases import PATIENCE
 
-from embodied_kv.serving.websocket import hold, server
+from embodied_kv.serving.websocket import handler, server
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     monkeypatch.setattr(server, 'OPENING_SECONDS', PATIENCE)
-    monkeypatch.setattr(hold, 'ANSWER_SECONDS', PATIENCE)
+    monkeypatch.setattr(handler, 'ANSWER_SECONDS', PATIENCE)

@@ -175,10 +175,10 @@ class Door:
         self.sessions = Sessions(
             self.engine, self.device, SLOW, 4, 64, shared, scheduling=scheduling, cloud=cloud
         )
-        self._listeners.append(self.sessions.hear)
+        self._listeners.append(self.sessions.on_deltas)
         self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
-        self.memories = memory and memory(self.device, self.sessions.slack, self.engine.kv.plane)
+        self.memories = memory and memory(self.device, self.sessions.idle, self.engine.kv.plane)
         self.server = PolicyServer(
             ServerConfig(**settings), self.sessions, self.robot.contract, self.memories
         )

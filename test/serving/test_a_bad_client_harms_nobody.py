@@ -13,8 +13,8 @@ import pytest
 from door_cases import PATIENCE, busy, door, libero, packed, tabletop, until
 from websockets.exceptions import ConnectionClosed
 
-from embodied_kv.serving.websocket.client import Client
-from embodied_kv.serving.websocket.dialect import Dialect
+from embodied_kv.serving.websocket.handler import ConnectionHandler
+from embodied_kv.serving.websocket.observation_parser import ObservationParser
 from embodied_kv.serving.websocket.session import Session
 
 
@@ -181,7 +181,7 @@ def test_one_that_leaves_while_it_asks_leaves_no_stream():
 
 def test_half_a_character_is_refused_by_name_and_no_fault_of_the_server(caplog):
     with door() as opened, opened.client() as bad, caplog.at_level(logging.WARNING):
-        with pytest.raises(RuntimeError, match=r'prompt has \\ud800, which is no character'):
+        with pytest.raises(RuntimeError, match=r'prompt must be valid UTF-8'):
             bad.infer(libero() | {'prompt': np.array('go \ud800')})
         assert 'Traceback' not in caplog.text
 
@@ -190,9 +190,9 @@ def test_what_fails_again_and_again_is_logged_once_in_a_while(monkeypatch, caplo
     def broken(self, request):
         raise RuntimeError('no eyes today')
 
-    monkeypatch.setattr(Dialect, 'read', broken)
+    monkeypatch.setattr(ObservationParser, 'read', broken)
     with door() as opened, caplog.at_level(logging.ERROR):
-        opened.server._serving.fault._seconds = 3600.0  # however slow the machine is
+        opened.server._context.fault._seconds = 3600.0  # however slow the machine is
         for _ in range(5):
             with opened.client() as client:
                 with pytest.raises(RuntimeError, match='the server failed: RuntimeError'):
@@ -206,7 +206,7 @@ def test_what_fails_behind_a_reply_is_logged_and_ends_its_own_connection(monkeyp
 
     with door() as opened, opened.client() as good, opened.client() as bad:
         with monkeypatch.context() as today, caplog.at_level(logging.ERROR):
-            today.setattr(Client, '_send', broken)
+            today.setattr(ConnectionHandler, '_send', broken)
             bad.socket.send(packed(libero()))
             assert refused(bad) == 1011
         assert 'no reply today' in caplog.text

@@ -76,7 +76,7 @@ def test_what_is_no_capsule_is_refused_by_its_key(session, wrong):
 
 def test_without_a_capsule_there_is_nothing_to_export():
     with door() as opened, opened.client() as client:
-        assert 'has no capsule' in client.infer({'endpoint': 'export'} | ARM)['error']
+        assert 'must have a capsule' in client.infer({'endpoint': 'export'} | ARM)['error']
         exported(client)
         reply = client.infer({'endpoint': 'export', 'name': 'none'} | ARM)
         assert "no capsule 'none'" in reply['error']

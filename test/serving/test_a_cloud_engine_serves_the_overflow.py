@@ -13,7 +13,7 @@ from embodied_kv.fleet.engines import Link
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.robots.reading import load
 from embodied_kv.serving.__main__ import main
-from embodied_kv.serving.remote import (
+from embodied_kv.serving.ray_engine import (
     CloudConfig,
     EngineActor,
     pack_observations,
@@ -89,7 +89,7 @@ def test_a_session_that_was_served_elsewhere_has_no_older_frame_to_ask_about(ope
     in_the_cloud(opened, cloud, tabletop(2) | session('second'))
     until(lambda: opened.sessions._rows.newest('second') is None)
     reply = opened.asks.infer(question | session('second') | {'request_id': 'q'})
-    assert 'no frame' in str(reply)
+    assert 'must be about a frame' in str(reply)
     opened.asks.infer(tabletop(3) | session('second'))
     assert 'text' in opened.asks.infer(question | session('second'))
     opened.engine.kv.check_integrity()

@@ -2,7 +2,7 @@
 
 from door_cases import busy, door, libero, packed, until
 
-from embodied_kv.fleet.fair import Usage
+from embodied_kv.fleet.schedulers import Usage
 
 
 def test_what_is_served_is_counted_of_its_connection(monkeypatch):

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from embodied_kv.engine.budget import Costs, TimeBudget
-from embodied_kv.serving import in_time
-from embodied_kv.serving.batch import Late
+from embodied_kv.serving import batch
+from embodied_kv.serving.batch import LateError
 from embodied_kv.types import ActionChunk
 
 PREFILL = 10.0  # s, of which nothing is known before
@@ -38,7 +38,7 @@ class SlowEngine:
         self.batches.append([frame.robot for frame in frames])
         steps = self.budget.euler_plan(self.now, deadline, len(frames))
         if not steps:
-            return [Late('late')] * len(frames)
+            return [LateError('late')] * len(frames)
         self.now += steps * STEP
         return [ActionChunk(np.zeros((1, 1)), 0.1, 0, deadline, 0, steps, 0.0, 0.0)] * len(frames)
 
@@ -47,10 +47,10 @@ class SlowEngine:
 def served(monkeypatch):
     def serve(deadlines, most=0):
         slow = SlowEngine()
-        monkeypatch.setattr(in_time, 'time', slow)
-        monkeypatch.setattr(in_time, 'serve', slow.serve)
+        monkeypatch.setattr(batch, 'time', slow)
+        monkeypatch.setattr(batch, 'serve', slow.serve)
         frames = [
-            in_time.TimedObservation((), np.zeros(1), 'go', 0, deadline, 0, robot, steps=most)
+            batch.TimedObservation((), np.zeros(1), 'go', 0, deadline, 0, robot, steps=most)
             for robot, deadline in deadlines.items()
         ]
 
@@ -58,7 +58,7 @@ def served(monkeypatch):
             slow.handed[frame.robot] = slow.now
 
         engine = SimpleNamespace(budget=slow.budget)
-        made = in_time.serve_in_time(engine, frames, None, hand_on)
+        made = batch.serve_in_time(engine, frames, None, hand_on)
         steps = [getattr(one, 'steps', 0) for one in made]
         return dict(zip(deadlines, steps, strict=True)), slow
 

@@ -15,7 +15,7 @@ def test_another_key_finds_no_capsule_under_the_same_name(tmp_path):
             expected = client.infer(libero(1) | ARM)['actions']
         restore = {'endpoint': 'restore', 'name': 'mine'} | ARM
         with opened.client(key=second) as other:
-            assert 'no capsule' in other.infer(restore)['error']
+            assert 'must have a capsule' in other.infer(restore)['error']
         with opened.client(key=first) as client:
             assert client.infer(restore)['name'] == 'mine'
             np.testing.assert_array_equal(client.infer(libero(1) | ARM)['actions'], expected)

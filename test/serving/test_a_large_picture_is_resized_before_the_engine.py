@@ -12,9 +12,8 @@ from door_cases import PATIENCE, door, libero, picture
 
 from embodied_kv.model.processing import images
 from embodied_kv.serving.batch import serve
-from embodied_kv.serving.websocket.calls import Call
-from embodied_kv.serving.websocket.dialect import Dialect
-from embodied_kv.serving.websocket.observation import observation
+from embodied_kv.serving.websocket.calls import Call, observation
+from embodied_kv.serving.websocket.observation_parser import ObservationParser
 
 WAYS = images.BILINEAR, images.BILINEAR_BEFORE_0_5, images.PILLOW, images.OWN_RESIZE
 
@@ -54,7 +53,7 @@ def test_the_engine_gets_small_pictures_and_makes_of_them_what_it_makes_of_large
         size = opened.engine.policy.config.vision.image_size
         assert {image.shape for image in seen[0].images} == {(size, size, 3)}
 
-        read = Dialect(opened.robot.contract).read(large())
+        read = ObservationParser(opened.robot.contract).read(large())
         assert read.images.keys() and max(i.shape[0] for i in read.images.values()) == 700
         frame = observation(opened.engine, read, Call(), 'me', 0, 0.0, '')
         work = opened.device.call(lambda: serve(opened.engine, [replace(frame)], math.inf))

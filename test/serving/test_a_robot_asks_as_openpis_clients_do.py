@@ -6,9 +6,14 @@ from door_cases import REQUESTS
 
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.reading import load
-from embodied_kv.serving.remote_policy.reply import Declined, Missed, Unusable, chunk
-from embodied_kv.serving.remote_policy.request import RequestWriter
-from embodied_kv.serving.websocket.dialect import Dialect, flat
+from embodied_kv.serving.remote_policy.messages import (
+    MissedDeadlineError,
+    RefusedRequestError,
+    RequestWriter,
+    UnusableReplyError,
+    chunk,
+)
+from embodied_kv.serving.websocket.observation_parser import ObservationParser, flat
 
 
 def kinds(request):
@@ -44,7 +49,9 @@ def test_keys_nesting_and_channels_are_those_of_openpis_client(robot):
 @pytest.mark.parametrize('robot', [*REQUESTS, 'tabletop', 'so101', 'ur5e'])
 def test_what_is_written_is_what_is_read(robot):
     contract, images, state = seen(robot)
-    read = Dialect(contract).read(RequestWriter(contract).write(images, state, 'pick up'))
+    read = ObservationParser(contract).read(
+        RequestWriter(contract).write(images, state, 'pick up')
+    )
     np.testing.assert_array_equal(read.state, state)
     assert read.prompt == 'pick up' and read.images.keys() == images.keys()
     for view in images:
@@ -64,7 +71,7 @@ def test_a_view_may_be_missing_where_a_client_may_leave_it_out():
     request = RequestWriter(contract).write(images, state, 'x')
     assert request['images'].keys() == {'cam_high', 'cam_right_wrist'}
     del images['base_0_rgb']
-    with pytest.raises(ValueError, match='base_0_rgb is missing.*images/cam_high'):
+    with pytest.raises(ValueError, match='base_0_rgb must be present.*images/cam_high'):
         RequestWriter(contract).write(images, state, 'x')
 
 
@@ -88,7 +95,7 @@ def test_a_reply_becomes_a_chunk():
 @pytest.mark.parametrize(
     'actions, why',
     [
-        (None, 'missing'),
+        (None, 'got nothing'),
         ([[0.0] * 7], 'a list'),
         (np.array([['a'] * 7]), 'a ndarray'),
         (np.zeros((3, 6)), r'\[3, 6\]'),
@@ -96,20 +103,20 @@ def test_a_reply_becomes_a_chunk():
         (np.zeros(7), r'\[7\]'),
         (np.zeros((1001, 7)), r'\[1001, 7\]'),
         (np.full((3, 7), np.nan), 'NaN'),
-        (np.full((3, 7), 1e9), 'no robot goes there'),
+        (np.full((3, 7), 1e9), 'must be at most 1e'),
     ],
     ids=str,
 )
 def test_a_reply_that_no_robot_can_execute_is_refused(actions, why):
-    with pytest.raises(Unusable, match=why):
+    with pytest.raises(UnusableReplyError, match=why):
         chunk({'actions': actions, 'policy_timing': 'lies'}, 7, 0.05, 0, 0)
 
 
 def test_a_deadline_that_was_missed_is_no_lie():
-    with pytest.raises(Missed, match='by the deadline'):
+    with pytest.raises(MissedDeadlineError, match='by the deadline'):
         chunk({'missed': 'no chunk could be made by the deadline'}, 7, 0.05, 0, 0)
 
 
 def test_a_request_that_the_server_refused_is_no_chunk():
-    with pytest.raises(Declined, match='state has NaN'):
+    with pytest.raises(RefusedRequestError, match='state has NaN'):
         chunk({'refused': 'observation/state has NaN or infinity'}, 7, 0.05, 0, 0)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.config import TINY
-from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.warmup import blank
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.serving import engine_runner
 from embodied_kv.serving.engine_runner import EngineRunner
 
@@ -41,7 +41,7 @@ def policy():
 @pytest.fixture
 def compiling(monkeypatch):
     made = Compiling()
-    monkeypatch.setattr(Graphs, 'compile_later', lambda graphs, say: made)
+    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say: made)
     return made
 
 
@@ -69,7 +69,7 @@ def test_listeners_get_the_text_until_they_leave_and_tokens_are_counted_once(pol
             time.sleep(0.01)
         assert {delta.stream for delta in heard} == {stream.id} and not others
         assert runner.tokens == len(stream.tokens) > 0
-    assert 'a listener of language failed' in caplog.text
+    assert 'a listener of text deltas failed' in caplog.text
 
 
 def test_a_profile_has_every_batch_size_and_is_measured_while_nothing_is_compiled(

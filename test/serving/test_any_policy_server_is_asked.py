@@ -10,8 +10,12 @@ from door_cases import PATIENCE, door, key_file, libero, packed, until
 from plain_server import LEAVE, STALL, PlainServer, actions
 
 from embodied_kv.serving.remote_policy import connection
-from embodied_kv.serving.remote_policy.address import Address
-from embodied_kv.serving.remote_policy.connection import RemotePolicy, Unanswered, _Job
+from embodied_kv.serving.remote_policy.connection import (
+    Address,
+    RemotePolicy,
+    UnansweredError,
+    _Job,
+)
 from embodied_kv.serving.websocket.extensions import Extensions
 
 BRIEF = 2.0  # s that a server has that is meant to take too long
@@ -78,7 +82,7 @@ def test_ours_says_what_it_can_and_repeats_the_request():
         (LEAVE, 'received|close'),
         (STALL, 'no reply within'),
         ('Traceback\nValueError: state is missing\n', 'state is missing'),
-        (b'\xc1', 'no msgpack'),
+        (b'\xc1', 'must be msgpack'),
         ([actions(7), actions(7)], ''),
     ],
     ids=['leaves', 'stalls', 'refuses', 'garbage', 'says more than was asked'],
@@ -90,7 +94,7 @@ def test_whatever_a_server_does_the_next_connection_is_another_try(first, why):
                 asker.ask({})
                 until(lambda: server.connections == 2)
             else:
-                with pytest.raises(Unanswered, match=why):
+                with pytest.raises(UnansweredError, match=why):
                     asker.ask({})
             reply = answered(asker)
             assert reply['actions'][0, 0] == 2.0 and server.connections >= 2
@@ -101,7 +105,7 @@ def answered(asker, request=types.MappingProxyType({})):
     while True:
         try:
             return asker.ask(request)
-        except Unanswered:
+        except UnansweredError:
             pass
 
 
@@ -114,7 +118,7 @@ def test_a_connection_that_is_lost_goes_on_with_its_session():
                 np.testing.assert_array_equal(
                     answered(asker, libero())['actions'], actions_of_round
                 )
-                opened.server._loop.call_soon_threadsafe(opened.server._gate.abort)
+                opened.server._loop.call_soon_threadsafe(opened.server._admission.abort)
                 until(lambda: not asker.policy.is_connected)
             assert answered(asker, libero()) and opened.sessions.values()['sessions'] == 1
 
@@ -152,7 +156,7 @@ def test_a_new_connection_waits_for_its_session_to_be_handed_over(monkeypatch):
         with Asker(server.address, session='arm') as asker:
             until(lambda: asker.policy.is_connected)
             assert asker.policy.ask({}, 0.01).result(PATIENCE)
-            with pytest.raises(Unanswered, match='no reply within 0.01 s'):
+            with pytest.raises(UnansweredError, match='no reply within 0.01 s'):
                 asker.policy.ask({}, 0.01).result(PATIENCE)
 
 
@@ -166,10 +170,10 @@ def test_a_reply_of_another_request_is_refused():
 
     with PlainServer(answer, ours.metadata) as server, Asker(server.address) as asker:
         asker.ask({})
-        with pytest.raises(Unanswered, match='of another request'):
+        with pytest.raises(UnansweredError, match='of another request'):
             asker.ask({})
         until(lambda: server.connections == 2)
-        with pytest.raises(Unanswered, match='of another request'):  # of another session, too
+        with pytest.raises(UnansweredError, match='of another request'):  # of another session, too
             asker.ask({})
 
 
@@ -180,7 +184,7 @@ def test_who_is_not_connected_refuses_at_once_and_comes_back():
         assert answered(asker)['actions'].shape == (6, 7)
     with asker:
         until(lambda: not asker.policy.is_connected)
-        with pytest.raises(Unanswered):
+        with pytest.raises(UnansweredError):
             asker.policy.ask({}).result(PATIENCE)
         until(lambda: 'Connect' in asker.policy.problem)
         with PlainServer(lambda request: actions(7), port=port):
@@ -228,7 +232,7 @@ def test_a_key_file_of_another_form_is_refused(tmp_path, words):
     'address', ['', 'localhost:8000', 'http://localhost', 'ws://', 'ws://h:99999']
 )
 def test_an_address_that_is_none_is_refused(address):
-    with pytest.raises(ValueError, match='write ws://HOST:PORT'):
+    with pytest.raises(ValueError, match='must be ws://HOST:PORT'):
         Address(address)
 
 
@@ -240,7 +244,7 @@ def test_what_is_asked_when_it_ends_is_refused():
         until(lambda: server.asked)
         asker.policy.stop()
         for promise in promises:
-            with pytest.raises(Unanswered):
+            with pytest.raises(UnansweredError):
                 promise.result(PATIENCE)
         asker.policy.join(PATIENCE)
         assert not asker.policy.is_alive()
@@ -261,7 +265,7 @@ def test_a_connection_that_does_not_end_is_told(monkeypatch):
     monkeypatch.setattr(RemotePolicy, 'is_alive', lambda self: True)
     said = []
     RemotePolicy(Address('ws://127.0.0.1:1'), lambda extensions: None, said.append).stop()
-    assert 'has not ended' in said[0]
+    assert 'did not close in time' in said[0]
 
 
 def test_who_cannot_be_told_of_a_connection_leaves_none_that_nobody_serves():
@@ -290,14 +294,14 @@ def test_what_is_said_before_a_request_is_out_is_no_reply_to_it():
 
     heard = None
     policy = RemotePolicy(Address('ws://127.0.0.1:1'), lambda extensions: None, print)
-    with pytest.raises(Unanswered, match='nobody asked'):
+    with pytest.raises(UnansweredError, match='was not requested'):
         asyncio.run(exchange())
 
 
 def test_a_request_may_have_a_time_of_its_own():
     with PlainServer(lambda request: STALL) as server, Asker(server.address) as asker:
         until(lambda: asker.policy.is_connected)
-        with pytest.raises(Unanswered, match=f'no reply within {BRIEF:g} s'):
+        with pytest.raises(UnansweredError, match=f'no reply within {BRIEF:g} s'):
             asker.policy.ask({}, BRIEF).result(PATIENCE)
 
 

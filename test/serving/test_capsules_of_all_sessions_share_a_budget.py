@@ -47,7 +47,7 @@ def test_what_was_used_least_recently_gives_way_whose_it_is(shared):
     c.add(capsule('two'))
     assert (names(a), names(b), names(c)) == (['one'], ['two'], ['one', 'two'])
     assert budget.given_up == len(said) == 2
-    assert 'capsule two of session robot 0 gives way' in said[0]
+    assert 'capsule two of session robot 0 was evicted' in said[0]
     assert budget.bytes == 4 * BYTES
 
 
@@ -156,7 +156,7 @@ def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(plane
         a.add(capsule(name))
     b.add(capsule('four'))
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
-    assert said == ['capsule one of session robot 0 gives way: engine.kv_budget_mib is full']
+    assert said == ['capsule one of session robot 0 was evicted: engine.kv_budget_mib is full']
     with pytest.raises(NoRoom, match='capsules: no room'):
         other.add(capsule('five'))  # those of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1

@@ -9,9 +9,9 @@ import pytest
 from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
-from embodied_kv.fleet.policies import Fifo
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Request, Verdict
+from embodied_kv.fleet.schedulers import Fifo
 from embodied_kv.serving import fleet_server
 from embodied_kv.serving.fleet_server import FleetServer
 from embodied_kv.types import ActionChunk, Observation
@@ -149,7 +149,7 @@ def test_a_request_that_kills_the_engine_is_refused_at_last_and_others_are_serve
     by_robot = {told[0]: told[3] for told in answered()}
     refused = by_robot.pop('/r9')
     assert refused.verdict is Verdict.REFUSED
-    assert 'given up after 3 batches' in refused.message
+    assert 'given up after 3 lost batches' in refused.message
     assert 'illegal instruction' in refused.message
     assert {told.verdict for told in by_robot.values()} == {Verdict.ANSWERED}
     until(lambda: dispatcher.engines['here'].alive)

@@ -18,7 +18,7 @@ from door_cases import (
     until,
 )
 
-from embodied_kv.serving import in_time
+from embodied_kv.serving import batch
 
 
 def refusal(client, request):
@@ -57,7 +57,7 @@ def test_one_without_time_costs_those_with_time_no_step():
 
 
 def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
-    serve, batches, answered = in_time.serve, [], threading.Event()
+    serve, batches, answered = batch.serve, [], threading.Event()
 
     def served(engine, frames, deadline, kept):
         batches.append(len(frames))
@@ -65,7 +65,7 @@ def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
             assert answered.wait(PATIENCE)
         return serve(engine, frames, deadline, kept)
 
-    monkeypatch.setattr(in_time, 'serve', served)
+    monkeypatch.setattr(batch, 'serve', served)
     with door() as opened, ThreadPoolExecutor(3) as threads:
         clients = [opened.client() for _ in range(3)]
 
@@ -94,7 +94,7 @@ def test_a_refused_inference_is_answered_where_the_request_asks_for_it():
         for wrong, why in (
             ({'observation/state': np.full(8, np.nan)}, 'NaN or infinity'),
             ({'observation/image': 5}, 'must be [height, width, 3]'),
-            ({'leftover': np.zeros((4, 3))}, 'an action has 7 numbers'),
+            ({'leftover': np.zeros((4, 3))}, 'leftover must be [n, 7]'),
         ):
             reply = client.infer(libero() | asked | wrong)
             assert why in reply['refused'] and reply['request_id'] == 'q'
@@ -109,7 +109,7 @@ def test_steps_are_as_many_as_were_asked_for():
     with door() as opened, opened.client() as client:
         assert client.infer(libero() | {'euler_steps': 2})['policy_timing']['steps'] == 2
         assert client.infer(libero())['policy_timing']['steps'] == 4
-        assert 'makes chunks in 2 to 4' in refusal(client, libero() | {'euler_steps': 40})
+        assert 'must be from 2 to 4' in refusal(client, libero() | {'euler_steps': 40})
 
 
 def test_a_session_that_is_restored_repeats_itself_bit_for_bit():
@@ -133,7 +133,7 @@ def test_a_capsule_outlives_its_connection_and_is_no_other_sessions():
             expected = client.infer(libero(1) | {'session_id': 'arm'})['actions']
         with opened.client() as other:
             told = other.infer({'endpoint': 'restore', 'name': 'a', 'session_id': 'leg'})
-            assert 'no capsule' in told['error']
+            assert 'must have a capsule' in told['error']
             told = other.infer({'endpoint': 'restore', 'name': 'a', 'session_id': 'arm'})
             assert told['name'] == 'a'
             found = other.infer(libero(1) | {'session_id': 'arm'})['actions']
@@ -161,7 +161,7 @@ def test_a_session_is_held_by_one_connection():
 def test_text_is_of_the_row_of_the_newest_chunk():
     with door('tabletop') as opened, opened.client() as client:
         question = {'endpoint': 'ask', 'question': 'Subtask:', 'max_tokens': 4}
-        assert 'no frame to ask about' in client.infer(question)['error']
+        assert 'must be about a frame' in client.infer(question)['error']
         client.infer(tabletop())
         said = client.infer(question)
         assert said['tokens'] <= 4 and said['reason'] in ('length', 'eos')
@@ -183,7 +183,7 @@ def test_a_chunk_goes_on_from_the_leftover():
         asked = libero(1) | {'leftover': left, 'leftover_delay': 3}
         np.testing.assert_allclose(client.infer(asked)['actions'][:3], left[:3], atol=1e-4)
         wrong = libero() | {'leftover': np.zeros((4, 3))}
-        assert 'an action has 7 numbers' in refusal(client, wrong)
+        assert 'leftover must be [n, 7]' in refusal(client, wrong)
 
 
 def test_a_leftover_is_refused_where_it_would_not_be_heeded():
@@ -197,11 +197,14 @@ def test_a_leftover_is_refused_where_it_would_not_be_heeded():
     [
         (
             {'leftover': np.zeros((4, 7)), 'leftover_delay': 5},
-            'leftover_delay is 5: of these 4 actions',
+            'leftover_delay must be at most 4 for these 4 actions',
         ),
-        ({'leftover': np.zeros((60, 7)), 'leftover_delay': 50}, 'leftover_delay is 50'),
-        ({'leftover_delay': 3}, 'leftover_delay is there without leftover'),
-        ({'deadline_ms': 100}, 'start with engine.time_budget: true'),
+        (
+            {'leftover': np.zeros((60, 7)), 'leftover_delay': 50},
+            'must be at most 9',
+        ),
+        ({'leftover_delay': 3}, 'leftover_delay must come with leftover'),
+        ({'deadline_ms': 100}, 'start it with engine.time_budget: true'),
     ],
     ids=lambda value: value if isinstance(value, str) else '',
 )
@@ -234,9 +237,9 @@ def test_a_wish_that_would_not_be_heeded_is_refused(wish, said):
 )
 def test_a_wish_that_cannot_be_is_refused_by_its_key(wish):
     from embodied_kv.serving.websocket import calls
-    from embodied_kv.serving.websocket.dialect import Refused
+    from embodied_kv.serving.websocket.observation_parser import RefusedError
 
-    with pytest.raises(Refused, match=next(iter(wish))):
+    with pytest.raises(RefusedError, match=next(iter(wish))):
         calls.read(wish)
 
 
@@ -268,7 +271,7 @@ def test_a_question_about_another_session_needs_no_session_of_its_own():
         asked = PROMPT | {'session_id': 'mouth'}
         assert mouth.infer(asked | {'about': 'arm'}) == arm.infer(PROMPT)
         assert opened.sessions.values()['sessions'] == 1
-        assert 'no frame to ask about' in mouth.infer(asked | {'about': 'leg'})['error']
+        assert 'must be about a frame' in mouth.infer(asked | {'about': 'leg'})['error']
 
 
 def test_no_question_is_about_a_session_of_another_key(tmp_path):
@@ -276,7 +279,7 @@ def test_no_question_is_about_a_session_of_another_key(tmp_path):
     with door('tabletop', api_keys=file, memory_mib=64) as opened:
         with opened.client(key=left) as arm, opened.client(key=right) as other:
             arm.infer(tabletop() | {'session_id': 'arm'})
-            assert 'no frame' in other.infer(PROMPT | {'about': 'arm'})['error']
+            assert 'must be about a frame' in other.infer(PROMPT | {'about': 'arm'})['error']
             assert arm.infer(PROMPT | {'about': 'arm'})['tokens'] <= 4
 
 
@@ -304,7 +307,7 @@ def test_a_question_ends_an_older_one_only_where_it_may():
             two = said_two(opened)
             mouth.socket.send(packed(PROMPT | {'about': 'arm'}))
             until(two)
-            assert '1 of 1 streams live' in arm.infer(PROMPT | {'evict': False})['error']
+            assert 'at most 1 (got 1 and 1 more)' in arm.infer(PROMPT | {'evict': False})['error']
             arm.socket.send(packed(PROMPT))
             assert unpacked(mouth.socket.recv(PATIENCE))['reason'] == 'evicted'
             del opened.engine.decode_fits

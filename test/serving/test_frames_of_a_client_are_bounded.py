@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import pytest
 from door_cases import PATIENCE, RawClient, door, key_file, libero, packed, page, until
 
-from embodied_kv.serving.websocket import accounts, gate, server, visitor
+from embodied_kv.serving.websocket import accounts, admission, metered_connection, server
 from embodied_kv.serving.websocket.accounts import Bucket, MessagePool
-from embodied_kv.serving.websocket.client import Client
-from embodied_kv.serving.websocket.dialect import Refused
+from embodied_kv.serving.websocket.handler import ConnectionHandler
+from embodied_kv.serving.websocket.observation_parser import RefusedError
 
 MIB = 2**20
 PING, PONG = b'\x89\x80' + bytes(4), b'\x8a\x80' + bytes(4)
@@ -59,15 +59,15 @@ def test_a_message_in_fragments_is_read():
 
 def test_many_frames_at_once_let_others_be_served_in_between(monkeypatch):
     read = []
-    monkeypatch.setattr(visitor, 'TURN', 4)
-    received = visitor.Visitor.data_received
+    monkeypatch.setattr(metered_connection, 'TURN', 4)
+    received = metered_connection.MeteredConnection.data_received
 
     def spied(self, data):
         before = self.account.frames if self.account else 0
         received(self, data)
         read.append((self.account.frames if self.account else 0) - before)
 
-    monkeypatch.setattr(visitor.Visitor, 'data_received', spied)
+    monkeypatch.setattr(metered_connection.MeteredConnection, 'data_received', spied)
     with door() as opened, RawClient(opened.port) as client:
         client.socket.sendall(FIRST + MORE * 100)
         until(lambda: sum(read) >= 101)
@@ -75,7 +75,7 @@ def test_many_frames_at_once_let_others_be_served_in_between(monkeypatch):
 
 
 def test_a_client_that_was_cut_off_may_not_go_on_sending(monkeypatch):
-    monkeypatch.setattr(visitor, 'ABUSED', 1000)
+    monkeypatch.setattr(metered_connection, 'ABUSED', 1000)
     with door() as opened, RawClient(opened.port) as bad, pytest.raises(ConnectionError):
         bad.socket.sendall(PING * 1000)
         for _ in range(1000):
@@ -109,7 +109,7 @@ def test_a_rate_has_a_burst_and_a_bounded_debt():
 def test_an_announced_message_waits_while_others_take_all_bytes():
     with door(message_mib=1, memory_mib=1) as opened, RawClient(opened.port) as slow:
         slow.socket.sendall(announced(MIB) + bytes(1000))
-        pool = opened.server._gate.accounts.of('').pool
+        pool = opened.server._admission.accounts.of('').pool
         until(lambda: pool.used == MIB)
         with RawClient(opened.port) as waiting:
             waiting.say(bytes(MIB // 2))
@@ -121,11 +121,13 @@ def test_an_announced_message_waits_while_others_take_all_bytes():
 
 def test_small_fragments_are_counted_together():
     with door(message_mib=1) as opened, RawClient(opened.port) as client:
-        pool = opened.server._gate.accounts.of('').pool
+        pool = opened.server._admission.accounts.of('').pool
         client.socket.sendall(FIRST)
         for _ in range(8):
-            client.socket.sendall(b'\x00' + announced(visitor.SMALL)[1:] + bytes(visitor.SMALL))
-        until(lambda: pool.used == 7 * visitor.SMALL)
+            client.socket.sendall(
+                b'\x00' + announced(metered_connection.SMALL)[1:] + bytes(metered_connection.SMALL)
+            )
+        until(lambda: pool.used == 7 * metered_connection.SMALL)
         client.socket.sendall(LAST)
         assert client.closed() == 1011  # it was read, and is no request
         until(lambda: pool.used == 0)
@@ -137,7 +139,7 @@ def test_bytes_of_one_key_are_never_missing_to_another(tmp_path):
         with RawClient(opened.port, greedy) as slow, RawClient(opened.port, greedy) as more:
             for each in (slow, more):
                 each.socket.sendall(announced(MIB) + bytes(1000))
-            accounts = opened.server._gate.accounts
+            accounts = opened.server._admission.accounts
             until(lambda: len(accounts.of('greedy').pool._waiting) == 1)
             with RawClient(opened.port, modest) as other:
                 other.say(bytes(MIB))
@@ -148,7 +150,7 @@ def test_bytes_of_one_key_are_never_missing_to_another(tmp_path):
 def test_fragments_that_wait_for_each_other_are_refused():
     with door(message_mib=1, memory_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
-            pool = opened.server._gate.accounts.of('').pool
+            pool = opened.server._admission.accounts.of('').pool
             part = MIB * 3 // 8
             for number, each in enumerate((one, other), 1):
                 each.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
@@ -161,7 +163,7 @@ def test_fragments_that_wait_for_each_other_are_refused():
 def test_a_message_that_has_bytes_waits_for_nobody():
     with door(message_mib=1, memory_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
-            pool, part = opened.server._gate.accounts.of('').pool, MIB * 5 // 8
+            pool, part = opened.server._admission.accounts.of('').pool, MIB * 5 // 8
             one.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
             until(lambda: pool.used == part)
             other.socket.sendall(announced(part) + bytes(1000))
@@ -184,8 +186,8 @@ def test_frames_that_follow_a_refused_handshake_leave_nothing_behind(tmp_path):
 def stuck(opened):
     """A client that takes nothing: the kernel's buffers, and the server's own, are full."""
     with RawClient(opened.port) as client:
-        until(lambda: opened.server._serving.clients)
-        (served,) = opened.server._serving.clients
+        until(lambda: opened.server._context.handlers)
+        (served,) = opened.server._context.handlers
         opened.server._loop.call_soon_threadsafe(served._connection.pause_writing)
         yield client
 
@@ -216,9 +218,9 @@ def test_nothing_keeps_a_refused_message(monkeypatch):
         try:
             raise ValueError('no request')
         except ValueError as error:
-            raise Refused('no request') from error
+            raise RefusedError('no request') from error
 
-    monkeypatch.setattr(Client, '_read', refuse)
+    monkeypatch.setattr(ConnectionHandler, '_read', refuse)
     with door() as opened:
         gc.disable()
         try:
@@ -232,7 +234,7 @@ def test_nothing_keeps_a_refused_message(monkeypatch):
 def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(accounts, 'OPENING_BURST', 2)
     monkeypatch.setattr(accounts, 'OPENING_RATE', 1e-6)
-    monkeypatch.setattr(gate, 'SLOWEST', 0.01)
+    monkeypatch.setattr(admission, 'SLOWEST', 0.01)
     file, often, other = key_file(tmp_path, 'often', 'other')
     with door(api_keys=file) as opened:
         for _ in range(2):
@@ -248,7 +250,7 @@ def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize('tail', [LAST, b''], ids=['whole', 'cut'])
 def test_what_a_client_took_is_given_back_when_it_leaves(tail):
     with door(message_mib=1) as opened:
-        pool = opened.server._gate.accounts.of('').pool
+        pool = opened.server._admission.accounts.of('').pool
         with RawClient(opened.port) as client:
             client.socket.sendall(b'\x02' + announced(MIB // 2)[1:] + bytes(MIB // 2) + tail)
             until(lambda: pool.used or not opened.server.counts()['sockets'])

@@ -7,9 +7,9 @@ import pytest
 from door_cases import PATIENCE, RawClient, door, key_file, libero, page, until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from embodied_kv.serving.websocket import gate
+from embodied_kv.serving.websocket import admission
 from embodied_kv.serving.websocket.config import ServerConfig
-from embodied_kv.serving.websocket.keys import read_keys
+from embodied_kv.serving.websocket.credentials import read_keys
 
 KEY = '0123456789abcdef'
 
@@ -30,7 +30,7 @@ def test_each_key_has_a_name_and_comments_are_none(tmp_path):
 @pytest.mark.parametrize(
     'text, said',
     [
-        ('\n# none\n', 'has no key'),
+        ('\n# none\n', 'must have a key'),
         (f'{KEY}\n', 'line 1 must be a name and a key .*got 1 words.*NAME KEY'),
         (f'a {KEY} b\n', 'got 3 words'),
         (f'a/b {KEY}\n', 'letters, digits'),
@@ -96,9 +96,9 @@ def test_a_file_that_is_wrong_leaves_the_keys_as_they_are(tmp_path, caplog):
 
 
 def test_wrong_keys_are_slowed_and_logged_with_their_address(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(gate, 'WRONG_BURST', 1)
-    monkeypatch.setattr(gate, 'WRONG_RATE', 1e-6)
-    monkeypatch.setattr(gate, 'SLOWEST', 3600.0)
+    monkeypatch.setattr(admission, 'WRONG_BURST', 1)
+    monkeypatch.setattr(admission, 'WRONG_RATE', 1e-6)
+    monkeypatch.setattr(admission, 'SLOWEST', 3600.0)
     path, key = key_file(tmp_path, 'arm')
     with door(api_keys=path) as opened:
         with pytest.raises(InvalidStatus, match='401'):
@@ -110,7 +110,7 @@ def test_wrong_keys_are_slowed_and_logged_with_their_address(tmp_path, caplog, m
             guessing.setblocking(False)
             with pytest.raises(BlockingIOError):
                 guessing.recv(1)
-        assert '127.0.0.1: no key, or one that is unknown' in caplog.text
+        assert '127.0.0.1: missing or unknown key' in caplog.text
 
 
 def test_names_of_keys_are_in_metrics_and_in_the_access_log(tmp_path, caplog):

@@ -9,7 +9,7 @@ from door_cases import PATIENCE, OldClient, busy, door, libero, page, until
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
-from embodied_kv.serving.websocket.client import Client, Left
+from embodied_kv.serving.websocket.handler import ClientLeftError, ConnectionHandler
 
 
 def tells(opened, *lines):
@@ -47,14 +47,14 @@ def test_what_only_rises_is_a_counter():
 
 
 def test_a_chunk_that_is_not_taken_is_none_that_was_answered(monkeypatch):
-    send = Client._send
+    send = ConnectionHandler._send
 
     async def lost(self, message, *limit):
         if b'actions' in message:
-            raise Left('it takes no reply')
+            raise ClientLeftError('it takes no reply')
         await send(self, message, *limit)
 
-    monkeypatch.setattr(Client, '_send', lost)
+    monkeypatch.setattr(ConnectionHandler, '_send', lost)
     with door() as opened, opened.client() as client:
         with pytest.raises(ConnectionClosed):
             client.infer(libero())

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from embodied_kv.robots.reading import load
 from embodied_kv.serving.websocket import calls, codec
-from embodied_kv.serving.websocket.dialect import Dialect, Refused
+from embodied_kv.serving.websocket.observation_parser import ObservationParser, RefusedError
 
-DIALECT = Dialect(load('libero'))
+DIALECT = ObservationParser(load('libero'))
 LAST = (0x10FFFF).to_bytes(4, 'little')
 WISHES = {
     'session_id': 'a',
@@ -70,13 +70,13 @@ VALUES = st.recursive(
 
 
 def read(data):
-    """As the server reads a message; CodecError and Refused are its own refusals."""
+    """As the server reads a message; CodecError and RefusedError are its own refusals."""
     try:
         request = codec.unpack(data)
         if isinstance(request, dict):
             calls.read(request)
             DIALECT.read(request)
-    except (codec.CodecError, Refused) as error:
+    except (codec.CodecError, RefusedError) as error:
         return str(error)
     return ''
 
@@ -112,10 +112,14 @@ def marked(dtype, data, shape):
         ('request_id', marked('<U1', b'\0\0\x11\0', []), 'code point 0x110000'),
         ('leftover', marked('<f8', b'', [0, 2**30, 2**30]), 'at most 2147483648 elements'),
         ('observation/state', marked('|b1', b'', [2**31 - 1, 0, 2]), 'at most 2147483648'),
-        ('prompt', [[], [[]]], 'is a list'),
+        ('prompt', [[], [[]]], 'got list'),
         ('prompt', {b'nd': True, b'type': [['a', '<f4']], b'data': b'', b'shape': []}, 'dtype'),
-        ('prompt', {b'nd': True, b'type': '|O', b'data': b'', b'shape': []}, 'are refused'),
-        ('prompt', {b'nd': False, b'type': '<f4', b'data': 1}, 'comes with int'),
+        (
+            'prompt',
+            {b'nd': True, b'type': '|O', b'data': b'', b'shape': []},
+            'numbers or text',
+        ),
+        ('prompt', {b'nd': False, b'type': '<f4', b'data': 1}, 'got int'),
     ],
     ids=lambda value: str(value)[:50],
 )

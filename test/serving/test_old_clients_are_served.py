@@ -63,7 +63,7 @@ def test_a_hundred_inferences_and_any_path():
 
 def test_an_error_is_text_without_a_traceback_and_the_end():
     with door() as opened, opened.client() as client:
-        with pytest.raises(RuntimeError, match='observation/image is missing') as told:
+        with pytest.raises(RuntimeError, match='observation/image must be present') as told:
             client.infer({'prompt': 'x'})
         assert 'Traceback' not in str(told.value) and 'observation/state' in str(told.value)
         with pytest.raises(ConnectionClosedError) as closed:
@@ -80,7 +80,7 @@ def test_a_prompt_that_is_cut_is_said_once(caplog):
     with door() as opened, opened.client() as client, caplog.at_level(logging.WARNING):
         for _ in range(2):
             client.infer(libero() | {'prompt': 'wait and ' * 400})
-        assert caplog.text.count('its prompt of 3599 characters is cut') == 1
+        assert caplog.text.count('the prompt of 3599 characters is cut') == 1
         caplog.clear()
         client.infer(libero() | {'prompt': 'x'})
         assert 'is cut' not in caplog.text

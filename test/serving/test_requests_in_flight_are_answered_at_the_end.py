@@ -30,7 +30,7 @@ def test_requests_in_flight_are_answered_and_others_closed():
         with busy(opened):
             for client in waiting:
                 client.socket.send(packed(libero()))
-            until(lambda: sum(c.busy for c in opened.server._serving.clients) == 3)
+            until(lambda: sum(c.busy for c in opened.server._context.handlers) == 3)
             ending.start()
             assert closed(idle) == 1001
             with pytest.raises(urllib.error.HTTPError, match='503'):
@@ -48,7 +48,7 @@ def test_requests_in_flight_are_answered_and_others_closed():
 def test_what_takes_longer_than_the_drain_is_closed():
     with door(drain_seconds=0.3) as opened, busy(opened), opened.client() as client:
         client.socket.send(packed(libero()))
-        until(lambda: any(c.busy for c in opened.server._serving.clients))
+        until(lambda: any(c.busy for c in opened.server._context.handlers))
         opened.server.stop()
         assert closed(client) == 1001
 

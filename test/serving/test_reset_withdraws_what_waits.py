@@ -12,8 +12,8 @@ from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.model.policy import Policy
+from embodied_kv.serving.batch import TimedObservation
 from embodied_kv.serving.engine_runner import EngineRunner
-from embodied_kv.serving.in_time import TimedObservation
 from embodied_kv.serving.websocket.sessions import Sessions
 
 PATIENCE = 20.0  # s
@@ -76,7 +76,7 @@ def test_no_request_is_expected(sessions):
 
 def idle(sessions):
     """Return the idle time (s) of the engine; 0 while a batch is under way."""
-    return sessions.slack.seconds(time.monotonic())
+    return sessions.idle.seconds(time.monotonic())
 
 
 def wait_until(happened):

@@ -114,8 +114,8 @@ def test_a_server_that_does_not_state_its_actions_is_read():
         ),
         ('contract', 5, 'contract must be text'),
         ('version', 'x' * 300, 'at most 256 characters'),
-        ('refusals', 1, 'refusals is no such value'),
-        ('dt', None, 'dt is no such value'),
+        ('refusals', 1, 'refusals must be a valid value'),
+        ('dt', None, 'dt must be a valid value'),
     ],
 )
 def test_metadata_that_cannot_be_is_refused_by_its_key(key, value, why):

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from door_cases import busy, door, libero, packed, until
 
-from embodied_kv.fleet.fair import FairDeadline
-from embodied_kv.fleet.policies import Fifo, Kairos, LeastAttained, ShortestJob
+from embodied_kv.fleet.schedulers import FairDeadline, Fifo, Kairos, LeastAttained, ShortestJob
 from embodied_kv.serving.scheduling import SchedulingConfig
 
 CHUNK = 10  # actions, of LIBERO
@@ -14,7 +13,7 @@ DONE = {'round': 0, 'start': 5.0, 'end': 5.4, 'remaining': 1}
 
 def wait_of(opened):
     """The wait of the only robot's present task."""
-    (robot,) = opened.sessions._server.dispatcher.ledger.robots.values()
+    (robot,) = opened.sessions._server.dispatcher.rounds.robots.values()
     return robot.task.wait
 
 
@@ -146,7 +145,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
 
 def ledger(opened, name):
     """The task of a session."""
-    return [opened.sessions._server.dispatcher.ledger.robots[name].task]
+    return [opened.sessions._server.dispatcher.rounds.robots[name].task]
 
 
 def test_no_more_is_executed_than_is_sent():

@@ -9,14 +9,13 @@ import pytest
 from door_cases import PATIENCE, REQUESTS, busy, door, libero, until
 
 from embodied_kv.serving.batch import serve
-from embodied_kv.serving.websocket.calls import Call
-from embodied_kv.serving.websocket.dialect import Dialect
-from embodied_kv.serving.websocket.observation import observation
+from embodied_kv.serving.websocket.calls import Call, observation
+from embodied_kv.serving.websocket.observation_parser import ObservationParser
 
 
 def own(opened, request, session, number):
     """The engine's chunk of a request, without any server."""
-    seen = Dialect(opened.robot.contract).read(request)
+    seen = ObservationParser(opened.robot.contract).read(request)
     frame = observation(opened.engine, seen, Call(), session, number, 0.0, '')
     work = opened.device.call(lambda: serve(opened.engine, [replace(frame)], math.inf))
     (chunk,) = work.result(PATIENCE)

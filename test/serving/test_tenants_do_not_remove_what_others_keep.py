@@ -6,7 +6,7 @@ from door_cases import door, key_file, libero
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, TierCapacities
-from embodied_kv.serving.websocket import hold
+from embodied_kv.serving.websocket import handler
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
 ARM = {'session_id': 'arm'}
@@ -14,7 +14,7 @@ BYTES = 4096  # of a capsule
 
 
 def test_many_sessions_of_one_key_leave_those_of_another(tmp_path, monkeypatch):
-    monkeypatch.setattr(hold, 'RENAME_BURST', 1000)
+    monkeypatch.setattr(handler, 'RENAME_BURST', 1000)
     file, one, other = key_file(tmp_path, 'one', 'other')
     with door(api_keys=file) as opened:
         with opened.client(key=one) as client:
@@ -30,8 +30,8 @@ def test_many_sessions_of_one_key_leave_those_of_another(tmp_path, monkeypatch):
 
 
 def test_a_connection_changes_its_session_at_a_bounded_rate(tmp_path, monkeypatch):
-    monkeypatch.setattr(hold, 'RENAME_BURST', 2)
-    monkeypatch.setattr(hold, 'RENAME_RATE', 1e-3)
+    monkeypatch.setattr(handler, 'RENAME_BURST', 2)
+    monkeypatch.setattr(handler, 'RENAME_RATE', 1e-3)
     with door(request_seconds=1.0) as opened, opened.client() as client:
         for n in range(2):
             client.infer({'endpoint': 'reset', 'session_id': f's{n}'})

@@ -35,8 +35,8 @@ def test_it_serves_until_it_is_told_to_stop(capsys):
     [
         (['--contract', 'libro'], 'none of aloha'),
         (['--host', '0.0.0.0'], 'write a key into a file'),
-        (['--port', '70000'], '--port must lie from 0 to 65535 (got 70000)'),
-        (['--engine.rows', '2'], '--engine.rows must lie from 3 to 4096 (got 2)'),
+        (['--port', '70000'], '--port must be from 0 to 65535 (got 70000)'),
+        (['--engine.rows', '2'], '--engine.rows must be from 3 to 4096 (got 2)'),
         (['--preset', 'huge'], "no preset 'huge'"),
         (['--scheduler', 'best'], 'scheduler must be one of kairos, fifo'),
     ],

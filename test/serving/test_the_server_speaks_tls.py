@@ -11,9 +11,8 @@ import pytest
 from door_cases import PATIENCE, door, unpacked, until
 from websockets.sync.client import connect
 
-from embodied_kv.serving.remote_policy.address import Address
-from embodied_kv.serving.remote_policy.connection import RemotePolicy
-from embodied_kv.serving.websocket import gate, server
+from embodied_kv.serving.remote_policy.connection import Address, RemotePolicy
+from embodied_kv.serving.websocket import admission, server
 from embodied_kv.serving.websocket.config import ServerConfig
 
 
@@ -73,7 +72,7 @@ def test_sockets_that_begin_no_handshake_give_way(tmp_path, monkeypatch):
             sockets.enter_context(socket.create_connection(('127.0.0.1', opened.port)))
             for _ in range(60)
         ]
-        most = 2 + gate.OPENING
+        most = 2 + admission.OPENING
         until(lambda: len(select.select(silent, [], [], 0)[0]) >= len(silent) - most)
         with connected(opened.port, pair['certificate']) as client:
             assert unpacked(client.recv(PATIENCE))

@@ -5,7 +5,7 @@ import pytest
 from door_cases import PATIENCE, RawClient, busy, door, key_file, libero, packed, until
 from websockets.exceptions import ConnectionClosed
 
-from embodied_kv.serving.websocket import hold
+from embodied_kv.serving.websocket import handler
 
 ARM = {'session_id': 'arm'}
 KEY = 'robots-0123456789abcdef'
@@ -59,7 +59,7 @@ def test_one_that_lost_power_says_nothing_and_is_cut_off(keys):
 
 
 def test_without_keys_it_is_given_over_by_one_that_answers_no_ping(monkeypatch):
-    monkeypatch.setattr(hold, 'ANSWER_SECONDS', 0.01)
+    monkeypatch.setattr(handler, 'ANSWER_SECONDS', 0.01)
     with door() as opened, RawClient(opened.port) as dead:
         dead.say(packed(libero() | ARM))
         until(lambda: opened.sessions.values()['sessions'] == 1)

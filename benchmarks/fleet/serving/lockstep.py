@@ -24,12 +24,11 @@ from benchmarks.fleet.serving.speech import Seconds, Speech
 from benchmarks.fleet.serving.stepped import Stepped
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Verdict
+from embodied_kv.serving.batch import TimedObservation, serve_in_time
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.fleet_server import Result
-from embodied_kv.serving.in_time import TimedObservation, serve_in_time
 from embodied_kv.serving.scheduling import SchedulingConfig
-from embodied_kv.serving.websocket.answers import Text
-from embodied_kv.serving.websocket.sessions import Sessions
+from embodied_kv.serving.websocket.sessions import Sessions, Text
 from embodied_kv.types import TextDelta
 
 
@@ -100,7 +99,7 @@ class Lockstep(Sessions):
         super().start()
         kv, schedule, speech = self.engine.kv, self._schedule, self._order.speech
         kv.set_limits(streams=self._order.streams or kv.decode_kv.rows)
-        slack, hear = self.slack.seconds, self.hear
+        slack, hear = self.idle.seconds, self.on_deltas
         self.speech = Speech(self.engine, self._device, schedule, speech, slack, hear)
 
     def work(self) -> None:
@@ -113,15 +112,15 @@ class Lockstep(Sessions):
     def _wake(self) -> None:
         self._wakes = math.inf
 
-    def hear(self, deltas: Sequence[TextDelta]) -> None:
+    def on_deltas(self, deltas: Sequence[TextDelta]) -> None:
         for delta in deltas:
             if delta.text or delta.reason != 'cancelled':  # else it ended before its first word
                 self.said[delta.stream] += delta.text
-        super().hear(deltas)
+        super().on_deltas(deltas)
 
     def texts(self) -> list[str]:
         """All texts, finished or not."""
-        self._device.call(lambda: self.hear(self.engine.deltas())).result()
+        self._device.call(lambda: self.on_deltas(self.engine.deltas())).result()
         return [text.strip() for text in self.said.values()]
 
     def ask(
@@ -166,7 +165,7 @@ def run(
     """
     schedule = Schedule()
     sessions = Lockstep(local, schedule, order)
-    local.listen(sessions.hear)
+    local.listen(sessions.on_deltas)
     sessions.start()
     try:
         players = [
@@ -206,5 +205,5 @@ def run(
             spoken=sessions.speech.costs.spent,
         )
     finally:
-        local.unlisten(sessions.hear)
+        local.unlisten(sessions.on_deltas)
         sessions.stop()

@@ -23,11 +23,10 @@ from benchmarks.common import report
 from benchmarks.fleet.compare import FIGURES, T95, saved
 from benchmarks.fleet.serving.lockstep import Order, run
 from benchmarks.fleet.serving.robot import Habits
-from benchmarks.fleet.workload import Common, Workload, draw, read
+from benchmarks.fleet.workload import Common, Job, Workload, draw, poisson, read
 from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.fleet.trace import Job, poisson
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.engine_runner import EngineRunner
 

@@ -27,9 +27,9 @@ import numpy as np
 from benchmarks.fleet.serving.schedule import Schedule
 from embodied_kv.control import execution_horizon
 from embodied_kv.fleet.request_timing import RequestTiming
+from embodied_kv.serving.batch import TimedObservation
 from embodied_kv.serving.fleet_server import ServedChunk
-from embodied_kv.serving.in_time import TimedObservation
-from embodied_kv.serving.shares import NoShare
+from embodied_kv.serving.stream_quota import QuotaError
 from embodied_kv.serving.websocket.sessions import Sessions
 
 SET_POINTS = 100  # a second; of the simulator
@@ -205,7 +205,7 @@ class Player:
         for prompt in self._habits.prompts:
             name, tokens = self._session.name, self._habits.max_tokens
             text = self._sessions.ask(name, prompt, tokens, evict=False)
-            if text.done() and not isinstance(text.exception(), NoShare):
+            if text.done() and not isinstance(text.exception(), QuotaError):
                 text.result()
 
     def _finish(self, moment: int, done: bool) -> None:

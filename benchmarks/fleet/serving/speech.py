@@ -14,7 +14,7 @@ from benchmarks.fleet.serving.schedule import Schedule
 from embodied_kv.engine.budget import Costs
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.loop import DeviceThread
-from embodied_kv.fleet.forecast import LATE
+from embodied_kv.fleet.request_timing import LATE
 from embodied_kv.types import TextDelta
 
 Seconds = Mapping[str, Mapping[int, float]]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Collection
 
 from embodied_kv.fleet.dispatcher import Dispatcher
-from embodied_kv.fleet.scheduler import Scheduler, Waiting
+from embodied_kv.fleet.schedulers import Scheduler, Waiting
 from embodied_kv.serving.fleet_server import FleetServer
 
 FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are none

@@ -35,8 +35,8 @@ from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationP
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
-from embodied_kv.serving.remote_policy import reply as replies
-from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
+from embodied_kv.serving.remote_policy import messages as replies
+from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
@@ -300,17 +300,17 @@ class RemoteAction(Action):
             )
         except CancelledError:
             return
-        except replies.Missed:
+        except replies.MissedDeadlineError:
             self._too_late += 1
             self.warn_throttled('missed', _missed(asked.told_ms))
             return
-        except Unanswered as error:
+        except UnansweredError as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
             return
-        except replies.Declined as error:
+        except replies.RefusedRequestError as error:
             self.warn_throttled('request', f'the server refused a request: {error}')
             return
-        except replies.Unusable as error:
+        except replies.UnusableReplyError as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
             return
         if asked.control is not self._control or asked.instruction != self._frames.instruction:

@@ -26,8 +26,8 @@ from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.nodes.remote.server_link import ServerLink, remote_host, session_id
-from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
-from embodied_kv.serving.remote_policy.reply import number
+from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
+from embodied_kv.serving.remote_policy.messages import number
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
@@ -125,7 +125,7 @@ class RemoteLanguage(SuiteNode):
         try:
             if self.active:
                 self._publish(asked, *_text(work.result()))
-        except (Unanswered, CancelledError) as error:
+        except (UnansweredError, CancelledError) as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
         if prompts and self.active:
             self._prompt(prompts)
@@ -204,7 +204,7 @@ class RemoteLanguage(SuiteNode):
             return
         try:
             text, tokens, why = _text(reply)
-        except Unanswered as error:
+        except UnansweredError as error:
             self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')
             return
@@ -217,9 +217,9 @@ class RemoteLanguage(SuiteNode):
         try:
             reply = work.result()
             if refusal := reply.get('refused') or reply.get('error'):
-                raise Unanswered(f'the server refused it: {shown(refusal, 300)}')
+                raise UnansweredError(f'the server refused it: {shown(refusal, 300)}')
             return reply
-        except Unanswered as error:
+        except UnansweredError as error:
             self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')
             return None
@@ -252,11 +252,11 @@ def _request(asked: _Question) -> dict[str, object]:
 
 
 def _text(reply: object) -> tuple[str, int, str]:
-    """Return a text, its tokens and the reason of its end. Raises Unanswered."""
+    """Return a text, its tokens and the reason of its end. Raises UnansweredError."""
     text = reply.get('text') if isinstance(reply, dict) else None
     if not isinstance(text, str):
         error = reply.get('error') if isinstance(reply, dict) else None
-        raise Unanswered(shown(error or 'its reply has no text', 300))
+        raise UnansweredError(shown(error or 'its reply has no text', 300))
     why = str(reply.get('reason'))
     return text, int(number(reply, 'tokens')), why if why in ENDS else 'eos'
 

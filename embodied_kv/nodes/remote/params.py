@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common.parameters import param
-from embodied_kv.serving.remote_policy.address import Address
+from embodied_kv.serving.remote_policy.connection import Address
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from embodied_kv.nodes.observation.inputs import ObservationBuffer
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.params import RemoteParams
 from embodied_kv.serving.remote_policy.connection import RemotePolicy
-from embodied_kv.serving.remote_policy.request import RequestWriter
+from embodied_kv.serving.remote_policy.messages import RequestWriter
 from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
 from embodied_kv.text import shown
 

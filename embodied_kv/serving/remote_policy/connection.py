@@ -1,11 +1,10 @@
-"""A connection to a policy server, ours or any that speaks openpi's protocol, kept by a thread.
+"""A connection to a policy server of this package or of openpi, kept by a thread.
 
-Knows sockets, one request at a time, and what becomes of both when the server does not answer.
-Does not know observations or chunks. A reply is of the request before it on the same connection,
-and of no other: where that is in doubt (one that came too late, one that nobody asked for, one
-that names another request) the connection is given up, and a new one made. A plain server names
-none: of it only order tells, and what it says unasked counts as unasked until the next request is
-out. Nobody who asks waits here: what cannot be had now is refused at once.
+One request at a time is sent. A reply belongs to the previous request on the same connection. The
+connection is closed and made again if a reply is late, was not requested, or names another
+request. Plain openpi servers echo no request id, so that only the order matches their replies; a
+message that arrives before the next request is sent counts as not requested. `RemotePolicy.ask`
+never blocks: a request that cannot be sent now fails at once.
 """
 
 from __future__ import annotations
@@ -15,31 +14,67 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import WebSocketException
+from websockets.exceptions import InvalidURI, WebSocketException
+from websockets.uri import parse_uri
 
-from embodied_kv.serving.remote_policy.address import Address
+from embodied_kv.errors import CodedError, ErrorCode, failure_code
 from embodied_kv.serving.websocket import codec
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.text import reason, shown
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again, ever longer
-PING_SECONDS = 20.0  # that a server has at least to answer a ping: some compute meanwhile
-TAKE_OVER_SECONDS = 5.0  # that a server has at least to hand a session to a new connection
-CLOSE_SECONDS = 1.0  # that a server has to say goodbye
-MESSAGE_BYTES = 2**26  # of what a server says: a capsule is the longest
-WORDS = 300  # characters of its words that are shown
-UNASKED = 'it says what nobody asked for'
+FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again
+PING_SECONDS = 20.0  # minimum for the answer to a ping, as some servers compute in between
+TAKE_OVER_SECONDS = 5.0  # minimum for the first reply, which may take a session over
+CLOSE_SECONDS = 1.0  # for the closing handshake
+MESSAGE_BYTES = 2**26  # maximum of a message; a capsule is the longest
+WORDS = 300  # characters of an error of the server that are shown
+UNASKED = 'the server sent a message that was not requested'
 
 Request = Mapping[str, object]
 Reply = dict[str, object]
 
 
-class Unanswered(ConnectionError):
-    """A request has no reply, and none will come; the message says why."""
+class UnansweredError(ConnectionError):
+    """A request without a reply, and none will come; the message states the reason."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """The URI of a policy server, ws://HOST:PORT or wss://HOST:PORT, and its API key ('': none).
+
+    `reply_seconds`: maximum time (s) for the handshake, and for a reply. Raises ValueError.
+    """
+
+    uri: str
+    key: str = field(default='', repr=False)
+    reply_seconds: float = 5.0
+
+    def __post_init__(self) -> None:
+        try:
+            parse_uri(self.uri)
+        except (InvalidURI, ValueError) as error:  # ValueError: a port out of range
+            raise ValueError(
+                f'address must be ws://HOST:PORT or wss://HOST:PORT (got {shown(self.uri)!r})'
+            ) from error
+
+    @staticmethod
+    def key_of(file: str) -> str:
+        """Return the only word of a file, '' if none is named. Raises ValueError, OSError."""
+        if not file:
+            return ''
+        words = Path(file).expanduser().read_text(encoding='utf-8').split()
+        if len(words) != 1:
+            raise ValueError(
+                f'{file} must contain the key and nothing else (got {len(words)} words); remove '
+                'the name that the file of the server has before it'
+            )
+        return words[0]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,13 +85,15 @@ class _Job:
 
 
 class RemotePolicy(threading.Thread):
-    """From `start` to `stop` it is connected, or tries to be.
+    """A thread that keeps a connection from `start` to `stop`.
 
-    fits: told what the server can beyond openpi's protocol, None for nothing, at each connection;
-    it raises ValueError where such a server cannot move this robot. say: told of each connection
-    and of each loss, once, in a sentence; on the thread. session: the session_id of all its
-    requests to a server that knows sessions, so that each new connection goes on with the session
-    of the one before; '' for a session of each connection's own.
+    Args:
+        address: Of the server.
+        fits: Called at each connection with the extensions of the server, None for none. It raises
+            ValueError for a server that cannot move this robot.
+        say: Receives one line for each connection and each loss, on the thread.
+        session: The session_id of all requests, so that each new connection continues the session;
+            '' for one session per connection.
     """
 
     def __init__(
@@ -72,33 +109,33 @@ class RemotePolicy(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._living: asyncio.Task | None = None
         self._ended = False
-        self._jobs: asyncio.Queue[_Job] | None = None  # of this connection; None without one
+        self._jobs: asyncio.Queue[_Job] | None = None  # None without a connection
         self._pause, self._said = FIRST_PAUSE, ''
-        self.extensions: Extensions | None = None  # of the server that is, or was, connected
-        self.problem = f'{address.uri} is not connected yet'  # why not; '' while it is
-
-    # ------------------------------------------------------------------ from any thread
+        self.extensions: Extensions | None = None  # of the newest server
+        self.problem = f'{address.uri} is not connected yet'  # '' while connected
 
     def ask(self, request: Request, seconds: float | None = None) -> Future[Reply]:
-        """Its reply, some time; of several requests one after another. From any thread.
+        """Return a future of the reply; requests are sent in turn.
 
-        seconds: that the server has for it; None: the address's. The promise raises Unanswered.
+        `seconds`: maximum time; None for that of the address. The future raises UnansweredError.
         """
         job = _Job(request, self._address.reply_seconds if seconds is None else seconds)
         with self._lock:
             if self._jobs is None:
-                job.promise.set_exception(Unanswered(self.problem or 'it has ended'))
+                job.promise.set_exception(
+                    UnansweredError(self.problem or 'the connection has ended')
+                )
             else:
                 self._loop.call_soon_threadsafe(self._put, self._jobs, job)
         return job.promise
 
     @property
     def is_connected(self) -> bool:
-        """Whether something can be asked now."""
+        """Whether a request can be sent now."""
         return self._jobs is not None
 
     def stop(self) -> None:
-        """Says goodbye; what was asked is not answered any more."""
+        """Close the connection; open requests fail."""
         with self._lock:
             self._ended = True
             if self._living is not None:
@@ -106,10 +143,8 @@ class RemotePolicy(threading.Thread):
         if self.is_alive():
             self.join(2 * CLOSE_SECONDS)
         if self.is_alive():
-            self.problem = f'{self._address.uri} is left, and its connection has not ended yet'
+            self.problem = f'{self._address.uri}: the connection did not close in time'
             self._say(self.problem)
-
-    # ------------------------------------------------------------------ the thread
 
     def run(self) -> None:
         asyncio.run(self._run())
@@ -132,19 +167,18 @@ class RemotePolicy(threading.Thread):
         except asyncio.CancelledError:
             pass
         finally:
-            self.problem = 'it has ended'
+            self.problem = 'the connection has ended'
             with self._lock:
                 self._living = None
 
     def _put(self, jobs: asyncio.Queue[_Job], job: _Job) -> None:
-        """On the loop, after which the connection may have ended."""
         if jobs is self._jobs:
             jobs.put_nowait(job)
         else:
             _refuse(job, self.problem or 'the connection ended')
 
     async def _once(self) -> str:
-        """One connection, from its beginning to its end: why it ended."""
+        """Keep one connection until it ends; return the reason."""
         uri, key = self._address.uri, self._address.key
         opening = connect(
             uri,
@@ -161,9 +195,9 @@ class RemotePolicy(threading.Thread):
             try:
                 return await self._connected(socket)
             finally:
-                with suppress(Exception):  # of what asyncio makes of a transport that has gone
+                with suppress(Exception):  # asyncio may fail on a transport that was lost
                     await socket.close()
-        except Exception as error:  # whatever it is: the next connection is another try
+        except Exception as error:  # of any type: the connection is tried again
             return f'{uri}: {shown(reason(error), WORDS)}'
 
     async def _connected(self, socket: ClientConnection) -> str:
@@ -175,16 +209,16 @@ class RemotePolicy(threading.Thread):
         except asyncio.TimeoutError:
             return f'{uri}: no metadata within {self._address.reply_seconds:g} s'
         except ValueError as error:
-            self._pause = LONGEST_PAUSE  # it will hardly be another one soon
+            self._pause = LONGEST_PAUSE  # the server will hardly change soon
             return f'{uri} cannot move this robot: {reason(error)}'
         self.extensions, self.problem, self._said = extensions, '', ''
         with self._lock:
             self._jobs = jobs
-        why = 'it has ended'
+        why = 'the connection has ended'
         try:
             self._say(f'{uri} is connected')
             await self._serve(socket, jobs)
-        except (Unanswered, WebSocketException) as error:
+        except (UnansweredError, WebSocketException) as error:
             why = f'{uri}: {shown(reason(error), WORDS)}'
         finally:
             self.problem = why
@@ -195,7 +229,7 @@ class RemotePolicy(threading.Thread):
         return why
 
     async def _serve(self, socket: ClientConnection, jobs: asyncio.Queue[_Job]) -> None:
-        """One request after another, until it has ended, or something is wrong: raises what."""
+        """Serve requests in turn until the end; raises the error of the connection."""
         connection, number = uuid.uuid4().hex[:12], 0
         heard = asyncio.ensure_future(socket.recv())
         asked: asyncio.Task[_Job] = asyncio.ensure_future(jobs.get())
@@ -203,8 +237,8 @@ class RemotePolicy(threading.Thread):
             while not self._ended:
                 await asyncio.wait({heard, asked}, return_when=asyncio.FIRST_COMPLETED)
                 if heard.done():
-                    heard.result()  # raises where the connection has ended
-                    raise Unanswered(UNASKED)
+                    heard.result()  # raises if the connection has ended
+                    raise UnansweredError(UNASKED)
                 job, number = asked.result(), number + 1
                 if not job.promise.set_running_or_notify_cancel():
                     asked = asyncio.ensure_future(jobs.get())
@@ -213,24 +247,23 @@ class RemotePolicy(threading.Thread):
                     job = replace(job, seconds=max(job.seconds, TAKE_OVER_SECONDS))
                 try:
                     reply = await self._exchange(socket, heard, job, f'{connection}-{number}')
-                except (Unanswered, WebSocketException) as error:
+                except (UnansweredError, WebSocketException) as error:
                     _refuse(job, shown(reason(error), WORDS))
                     raise
-                self._pause = FIRST_PAUSE  # only of a server that answers
+                self._pause = FIRST_PAUSE  # only for a server that answers
                 heard = asyncio.ensure_future(socket.recv())
                 asked = asyncio.ensure_future(jobs.get())
                 job.promise.set_result(reply)
         finally:
             for task in (heard, asked):
                 if not task.cancel() and not task.cancelled():
-                    task.exception()  # it is known
+                    task.exception()  # already handled
             if asked.done() and not asked.cancelled():
                 _refuse(asked.result(), 'the connection ended')
 
     async def _exchange(
         self, socket: ClientConnection, heard: asyncio.Future, job: _Job, name: str
     ) -> Reply:
-        """Raises Unanswered, WebSocketException."""
         seconds, request = job.seconds, dict(job.request)
         if self.extensions is not None:
             request['request_id'] = name
@@ -244,39 +277,77 @@ class RemotePolicy(threading.Thread):
         try:
             await asyncio.wait({sent, heard}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             if sent.done():
-                sent.result()  # raises where the connection has ended
+                sent.result()  # raises if the connection has ended
             elif heard.done():
                 heard.result()
-                raise Unanswered(UNASKED)
+                raise UnansweredError(UNASKED)
             else:
                 socket.transport.abort()
-                raise Unanswered(f'it takes no request within {seconds:g} s')
+                raise UnansweredError(f'the request was not accepted within {seconds:g} s')
         finally:
             sent.cancel()
         await asyncio.wait({heard}, timeout=max(0.0, end - loop.time()))
         if not heard.done():
-            socket.transport.abort()  # what it says of this request later is of no use
-            raise Unanswered(f'no reply within {seconds:g} s')
+            socket.transport.abort()  # a later reply is of no use
+            raise UnansweredError(f'no reply within {seconds:g} s')
         try:
             reply = _read(heard.result())
         except ValueError as error:
-            raise Unanswered(reason(error)) from error
+            raise UnansweredError(reason(error)) from error
         if self.extensions is not None and reply.get('request_id') != name:
-            raise Unanswered('its reply is of another request')
+            raise UnansweredError('the reply is of another request')
         return reply
 
 
 def _refuse(job: _Job, why: str) -> None:
     if not job.promise.done():
-        job.promise.set_exception(Unanswered(why))
+        job.promise.set_exception(UnansweredError(why))
 
 
 def _read(message: bytes | str) -> Reply:
-    """Raises ValueError, with the server's own words where it sent some."""
+    """Return a message. Raises ValueError, with the error that the server sent, if any."""
     if isinstance(message, str):
         line = message.strip().rpartition('\n')[2]  # openpi's ends with the error itself
-        raise ValueError(f'the server says: {shown(line, WORDS)}')
+        raise ValueError(f'the server reported: {shown(line, WORDS)}')
     found = codec.unpack(message)
     if not isinstance(found, dict):
-        raise ValueError('its message is no map')
+        raise ValueError('the message of the server must be a map')
     return found
+
+
+def ask(policy: RemotePolicy | None, wanted: str, request: Request, seconds: float) -> Reply:
+    """Return the reply of a server that has an extension; waits for it.
+
+    Args:
+        policy: The connection; None while the node that owns it is not active.
+        wanted: The required field of `Extensions`.
+        request: The request.
+        seconds: Maximum time for the reply.
+
+    Raises:
+        CodedError: The server is not connected, lacks the extension, refuses or does not answer.
+    """
+    if policy is None or not policy.is_connected:
+        why = policy.problem if policy is not None else 'the node of the connection is not active'
+        raise CodedError(
+            f'the policy server must be connected (got: {why})', ErrorCode.UNAVAILABLE
+        )
+    if not getattr(policy.extensions, wanted, False):
+        raise CodedError(
+            f'the policy server must offer {wanted} (got one that does not); use the policy '
+            'server of this package',
+            ErrorCode.UNAVAILABLE,
+        )
+    try:
+        reply = policy.ask(request, seconds).result(2 * seconds)
+    except (UnansweredError, FutureTimeoutError) as error:
+        raise CodedError(
+            f'the policy server did not answer: {error}', ErrorCode.UNAVAILABLE
+        ) from error
+    if 'error' in reply:
+        code = reply.get('error_code')
+        raise CodedError(
+            f'the policy server refused the request: {shown(reply["error"], 300)}',
+            failure_code(code if isinstance(code, int) else 0),
+        )
+    return reply

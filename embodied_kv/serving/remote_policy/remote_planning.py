@@ -1,6 +1,6 @@
-"""The memory of a robot that its policy server keeps: as `planning.Planning`, by requests.
+"""The memory of a robot at its policy server, with the interface of `planning.Planning`.
 
-Knows the endpoint `memory`. Does not know notes or services. Each call waits for the server.
+Each method except the properties waits for the server's reply to a request `memory`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,17 @@ from embodied_kv.memory.segment import MemoryFault, Segment
 from embodied_kv.memory.store import Change
 from embodied_kv.planning.domain import Draft
 from embodied_kv.planning.plan import Match, MemoryStats, Plan
-from embodied_kv.serving.remote_policy.answered import answered
-from embodied_kv.serving.remote_policy.connection import RemotePolicy
+from embodied_kv.serving.remote_policy.connection import RemotePolicy, ask
 
 T = TypeVar('T')
-SECONDS = 60.0  # that a server has for a plan
-SENT = 256  # segments of a request
+SECONDS = 60.0  # maximum for a plan
+SENT = 256  # segments of one request, at most
 
 
 class RemotePlanning:
-    """policy: returns the connection, None while there is none. name: of the memory.
+    """A memory by its name; `policy` returns the connection, None while there is none.
 
-    Each method raises MemoryFault where the server refuses, does not answer, or sends what is no
-    such thing.
+    The methods raise MemoryFault if the server refuses, is silent or sends an invalid reply.
     """
 
     def __init__(self, policy: Callable[[], RemotePolicy | None], name: str) -> None:
@@ -35,7 +33,7 @@ class RemotePlanning:
 
     @property
     def is_offered(self) -> bool:
-        """Return whether there is a memory, as far as is known: a server may offer none."""
+        """Whether there is a memory; True until the server is known to offer none."""
         policy = self._policy()
         if policy is None or not policy.is_connected:
             return True
@@ -43,16 +41,15 @@ class RemotePlanning:
 
     @property
     def has_room(self) -> bool:
-        """Return whether something can be computed in advance; how much, the server decides."""
+        """Whether KV can be computed in advance; the server decides how much."""
         policy = self._policy()
         return policy is not None and policy.is_connected and self.is_offered
 
     def tasks(self) -> list[tuple[str, int]]:
-        """As of `Planning`."""
         return self._read('tasks', {}, lambda reply: [(str(i), int(n)) for i, n in reply['tasks']])
 
     def upsert(self, *segments: Draft) -> tuple[Change, ...]:
-        """As of `Planning`, but by SENT at a time."""
+        """Update segments as `Planning.upsert`, SENT at a time."""
         made: list[Change] = []
         for at in range(0, len(segments), SENT):
             part = [list(segment) for segment in segments[at : at + SENT]]
@@ -62,32 +59,28 @@ class RemotePlanning:
         return tuple(made)
 
     def remove(self, id: str) -> Change:
-        """As of `Planning`."""
         return self._read('remove', {'id': id}, lambda reply: _change(reply['change']))
 
     def advance(self) -> Sequence[bool]:
-        """As of `Planning`: something where a group has changed."""
+        """Return a non-empty list if a group has changed."""
         if not self.has_room:
             return []
         return self._read('advance', {}, lambda reply: [True] if reply['changed'] else [])
 
     def query(self, question: str, count: int, kind: str) -> tuple[Match, ...]:
-        """As of `Planning`."""
         given = {'question': question, 'count': count, 'kind': kind}
         return self._read('query', given, lambda reply: tuple(map(_match, reply['matches'])))
 
     def stats(self) -> MemoryStats:
-        """As of `Planning`."""
         return self._read('stats', {}, lambda reply: _made(MemoryStats, reply['stats']))
 
     def warm(self, most: int) -> int:
-        """As of `Planning`."""
         return self._read('warm', {'units': most}, lambda reply: int(reply['units']))
 
     def plan(
         self, question: str, tokens: int | None, segments: int | None, method: str | None
     ) -> Plan:
-        """As of `Planning`, without its timeline."""
+        """Return a plan without its timeline."""
         given = {
             'question': question,
             'tokens': tokens or 0,
@@ -100,7 +93,7 @@ class RemotePlanning:
     def _read(self, verb: str, given: Mapping[str, object], read: Callable[[Mapping], T]) -> T:
         request = {'endpoint': 'memory', 'memory': self._name, 'verb': verb, 'given': dict(given)}
         try:
-            reply = answered(self._policy(), 'memory', request, SECONDS)
+            reply = ask(self._policy(), 'memory', request, SECONDS)
         except CodedError as error:
             raise MemoryFault(str(error), error.code) from error
         try:
@@ -113,7 +106,7 @@ class RemotePlanning:
 
 
 def _made(kind: type[T], values: Mapping[str, object]) -> T:
-    """A dataclass of these values; lists are tuples. Raises TypeError, LookupError."""
+    """Return a dataclass of these values, with lists as tuples."""
     given = {f.name: values[f.name] for f in fields(kind)}
     return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
 

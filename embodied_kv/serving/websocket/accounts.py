@@ -1,8 +1,7 @@
-"""What the connections of each key may take: bytes in flight, frames and new connections.
+"""The resources of each API key: bytes in flight, frames and new connections.
 
-Knows names, rates and bytes. Does not know sockets, nor what a message means. Each pool is divided
-by key, so what one key takes is never missing to another one. Without keys all clients share one
-account, and only the rate of frames is that of each connection. All of it runs on the event loop.
+Each pool is divided by key, so that no key can use the part of another. Without keys all clients
+share one account, and each connection has its own frame rate. All of this runs on the event loop.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 
-FRAME_RATE = 2000.0  # frames per second of a key; more of them wait
-OPENING_RATE = 10.0  # connections per second of a key; more of them are refused
+FRAME_RATE = 2000.0  # frames per second of a key; further ones wait
+OPENING_RATE = 10.0  # connections per second of a key; further ones are refused
 OPENING_BURST = 64
 
 
 class Bucket:
-    """Tokens that refill at `rate` per second, up to `burst`; the debt is at most `burst` too."""
+    """A token bucket that refills at `rate` per second, up to `burst`; so is its debt bounded."""
 
     def __init__(
         self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -27,7 +26,7 @@ class Bucket:
         self._tokens, self._at = burst, clock()
 
     def take(self) -> float:
-        """Take a token; return the seconds until it is due, 0 where there was one."""
+        """Take a token; return the seconds until it is due, 0 if one was available."""
         now = self._clock()
         filled = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._tokens, self._at = max(filled - 1, -self._burst), now
@@ -35,9 +34,9 @@ class Bucket:
 
 
 class MessagePool:
-    """Bytes of messages that are read or answered, first come first served.
+    """Bytes of messages that are read or answered, first come, first served.
 
-    A message that is longer than the whole pool is let in alone.
+    A message that is longer than the whole pool is admitted alone.
     """
 
     def __init__(self, most: int) -> None:
@@ -45,13 +44,13 @@ class MessagePool:
         self._waiting: deque[tuple[int, Callable[[int], None]]] = deque()
 
     def fits(self, size: int) -> bool:
-        """Return whether so many bytes are free."""
+        """Return whether `size` bytes are free."""
         return not self.used or self.used + size <= self.most
 
     def take(self, size: int, granted: Callable[[int], None], first: bool = False) -> bool:
         """Reserve the bytes now and return True, or call `granted` with them later.
 
-        first: before those that wait.
+        `first`: ahead of the messages that wait.
         """
         if (self._waiting and not first) or not self.fits(size):
             self._waiting.append((size, granted))
@@ -60,12 +59,12 @@ class MessagePool:
         return True
 
     def give(self, size: int) -> None:
-        """Return bytes, and grant those that wait."""
+        """Free bytes, and grant them to messages that wait."""
         self.used -= size
         self._grant()
 
     def forget(self, granted: Callable[[int], None]) -> None:
-        """Remove the one that waits."""
+        """Remove a message that waits."""
         self._waiting = deque(w for w in self._waiting if w[1] != granted)
         self._grant()
 
@@ -77,7 +76,7 @@ class MessagePool:
 
 
 class Account:
-    """Of all connections of one key. name: '' for all clients where there are no keys."""
+    """The resources of one key; `name` is '' for all clients of a server without keys."""
 
     def __init__(self, name: str, most: int) -> None:
         self.name, self.pool = name, MessagePool(most)
@@ -87,34 +86,29 @@ class Account:
         self._frames = Bucket(FRAME_RATE, FRAME_RATE)
 
     def frame_rate(self) -> Bucket:
-        """Return the bucket of one more connection: that of the key."""
+        """Return the frame bucket for a new connection: that of the key, if there is one."""
         return self._frames if self.name else Bucket(FRAME_RATE, FRAME_RATE)
 
 
 class Accounts:
-    """names: of the keys; none where all clients are let in. most: bytes of all messages."""
+    """All accounts; `names` by key, empty for a server without keys; `most`: bytes in flight."""
 
     def __init__(self, names: Mapping[str, str], most: int) -> None:
         self._most, self._accounts = most, {}
         self.divide(names)
 
     @property
-    def keys(self) -> Mapping[str, str]:
-        """The name of each key."""
-        return self._keys
-
-    @property
     def names(self) -> list[str]:
-        """Of all accounts."""
+        """The names of all accounts."""
         return list(self._accounts)
 
     def of(self, name: str) -> Account:
-        """Return the account of that name, which exists."""
+        """Return an account that exists."""
         return self._accounts[name]
 
     def divide(self, keys: Mapping[str, str]) -> None:
-        """Each name has the same part from now on; accounts that stay keep their counts."""
-        self._keys, names = dict(keys), list(dict.fromkeys(keys.values())) or ['']
+        """Give each name the same part; accounts that remain keep their counts."""
+        self.keys, names = dict(keys), list(dict.fromkeys(keys.values())) or ['']
         share = self._most // len(names)
         kept = {name: self._accounts.get(name) or Account(name, share) for name in names}
         for account in kept.values():
@@ -122,7 +116,7 @@ class Accounts:
         self._accounts = kept
 
     def values(self) -> dict[str, dict[str, float]]:
-        """Return the counts of each key by its name."""
+        """Return the counts of each account."""
         return {
             name: {
                 'connections': account.connections,

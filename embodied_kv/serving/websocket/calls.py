@@ -1,59 +1,74 @@
-"""What a client wants beside its observation: the extensions, read out of a request.
+"""A request of a client: its extensions of openpi's protocol, and the observation for the engine.
 
-Knows the keys that openpi's protocol has not, and their ranges. Does not know observations, nor
-how a wish is met. A client that knows none of this sends none of it, and wants an inference.
+A client without extensions sends none of these keys and requests an inference. This module knows
+keys, ranges and the engine's model. It knows neither sockets nor sessions.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_kv.control import execution_horizon
+from embodied_kv.control import execution_horizon, rtc
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.guidance import leftover
 from embodied_kv.fleet.protocol import LastExecution, ProtocolError
-from embodied_kv.serving.websocket.dialect import LARGEST, Refused, numbers, text
+from embodied_kv.serving.batch import TimedObservation
+from embodied_kv.serving.websocket.observation_parser import (
+    LARGEST,
+    PROMPT,
+    ParsedObservation,
+    RefusedError,
+    numbers,
+    text,
+)
 from embodied_kv.text import shown
+from embodied_kv.types import Guide
 
 INFER, LOOK, ASK, MEMORY = 'infer', 'look', 'ask', 'memory'
-SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET = VERBS = (
-    'snapshot',
-    'restore',
-    'export',
-    'import',
-    'reset',
-)
-ENDPOINTS = INFER, LOOK, ASK, MEMORY, *VERBS
+SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET = 'snapshot', 'restore', 'export', 'import', 'reset'
+ENDPOINTS = INFER, LOOK, ASK, MEMORY, SNAPSHOT, RESTORE, EXPORT, IMPORT, RESET
 ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
-ACTIONS = 1000  # of a chunk, at most
+ACTIONS = 1000  # maximum of a chunk
 TOKENS = 4096
 ROUNDS = 2**53  # of a session: as many as a float64 counts
 CHARACTERS = 4096  # of a question
 SEGMENTS = 256  # of a request
-ALL = 2**32 - 1  # segments, as many as a query may ask for
-EXECUTION = {'round', 'start', 'end', 'remaining'}  # what a client states of an execution
+ALL = 2**32 - 1  # maximum number of segments of a query
+EXECUTION = {'round', 'start', 'end', 'remaining'}  # fields of a reported execution
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
     """One request.
 
-    session: its id, '' for the connection's own. request: what its reply repeats, '' for nothing.
-    deadline: s from its receipt, infinite for none.
-    steps: Euler steps at most; 0: all. leftover: float64 [n, action_dim], what the robot does from
-    its observation on, in the policy's units; None: unknown. delay: how many of these will have
-    passed when the chunk takes over. question, max_tokens: of `ask`; about: the session
-    whose newest chunk is asked about, '' for this one; evict: whether the answer may end another
-    one of that session. name: of a capsule, ''
-    for one that is made up, or for the newest. capsule: the bytes of one. memory, verb,
-    given: a memory, a verb of it, and what the verb is given. horizon: how much of
-    the chunk is executed; None: the client decides. execution: the newest one that the client
-    knows of.
+    Attributes:
+        endpoint: One of ENDPOINTS.
+        session: Its id; '' for the session of the connection.
+        request: Id that the reply repeats; '' for none.
+        deadline: Seconds from the receipt; infinity for none.
+        steps: Maximum number of Euler steps; 0 for all.
+        leftover: float64 [n, action_dim], what the robot executes from its observation on, in the
+            policy's units; None if unknown.
+        delay: Number of these that will have passed when the chunk takes over.
+        question: Of `ask`.
+        about: Session whose newest chunk is asked about; '' for this one.
+        evict: Whether the answer may end an older one of that session.
+        max_tokens: Of the answer.
+        name: Of a capsule; '' for a generated one, or for the newest.
+        capsule: The bytes of a capsule.
+        memory: Name of a memory.
+        verb: Of the memory.
+        given: Arguments of the verb.
+        horizon: How much of the chunk is executed; None: the client decides.
+        execution: The newest execution that the client reports.
     """
 
     endpoint: str = INFER
@@ -77,16 +92,16 @@ class Call:
 
 
 def named(request: Mapping[str, object]) -> Call:
-    """Return the endpoint and the id of a request alone. Raises Refused."""
+    """Return a call with the endpoint and the id of a request only. Raises RefusedError."""
     endpoint = _endpoint('endpoint', request.get('endpoint') or INFER)
     given = request.get('request_id')
     return Call(endpoint, request='' if given is None else _id('request_id', given))
 
 
 def read(request: Mapping[str, object]) -> Call:
-    """The wishes of a request: of its endpoint's keys alone, as others may mean something else.
+    """Return the call of a request, from the keys of its endpoint; other keys are ignored.
 
-    Raises Refused, which names the key and what to write.
+    Raises RefusedError, which names the key and the remedy.
     """
     found = {key: value for key, value in request.items() if value is not None}
     endpoint = _endpoint('endpoint', found.get('endpoint', INFER))
@@ -94,36 +109,130 @@ def read(request: Mapping[str, object]) -> Call:
     wishes = {name: parse(key, found[key]) for key, (name, parse) in keys.items() if key in found}
     if endpoint == MEMORY:
         if missing := [key for key in ('memory', 'verb') if key not in found]:
-            raise Refused(f'{missing[0]} is missing')
+            raise RefusedError(f'{missing[0]} must be present (got none)')
         wishes['given'] = _given(wishes['verb'], found.get('given', {}))
     return Call(endpoint, **wishes)
 
 
-def _endpoint(key: str, value: object) -> str:
-    if not isinstance(value, str) or value not in ENDPOINTS:
-        raise Refused(f'{key} is {shown(value)!r}: there are {", ".join(ENDPOINTS)}')
-    return value
+def observation(
+    engine: Engine,
+    parsed: ParsedObservation,
+    call: Call,
+    robot: str,
+    number: int,
+    received: float,
+    prompt: str,
+) -> TimedObservation:
+    """Return the observation of a call for the engine. Raises RefusedError.
+
+    Args:
+        engine: The engine.
+        parsed: The images, state and prompt of the request.
+        call: The request.
+        robot: Name of the session.
+        number: Of the round.
+        received: Moment of the receipt, s, steady clock.
+        prompt: Default instruction; without one, only `look` needs no prompt.
+    """
+    instruction = parsed.prompt or prompt
+    if not instruction and call.endpoint != LOOK:
+        raise RefusedError(
+            f'{PROMPT} must not be empty; send an instruction, or start the server with a default '
+            'one: --prompt "…", of the node -p prompt:="…"'
+        )
+    c = engine.config
+    if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:
+        raise RefusedError(
+            f'euler_steps must be from {c.min_euler_steps} to {c.euler_steps} at this server (got '
+            f'{call.steps})'
+        )
+    if call.deadline < math.inf and not c.time_budget:
+        raise RefusedError(
+            'deadline_ms must be absent at a server without a time budget; start it with '
+            'engine.time_budget: true'
+        )
+    return TimedObservation(
+        images=tuple(parsed.images[view] for view in engine.policy.config.views),
+        state=parsed.state,
+        instruction=instruction,
+        stamp=time.time_ns(),
+        deadline=received + call.deadline,
+        sequence=number,
+        robot=robot,
+        guide=_guide(engine, call, parsed.state),
+        steps=call.steps,
+        horizon=call.horizon,
+        execution=call.execution,
+    )
+
+
+def _guide(engine: Engine, call: Call, state: NDArray[np.float64]) -> Guide | None:
+    if call.leftover is None:
+        if call.delay:
+            raise RefusedError(
+                'leftover_delay must come with leftover; send the actions that are planned'
+            )
+        return None
+    config, model = engine.config, engine.policy.config
+    if config.rtc == 'off':
+        raise RefusedError(
+            'leftover must be absent where real-time chunking is off; start the server with '
+            'engine.rtc: guided'
+        )
+    if call.leftover.shape[1] != model.action_dim:
+        raise RefusedError(
+            f'leftover must be [n, {model.action_dim}] (got {list(call.leftover.shape)})'
+        )
+    known = min(len(call.leftover), model.chunk_size)
+    actions = np.full((model.chunk_size, model.action_dim), np.nan)
+    actions[:known] = call.leftover[:known]
+    if call.delay > (most := min(known, model.chunk_size - 1)):
+        raise RefusedError(
+            f'leftover_delay must be at most {most} for these {len(call.leftover)} actions and '
+            f'chunks of {model.chunk_size} (got {call.delay})'
+        )
+    end = min(config.horizon(model.chunk_size), known)
+    weights = rtc.weights(call.delay, end, model.chunk_size, config.rtc_schedule)
+    guide = Guide(actions, call.delay, weights)
+    try:
+        leftover(guide, engine.policy, state)
+    except ValueError as error:
+        raise RefusedError(f'leftover: {error}') from error
+    return guide
+
+
+def _one_of(names: Collection[str]) -> Callable[[str, object], str]:
+    def parse(key: str, value: object) -> str:
+        if not isinstance(value, str) or value not in names:
+            raise RefusedError(f'{key} must be one of {", ".join(names)} (got {shown(value)!r})')
+        return value
+
+    return parse
 
 
 def _id(key: str, value: object) -> str:
     if not isinstance(value, str) or not ID.fullmatch(value):
-        raise Refused(f'{key} is {shown(value)!r}: write 1 to 64 letters, digits, dots, _ and -')
+        raise RefusedError(
+            f'{key} must be 1 to 64 letters, digits, dots, _ and - (got {shown(value)!r})'
+        )
     return value
 
 
 def _seconds(key: str, value: object) -> float:
     found = _number(key, value)
     if not 0 < found <= LONGEST * 1e3:
-        raise Refused(f'{key} is {found:g}: write ms, above 0, to {LONGEST * 1e3:g}')
+        raise RefusedError(f'{key} must be above 0 to {LONGEST * 1e3:g} ms (got {found:g})')
     return found / 1e3
 
 
 def _leftover(key: str, value: object) -> NDArray[np.float64]:
     found = numbers(key, value)
     if found.ndim != 2 or not 0 < len(found) <= ACTIONS:
-        raise Refused(f'{key} is {list(found.shape)}: write actions, [n, numbers of an action]')
+        raise RefusedError(
+            f'{key} must be [1 to {ACTIONS}, numbers of an action] (got {list(found.shape)})'
+        )
     if not (np.abs(found) <= LARGEST).all():
-        raise Refused(f'{key} has NaN, infinity or more: send the actions that are planned')
+        raise RefusedError(f'{key} must be finite and at most {LARGEST:g}; send planned actions')
     return found
 
 
@@ -131,29 +240,30 @@ def _horizon(key: str, value: object) -> execution_horizon.Policy:
     try:
         return execution_horizon.parse(_text(key, value))
     except ValueError as error:
-        raise Refused(f'{key}: {error}') from error
+        raise RefusedError(f'{key}: {error}') from error
 
 
 def _execution(key: str, value: object) -> LastExecution:
     if not isinstance(value, Mapping) or value.keys() != EXECUTION:
-        raise Refused(f'{key} must be a map of {", ".join(sorted(EXECUTION))}')
-    whole = _count(0, ROUNDS)
+        raise RefusedError(f'{key} must be a map of {", ".join(sorted(EXECUTION))}')
     try:
         return LastExecution(
-            round=whole(f'{key}.round', value['round']),
+            round=_count(0, ROUNDS)(f'{key}.round', value['round']),
             start=_number(f'{key}.start', value['start']),
             end=_number(f'{key}.end', value['end']),
             remaining=_count(0, ACTIONS)(f'{key}.remaining', value['remaining']),
         )
     except ProtocolError as error:
-        raise Refused(str(error)) from error
+        raise RefusedError(str(error)) from error
 
 
 def _count(least: int, most: int) -> Callable[[str, object], int]:
     def parse(key: str, value: object) -> int:
         found = _number(key, value)
         if not least <= found <= most or not found.is_integer():
-            raise Refused(f'{key} is {found:g}: write a whole number from {least} to {most}')
+            raise RefusedError(
+                f'{key} must be a whole number from {least} to {most} (got {found:g})'
+            )
         return int(found)
 
     return parse
@@ -161,53 +271,56 @@ def _count(least: int, most: int) -> Callable[[str, object], int]:
 
 def _text(key: str, value: object) -> str:
     if not isinstance(value, str):
-        raise Refused(f'{key} must be text of at most {CHARACTERS} characters')
+        raise RefusedError(f'{key} must be text of at most {CHARACTERS} characters')
     return text(key, value, CHARACTERS)
 
 
-def _verb(key: str, value: object) -> str:
-    if not isinstance(value, str) or value not in GIVEN:
-        raise Refused(f'{key} is {shown(value)!r}: there are {", ".join(GIVEN)}')
-    return value
-
-
 def _given(verb: str, given: object) -> dict[str, object]:
-    """What a verb of a memory is given: all of its keys, and no others."""
     known = GIVEN[verb]
     if not isinstance(given, Mapping) or given.keys() != known.keys():
-        raise Refused(f'given must be a map of {", ".join(known) or "nothing"} for {verb}')
+        raise RefusedError(f'given must be a map of {", ".join(known) or "nothing"} for {verb}')
     return {key: parse(f'given.{key}', given[key]) for key, parse in known.items()}
 
 
 def _segments(key: str, value: object) -> list[tuple[str, ...]]:
     is_list = isinstance(value, list) and 0 < len(value) <= SEGMENTS
     if not is_list or not all(isinstance(one, list) and len(one) == 3 for one in value):
-        raise Refused(f'{key} must be a list of 1 to {SEGMENTS} times [id, kind, text]')
+        raise RefusedError(f'{key} must be a list of 1 to {SEGMENTS} times [id, kind, text]')
     return [tuple(_text(key, part) for part in one) for one in value]
 
 
 def _capsule(key: str, value: object) -> bytes:
     if not isinstance(value, bytes) or not value:
-        raise Refused(f'{key} must be the bytes that `export` returned')
+        raise RefusedError(f'{key} must be the bytes that `export` returned')
     return value
 
 
 def _truth(key: str, value: object) -> bool:
     if not isinstance(value, bool):
-        raise Refused(f'{key} must be true or false')
+        raise RefusedError(f'{key} must be true or false')
     return value
 
 
 def _number(key: str, value: object) -> float:
     found = numbers(key, value)
     if found.shape != (1,):
-        raise Refused(f'{key} is {list(found.shape)}: write one number')
+        raise RefusedError(f'{key} must be one number (got {list(found.shape)})')
     return float(found[0])
 
 
+GIVEN = {  # by verb of a memory: its arguments, and what parses them
+    'upsert': {'segments': _segments},
+    'remove': {'id': _text},
+    'query': {'question': _text, 'count': _count(0, ALL), 'kind': _text},
+    'plan': dict(question=_text, tokens=_count(0, ALL), count=_count(0, ALL), method=_text),
+    'stats': {},
+    'advance': {},
+    'warm': {'units': _count(0, 1000)},
+    'tasks': {},
+}
 OF_ALL = {'session_id': ('session', _id), 'request_id': ('request', _id)}
 NAME = {'name': ('name', _text)}
-KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
+KEYS = {  # by endpoint: the field of a Call for each key, and what parses it
     INFER: {
         'deadline_ms': ('deadline', _seconds),
         'euler_steps': ('steps', _count(1, 50)),
@@ -217,7 +330,7 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
         'execution': ('execution', _execution),
     },
     LOOK: {},
-    MEMORY: {'memory': ('memory', _id), 'verb': ('verb', _verb)},
+    MEMORY: {'memory': ('memory', _id), 'verb': ('verb', _one_of(GIVEN))},
     ASK: {
         'question': ('question', _text),
         'about': ('about', _id),
@@ -230,18 +343,4 @@ KEYS = {  # of each endpoint's request: the field of a Call, and what reads it
     IMPORT: NAME | {'capsule': ('capsule', _capsule)},
     RESET: {},
 }
-GIVEN = {  # of each verb of a memory: its keys, and what reads them
-    'upsert': {'segments': _segments},
-    'remove': {'id': _text},
-    'query': {'question': _text, 'count': _count(0, ALL), 'kind': _text},
-    'plan': {
-        'question': _text,
-        'tokens': _count(0, ALL),
-        'count': _count(0, ALL),
-        'method': _text,
-    },
-    'stats': {},
-    'advance': {},
-    'warm': {'units': _count(0, 1000)},
-    'tasks': {},
-}
+_endpoint = _one_of(ENDPOINTS)

@@ -1,12 +1,11 @@
-"""One budget for the capsules of all sessions, divided by tenant.
+"""One memory budget for the capsules of all sessions, divided by tenant.
 
-A capsule gives way to those of its own tenant alone, the one used least recently first.
+A capsule is evicted only for capsules of its own tenant, least recently used first. The registry
+of each session bounds that session.
 
-Knows registries, bytes, and the plane of which it is a pool. Does not know clients. What a session
-may keep by itself, its own registry bounds.
-
-Locks: the plane is asked before `_lock` is taken, which is held while capsules move, and asks for
-bytes at any moment, so these are told without it.
+Locking order: the KV budget (`plane`) is claimed before `_lock` is taken. The plane holds its own
+lock while capsules move, and reads byte counts at any moment, so these are returned without
+`_lock`.
 """
 
 from __future__ import annotations
@@ -28,12 +27,15 @@ from embodied_kv.serving.websocket.config import MIB
 
 
 class CapsuleBudget:
-    """most: bytes of all capsules together, of which each tenant has the same part.
+    """The budget, and a pool of the KV budget from `join` to `leave`. From any thread.
 
-    say: told of each that gives way, in a sentence.
-    plane: where it is a pool from `join` to `leave`. Nothing else there takes the place of a
-    capsule, which nobody has beside; older ones of its tenant give way to a new one, last of all.
-    given_up: capsules that gave way to those of other sessions. From any thread.
+    No other pool evicts a capsule, because it exists nowhere else; older ones of its tenant are
+    evicted for a new one last. `given_up` counts capsules evicted for those of other sessions.
+
+    Args:
+        most: Bytes of all capsules; each tenant has an equal part.
+        say: Receives a log line for each evicted capsule.
+        plane: The KV budget of the device.
     """
 
     name = 'capsules'
@@ -49,22 +51,22 @@ class CapsuleBudget:
         self.given_up = 0
 
     def join(self) -> None:
-        """From now on its bytes are the plane's."""
+        """Add the pool to the KV budget."""
         self._plane.join(self)
 
     def leave(self) -> None:
-        """They are not any more."""
+        """Remove the pool from the KV budget."""
         self._plane.leave(self)
 
     def share(self, registry: Registry, session: str, tenant: str = '') -> None:
-        """From now on it takes no capsule that has no room in the part of its tenant."""
+        """Bound the registry of a session by the part of its tenant."""
         with self._lock:
             self._registries = {**self._registries, session: registry}
             self._tenants = {**self._tenants, session: tenant}
         registry.room = lambda size, cost: self._room(registry, session, size, cost)
 
     def divide(self, tenants: int) -> None:
-        """So many tenants share it from now on; those with more than their part give it up."""
+        """Divide the budget by the number of tenants, and evict what exceeds a part."""
         with self._lock:
             self._parts = max(1, tenants)
             for tenant in set(self._tenants.values()):
@@ -72,15 +74,15 @@ class CapsuleBudget:
                     self._give_up(self._of(tenant), None)
 
     def bytes_of(self, tenant: str) -> int:
-        """Return the bytes of the capsules of that tenant."""
+        """Return the bytes of the capsules of a tenant."""
         return sum(registry.used(Tier.DEVICE) for registry in self._of(tenant).values())
 
     def forget(self, session: str) -> None:
-        """Nobody comes back to it: its capsules are gone."""
+        """Drop the capsules of a session that ended for good."""
         with self._lock:
             registry = self._registries.get(session)
             for record in registry.entries() if registry is not None else ():
-                with suppress(CapsuleError):  # it gave way just now
+                with suppress(CapsuleError):  # it was evicted just now
                     registry.drop(record.name)
             left = {name: r for name, r in self._registries.items() if name != session}
             self._registries = left
@@ -88,12 +90,12 @@ class CapsuleBudget:
 
     @contextmanager
     def _room(self, registry: Registry, session: str, size: int, cost: float) -> Iterator[None]:
-        """While it is taken. Raises OverBudget, before anything gives way."""
+        """Reserve room for a capsule. Raises OverBudget before anything is evicted."""
         tenant = self._tenants.get(session, '')
         if size > self._part:
             raise OverBudget(
-                f'a capsule of {size / MIB:.1f} MiB: those of {self._whose} may take '
-                f'{self._part / MIB:g} MiB'
+                f'capsules of {self._whose} must be at most {self._part / MIB:g} MiB (got one of '
+                f'{size / MIB:.1f} MiB)'
             )
         older = partial(self._own, registry, session, size)
         with self._plane.claim(self, size, cost, wait=True, own=older), self._lock:
@@ -102,10 +104,9 @@ class CapsuleBudget:
             yield
 
     def _own(self, registry: Registry, session: str, size: int, lacking: float) -> Own | None:
-        """Return what older capsules of the tenant give up of the plane for a new one of `size`.
+        """Return what older capsules of the tenant can free of the plane for a new one.
 
-        They cannot be made again, so all that can goes before them. registry: of the session that
-        the new one is for.
+        They cannot be computed again, so that all other pools evict before them.
         """
         tenant = self._tenants.get(session, '')
         oldest = self._oldest(self._of(tenant))
@@ -115,10 +116,7 @@ class CapsuleBudget:
         return Own(most, math.inf, oldest[0], partial(self._give, registry, session, size))
 
     def _give(self, registry: Registry, session: str, size: int, share: int) -> int:
-        """Drop capsules for at least `share` bytes; return the bytes freed.
-
-        What the bound of the session costs it in any case goes first.
-        """
+        """Evict capsules for at least `share` bytes, first those that the session loses anyway."""
         freed = 0
         with self._lock:
             kept = self._of(self._tenants.get(session, ''))
@@ -129,7 +127,6 @@ class CapsuleBudget:
 
     @property
     def _part(self) -> float:
-        """Bytes of each tenant."""
         return self._most / self._parts
 
     @property
@@ -142,12 +139,12 @@ class CapsuleBudget:
 
     @staticmethod
     def _gives(registry: Registry, size: int) -> float:
-        """Bytes, at least, that it gives up of its own for a capsule of that size."""
+        """Return the bytes that the session's own bound evicts for a capsule of `size`."""
         return max(0, registry.used(Tier.DEVICE) + size - registry.capacities.of(Tier.DEVICE))
 
     @staticmethod
     def _oldest(registries: Mapping[str, Registry]) -> tuple[float, str, CapsuleRecord] | None:
-        """Return the capsule that was used least recently: s since then, session, record."""
+        """Return the least recently used capsule: idle seconds, session, record."""
         now = time.monotonic()
         kept = [
             (registry.idle(record.name, now), session, record)
@@ -159,18 +156,13 @@ class CapsuleBudget:
     def _give_up(
         self, registries: Mapping[str, Registry], newcomer: Registry | None, why: str = ''
     ) -> int:
-        """Drop the capsule of these that was used least recently; return the bytes freed.
-
-        newcomer: that it is dropped for. why: '' for the part of the tenant.
-        """
+        """Evict the least recently used capsule of these for `newcomer`; return its bytes."""
         _, session, record = self._oldest(registries)
         registries[session].drop(record.name)
         self.given_up += registries[session] is not newcomer
-        why = why or f'those of {self._whose} may take {self._part / MIB:g} MiB'
-        self._say(f'capsule {record.name} of session {session} gives way: {why}')
+        why = why or f'the limit of {self._whose} is {self._part / MIB:g} MiB'
+        self._say(f'capsule {record.name} of session {session} was evicted: {why}')
         return record.bytes
-
-    # ------------------------------------------------------------------ as a pool
 
     @property
     def bytes(self) -> int:
@@ -185,11 +177,11 @@ class CapsuleBudget:
         return self.bytes
 
     def evictable(self) -> list[Evictable]:
-        """None: what goes here is lost, and that is for sessions to decide among themselves."""
+        """Return nothing: an evicted capsule is lost, so that only its tenant evicts it."""
         return []
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law, of each session and of all together."""
+        """Raise AssertionError if an invariant of a session, or of all, is violated."""
         with self._lock:
             for registry in self._registries.values():
                 registry.check_integrity()

@@ -1,9 +1,8 @@
-"""What crosses the websocket: msgpack with numpy arrays, as openpi's clients write it.
+"""The binary messages of the protocol: msgpack with numpy arrays, as openpi's clients write it.
 
-Knows bytes and plain values. Does not know what they mean. Whatever comes from outside is refused
-with a reason, and no more memory is taken for it than it brought.
+Each message is validated. Decoding allocates no more memory than the message had.
 
-An array is a map of `__ndarray__`, `data` (bytes), `dtype` and `shape`, a scalar one of
+An array is a map of `__ndarray__`, `data` (bytes), `dtype` and `shape`, a scalar a map of
 `__npgeneric__`, `data` (a plain number) and `dtype`; these keys are bytes.
 Source: openpi, openpi_client/msgpack_numpy.py.
 
@@ -22,10 +21,10 @@ from collections.abc import Mapping, Sized
 import msgpack
 import numpy as np
 
-KINDS = 'biufU'  # of numpy: booleans, numbers and words; openpi refuses V, O and c
+KINDS = 'biufU'  # of numpy: booleans, numbers and text; openpi refuses V, O and c
 DTYPE_LENGTH = 8  # characters of its name
 DIMENSIONS = 4
-ELEMENTS = 2**31  # of an array, where sizes of zero count as one: numpy can convert so many
+ELEMENTS = 2**31  # of an array, counting sizes of zero as one: the limit of numpy
 LAST_CODE_POINT = 0x10FFFF  # of Unicode
 ENTRIES = 4096  # of a list
 KEYS = 256  # of a map
@@ -36,23 +35,19 @@ PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}  # a scalar
 
 
 class CodecError(ValueError):
-    """Bytes that are no message; the message says why."""
+    """Bytes that are no valid message; the text states the reason."""
 
 
 def pack(value: object, for_package: bool = False) -> bytes:
-    """Return the bytes of plain values, and of arrays and scalars of numpy.
+    """Return the bytes of plain values, arrays and scalars. Raises CodecError for other types.
 
-    Args:
-        for_package: Whether the package msgpack_numpy must be able to read the arrays too.
-
-    Raises:
-        CodecError: The value has another type.
+    `for_package`: the package msgpack_numpy must be able to read the arrays too.
     """
     return msgpack.packb(value, default=_packed_for_both if for_package else _packed)
 
 
 def unpack(data: bytes) -> object:
-    """Return the value of `pack`ed bytes; its arrays are read-only views. Raises CodecError."""
+    """Return the value of packed bytes; its arrays are read-only views. Raises CodecError."""
     return decode(data)[0]
 
 
@@ -73,9 +68,9 @@ def decode(data: bytes) -> tuple[object, bool]:
         )
     except CodecError:
         raise
-    except Exception as error:  # of msgpack's many kinds, and of what it calls
+    except Exception as error:  # msgpack and its hooks raise many types
         reason = str(error) or type(error).__name__
-        raise CodecError(f'the message is no msgpack that can be read: {reason}') from error
+        raise CodecError(f'the message must be msgpack (got: {reason})') from error
     _check_depth(value, NESTED)
     return value, counted.of_package
 
@@ -83,13 +78,13 @@ def decode(data: bytes) -> tuple[object, bool]:
 def _packed(value: object) -> dict[bytes, object]:
     if isinstance(value, (np.ndarray, np.generic)):
         if value.dtype.kind not in KINDS:
-            raise CodecError(f'arrays of {value.dtype} do not cross')
+            raise CodecError(f'arrays must be numbers or text (got {value.dtype})')
         name = value.dtype.str
         if isinstance(value, np.ndarray):
             data = value.tobytes()
             return {b'__ndarray__': True, b'data': data, b'dtype': name, b'shape': value.shape}
         return {b'__npgeneric__': True, b'data': value.item(), b'dtype': name}
-    raise CodecError(f'a {type(value).__name__} does not cross')
+    raise CodecError(f'values must be plain or of numpy (got {type(value).__name__})')
 
 
 def _packed_for_both(value: object) -> dict[bytes, object]:
@@ -100,7 +95,7 @@ def _packed_for_both(value: object) -> dict[bytes, object]:
 
 
 class _Counted:
-    """Maps and lists as they are read: an empty one is a byte of a message, and 64 of memory."""
+    """Hooks that count values: an empty map is one byte of a message, but 64 bytes of memory."""
 
     def __init__(self) -> None:
         self._left = VALUES
@@ -125,11 +120,10 @@ class _Counted:
     def _count(self, found: Sized) -> None:
         self._left -= 1 + len(found)
         if self._left < 0:
-            raise CodecError(f'the message has more than {VALUES} values: send arrays')
+            raise CodecError(f'the message must have at most {VALUES} values; send arrays')
 
 
 def _of_package(found: Mapping, mark: bytes | str) -> np.ndarray | np.generic:
-    """Return an array, or a scalar, of the package msgpack_numpy."""
     keys = 'data', 'type', 'shape'
     data, dtype, shape = (
         found.get(key.encode() if isinstance(mark, bytes) else key) for key in keys
@@ -146,17 +140,18 @@ def _scalar(found: Mapping) -> np.generic:
             scalar = None
         if dtype.kind == 'f' or scalar == data:
             return scalar
-    raise CodecError(f'{_brief(data)} is no scalar of {dtype}')
+    raise CodecError(f'a scalar must be of {dtype} (got {_brief(data)})')
 
 
 def _array(data: object, name: object, shape: object) -> np.ndarray:
-    """Raises CodecError unless kind, shape and bytes agree."""
     dtype = _dtype(name)
     if not isinstance(shape, list) or len(shape) > DIMENSIONS or not all(map(_is_size, shape)):
-        raise CodecError(f'an array of shape {_brief(shape)}: write up to {DIMENSIONS} sizes')
+        raise CodecError(
+            f'the shape of an array must be up to {DIMENSIONS} sizes (got {_brief(shape)})'
+        )
     if not isinstance(data, bytes) or len(data) != math.prod(shape) * dtype.itemsize:
         had = f'{len(data)} bytes' if isinstance(data, bytes) else type(data).__name__
-        raise CodecError(f'an array of {dtype} {shape} comes with {had}')
+        raise CodecError(f'an array of {dtype} {shape} must have its bytes (got {had})')
     if math.prod(max(1, size) for size in shape) > ELEMENTS:
         raise CodecError(f'an array of shape {shape} must have at most {ELEMENTS} elements')
     if dtype.kind == 'U' and data:
@@ -173,18 +168,20 @@ def _dtype(name: object) -> np.dtype:
     if isinstance(name, bytes):
         name = name.decode('ascii', 'replace')
     if not isinstance(name, str) or len(name) > DTYPE_LENGTH:
-        raise CodecError(f'an array of dtype {_brief(name)}: write one such as <f4')
+        raise CodecError(f'the dtype of an array must be one such as <f4 (got {_brief(name)})')
     try:
         dtype = np.dtype(name)
-    except Exception as error:  # TypeError, SyntaxError and others, by what it tries to parse
-        raise CodecError(f'an array of dtype {name!r}: write one such as <f4') from error
+    except Exception as error:  # TypeError, SyntaxError and others
+        raise CodecError(
+            f'the dtype of an array must be one such as <f4 (got {name!r})'
+        ) from error
     if dtype.kind not in KINDS or dtype.shape or not dtype.itemsize:
-        raise CodecError(f'arrays of {name!r} are refused: send numbers')
+        raise CodecError(f'arrays must be numbers or text (got {name!r})')
     return dtype
 
 
 def _brief(value: object) -> str:
-    """Return a short value as it is written, and the type of any other."""
+    """Return a short value literally, and the type of any other."""
     if isinstance(value, list) and len(value) <= 16:
         return f'[{", ".join(map(_brief_one, value))}]'
     return _brief_one(value)
@@ -205,6 +202,6 @@ def _check_depth(value: object, left: int) -> None:
     if not isinstance(value, (dict, list)):
         return
     if not left:
-        raise CodecError(f'the message is nested deeper than {NESTED}')
+        raise CodecError(f'the message must be nested at most {NESTED} deep')
     for inner in value.values() if isinstance(value, dict) else value:
         _check_depth(inner, left - 1)

@@ -1,38 +1,34 @@
-"""The settings of the policy server and of its engine: ROS parameters, and options of the command.
-
-Knows names, defaults and ranges. Does not know ROS, nor what a command line looks like.
-"""
+"""The settings of the policy server and of its engine: ROS parameters and command-line options."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.serving.websocket.keys import read_keys
-from embodied_kv.serving.websocket.tls import Certificate
+from embodied_kv.parameter import parameter
+from embodied_kv.serving.websocket.credentials import Certificate, read_keys
 
 MIB = 2**20
 ORIGIN = re.compile(r'[a-z][a-z0-9+.-]*://[^/\s,*]+')
 
 
-def _param(default: bool | int | float | str, help: str, **more: object) -> Field:
-    return field(default=default, metadata={'help': help, 'when': 'configure', **more})
-
-
-def _of_engine(name: str, default: int | float) -> Field:
-    """A parameter of any engine, by another default."""
+def _of_engine(name: str, default: int | float) -> Any:
+    """Return a field of EngineConfig with another default."""
     (known,) = (f for f in fields(EngineConfig) if f.name == name)
     return field(default=default, metadata=known.metadata)
 
 
 @dataclass(frozen=True)
 class ServedEngineConfig(EngineConfig):
-    """An engine that many clients share, as long as nothing else is said: it batches."""
+    """The default configuration of an engine that many clients share: it batches."""
 
     robots: int = _of_engine('robots', 8)
-    rows: int = _of_engine('rows', 80)  # a batch, the newest of each client, one of each stream
+    rows: int = _of_engine(
+        'rows', 80
+    )  # for a batch, the newest frame of each client, and each stream
     reserved_rows: int = _of_engine('reserved_rows', 40)
     streams: int = _of_engine('streams', 16)
     compressed_rows: int = _of_engine('compressed_rows', 0)
@@ -41,74 +37,79 @@ class ServedEngineConfig(EngineConfig):
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Who may connect, and how much each may ask for. Raises ValueError with what to change."""
+    """Access, limits and timeouts of the server. Raises ValueError with the remedy."""
 
-    host: str = _param('127.0.0.1', 'Address that is listened on; any but loopback needs api_keys')
-    port: int = _param(8000, 'Port; 0 takes a free one', range=(0, 65535))
-    health_port: int = _param(
+    host: str = parameter(
+        '127.0.0.1', 'Address to listen on; any address but loopback requires api_keys'
+    )
+    port: int = parameter(8000, 'Port; 0 selects a free one', range=(0, 65535))
+    health_port: int = parameter(
         0,
-        'Port of /healthz and /readyz alone, served by a thread of its own; 0: they are pages of '
-        'the main port only',
+        'Additional port with /healthz and /readyz only, served by a separate thread. 0: these '
+        'pages are on the main port only',
         range=(0, 65535),
     )
-    api_keys: str = _param(
+    api_keys: str = parameter(
         '',
-        'Path of a file with NAME KEY on each line, accessible to its owner only, and read again '
-        'on SIGHUP. Empty: authentication is disabled',
+        'Path of a file with NAME KEY on each line, accessible to its owner only, read again on '
+        'SIGHUP. Empty: authentication is disabled',
     )
-    certificate: str = _param(
+    certificate: str = parameter(
         '',
-        'Path of a TLS certificate in PEM, with those of its issuers, read again on SIGHUP; the '
-        'server speaks wss:// then. Empty: no TLS',
+        'Path of a TLS certificate in PEM with those of its issuers, read again on SIGHUP; '
+        'clients connect by wss:// then. Empty: no TLS',
     )
-    certificate_key: str = _param(
-        '', 'Path of its private key in PEM, accessible to its owner only'
+    certificate_key: str = parameter(
+        '', 'Path of the private key in PEM, accessible to its owner only'
     )
-    origins: str = _param(
+    origins: str = parameter(
         '',
         'Origins from which web pages may connect, for example https://lab.example:8443, '
         'separated by commas. Empty: each request with an Origin header is refused',
     )
-    connections: int = _param(64, 'Clients at the same time', range=(1, 4096))
-    connections_per_key: int = _param(
-        16, 'Of these, clients that come with the same key', range=(1, 4096)
+    connections: int = parameter(64, 'Maximum number of connected clients', range=(1, 4096))
+    connections_per_key: int = parameter(
+        16, 'Maximum number of connected clients with the same key', range=(1, 4096)
     )
-    message_mib: int = _param(32, 'Longest message, MiB', range=(1, 1024))
-    memory_mib: int = _param(
+    message_mib: int = parameter(32, 'Maximum size (MiB) of a message', range=(1, 1024))
+    memory_mib: int = parameter(
         512,
-        'Messages of all clients that are read or answered at a time, MiB; each name of a key has '
-        'the same part of it, at least message_mib. More messages wait',
+        'Maximum size (MiB) of all messages that are read or answered at a time; each name of a '
+        'key has an equal part, at least message_mib. Further messages wait',
         range=(1, 2**20),
     )
-    request_rate: float = _param(
-        100.0, 'Requests per second of a client; more of them wait', range=(0.1, 10_000.0)
+    request_rate: float = parameter(
+        100.0, 'Maximum requests per second of a client; further ones wait', range=(0.1, 10_000.0)
     )
-    request_seconds: float = _param(
-        30.0, 'A request without an answer for so long, s, has failed', range=(0.1, 3600.0)
+    request_seconds: float = parameter(
+        30.0, 'Maximum time (s) for the answer to a request; then it fails', range=(0.1, 3600.0)
     )
-    silence_seconds: float = _param(
+    silence_seconds: float = parameter(
         60.0,
-        'A client that answers no ping, or takes no reply, for so long, s, has gone',
+        'Maximum time (s) in which a client must answer a ping and accept a reply; then it is '
+        'disconnected',
         range=(1.0, 3600.0),
     )
-    drain_seconds: float = _param(
+    drain_seconds: float = parameter(
         10.0,
-        'Maximum time (s) in which a server that ends answers the requests in flight',
+        'Maximum time (s) for which a shutdown waits for requests in flight',
         range=(0.0, 3600.0),
     )
-    prompt: str = _param('', 'What the robot is to do where a client sends no prompt')
-    horizon: int = _param(
+    prompt: str = parameter('', 'Instruction for clients that send no prompt')
+    horizon: int = parameter(
         0,
-        "Actions of a chunk that are sent, at most; 0: as the contract's openpi says",
+        "Maximum number of actions of a chunk that are sent; 0: the contract's openpi.horizon",
         range=(0, 1000),
     )
-    capsule_mib: int = _param(
-        64, 'Of the capsules of a session, MiB; the oldest give way', range=(0, 2**20)
+    capsule_mib: int = parameter(
+        64,
+        'Maximum size (MiB) of the capsules of a session; the oldest are evicted',
+        range=(0, 2**20),
     )
-    all_capsules_mib: int = _param(
+    all_capsules_mib: int = parameter(
         1024,
-        'Size of the capsules of all sessions together, MiB; each key has an equal share, in '
-        'which the least recently used capsules are evicted first',
+        'Maximum size (MiB) of the capsules of all sessions; each key has an equal part, in which '
+        'the least recently used capsules are evicted first',
         range=(0, 2**24),
     )
 
@@ -126,18 +127,18 @@ class ServerConfig:
             )
         if not self.api_keys and not _is_loopback(self.host):
             raise ValueError(
-                f'host {self.host} can be reached by others, and api_keys is empty: write a key '
-                'into a file and name that, or listen on 127.0.0.1'
+                f'host must be loopback while api_keys is empty (got {self.host}); write a key '
+                'into a file and set api_keys to its path, or listen on 127.0.0.1'
             )
 
     @property
     def allowed_origins(self) -> frozenset[str]:
-        """Return the origins from which web pages may connect, in lower case."""
+        """The origins from which web pages may connect, in lower case."""
         listed = (origin.strip().lower() for origin in self.origins.split(','))
         return frozenset(origin for origin in listed if origin)
 
     def keys(self) -> dict[str, str]:
-        """Return the name of each key; none without a file. Raises ValueError, OSError."""
+        """Return the names by key, empty without a file. Raises ValueError, OSError."""
         keys = read_keys(self.api_keys) if self.api_keys else {}
         names = len(set(keys.values())) or 1
         if names * self.message_mib > self.memory_mib:
@@ -154,7 +155,7 @@ class ServerConfig:
 
     @property
     def scheme(self) -> str:
-        """Return wss or ws."""
+        """The scheme of the URI: wss or ws."""
         return 'wss' if self.certificate else 'ws'
 
 

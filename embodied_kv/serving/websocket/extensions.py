@@ -1,6 +1,6 @@
-"""What a policy server can do beyond openpi's protocol, as it says itself when a client connects.
+"""The capabilities of a policy server beyond openpi's protocol, as stated in its metadata.
 
-Knows one key of the metadata, which openpi's clients pass over. Does not know sockets.
+They are one key of the metadata, which openpi's clients ignore.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from embodied_kv.text import shown
 
 KEY = 'embodied_kv'  # of the metadata
 CHARACTERS = 256  # of a text in it
-LISTED = 3  # differences that an error names
+LISTED = 3  # differences in an error
 
 
 @dataclass(frozen=True)
 class ActionMeaning:
-    """What one number of an action means.
+    """The meaning of one number of an action.
 
-    name: the checkpoint's name where the contract has one, else that of the joint. joint: the
-    joint, or the axis of a twist. kind: `position` (absolute, also where the contract says
-    relative), `velocity`, or `delta`, the displacement of a twist within one step. unit: of the
-    contract, for example `rad/step`.
+    Attributes:
+        name: The name in the checkpoint if the contract has one, else that of the joint.
+        joint: The joint, or the axis of a twist.
+        kind: `position` (absolute, also for a relative contract), `velocity`, or `delta`, the
+            displacement of a twist within one step.
+        unit: Of the contract, for example `rad/step`.
     """
 
     name: str
@@ -46,15 +48,10 @@ class ActionMeaning:
 
 
 def meaning(contract: Contract) -> tuple[ActionMeaning, ...]:
-    """Return the meaning of each number of an action of this contract, in order."""
+    """Return the meaning of each number of an action of a contract, in order."""
     has_names = contract.action[0].names is not None
     return tuple(
-        ActionMeaning(
-            name=d.name if has_names else d.axis,
-            joint=d.axis,
-            kind=_kind(d),
-            unit=d.unit,
-        )
+        ActionMeaning(d.name if has_names else d.axis, d.axis, _kind(d), d.unit)
         for d in action_dimensions(contract)
     )
 
@@ -67,9 +64,9 @@ def _kind(dimension: ActionDimension) -> str:
 
 
 def differences(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -> list[str]:
-    """Return a description of each number of an action that has another meaning there than here.
+    """Return a description of each number of an action with different meanings.
 
-    Two joints may have different names where both contracts give the number the same name of the
+    Joints may have different names if both contracts give the number the same name of the
     checkpoint, unless they are the same joints in another order.
     """
     joints = {action.joint for action in here}
@@ -86,7 +83,7 @@ def differences(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -
 
 
 def compared(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -> str:
-    """Return how the meanings differ, in one line; '' where they agree."""
+    """Return the differences of the meanings in one line; '' if there are none."""
     found = differences(there, here)
     more = f'; and {len(found) - LISTED} more' if len(found) > LISTED else ''
     return '; '.join(found[:LISTED]) + more
@@ -94,18 +91,25 @@ def compared(there: Sequence[ActionMeaning], here: Sequence[ActionMeaning]) -> s
 
 @dataclass(frozen=True)
 class Extensions:
-    """Of one server; each also repeats the `request_id` of a request in its reply.
+    """The extensions of one server, which also repeats the `request_id` in each reply.
 
-    chunk_size, action_dim, dt: of its policy's chunks. leftover: whether a request may tell what
-    the robot does meanwhile. deadlines: whether it may name one. questions: whether `ask` is
-    answered. min_euler_steps: the fewest of a chunk. version: of this package. contract: the
-    robot_type that it serves. action_meaning: that of each number of an action, in order; empty:
-    the server does not say. fingerprint: of its engine. refusals: whether a request may ask for a
-    reply `refused` in place of a closed connection. executions: whether a request may name an
-    `execution_horizon` and report an `execution`. words: whether `ask` also takes the
-    contract's prompts, and `about` another session, and whether there is `look`. exports: whether
-    there are `export` and `import`. memory: whether it keeps memories. Older servers do not send
-    the fields that have a default.
+    Older servers do not send the fields that have a default.
+
+    Attributes:
+        chunk_size, action_dim, dt: Of the policy's chunks.
+        leftover: A request may contain the actions that the robot still executes.
+        deadlines: A request may have a deadline.
+        questions: `ask` is answered.
+        min_euler_steps: Minimum of a chunk.
+        version: Of this package.
+        contract: The robot_type.
+        action_meaning: Of each number of an action; empty if the server does not state it.
+        fingerprint: Of the engine.
+        refusals: A request may ask for a reply `refused` in place of a closed connection.
+        executions: A request may have an `execution_horizon` and report an `execution`.
+        words: `ask` accepts the contract's prompts and `about`, and there is `look`.
+        exports: There are `export` and `import`.
+        memory: The server keeps memories.
     """
 
     chunk_size: int
@@ -133,13 +137,9 @@ class Extensions:
         questions: bool,
         contract: Contract | None = None,
         fingerprint: str = '',
-        refusals: bool = False,
-        executions: bool = False,
-        words: bool = False,
-        exports: bool = False,
         memory: bool = False,
     ) -> Extensions:
-        """Of a server on such an engine. questions: whether the contract says that it may ask."""
+        """Return those of this server; `questions`: whether the contract allows questions."""
         return cls(
             chunk_size=model.chunk_size,
             action_dim=model.action_dim,
@@ -152,35 +152,35 @@ class Extensions:
             contract=contract.robot_type if contract else '',
             action_meaning=meaning(contract) if contract else (),
             fingerprint=str(fingerprint),  # a plain string, also of a subclass
-            refusals=refusals,
-            executions=executions,
-            words=words,
-            exports=exports,
+            refusals=True,
+            executions=True,
+            words=True,
+            exports=True,
             memory=memory,
         )
 
     @property
     def metadata(self) -> dict[str, object]:
-        """As a client is told."""
+        """The metadata for a client."""
         return {KEY: asdict(self)}
 
     @classmethod
     def read(cls, metadata: object) -> Extensions | None:
-        """Of the server that says this; None of one that has none. Raises ValueError."""
+        """Return the extensions in the metadata of a server; None for none. Raises ValueError."""
         if not isinstance(metadata, Mapping):
-            raise ValueError(f'its metadata is a {type(metadata).__name__}: openpi sends a map')
-        said = metadata.get(KEY)
-        if said is None:
+            raise ValueError(f'metadata must be a map (got {type(metadata).__name__})')
+        given = metadata.get(KEY)
+        if given is None:
             return None
-        if not isinstance(said, Mapping):
-            raise ValueError(f'what it says of {KEY} is no map')
+        if not isinstance(given, Mapping):
+            raise ValueError(f'{KEY} must be a map (got {type(given).__name__})')
         found = {
-            f.name: READERS[f.type](f'{KEY}.{f.name}', said.get(f.name))
+            f.name: READERS[f.type](f'{KEY}.{f.name}', given.get(f.name))
             for f in fields(cls)
-            if f.name in said or f.default is MISSING
+            if f.name in given or f.default is MISSING
         }
         if not 0 < found['dt'] < math.inf:
-            raise ValueError(f'what it says of {KEY}.dt is no time')
+            raise ValueError(f'{KEY}.dt must be a time above 0 s (got {found["dt"]})')
         if found.get('action_meaning') and len(found['action_meaning']) != found['action_dim']:
             raise ValueError(
                 f'{KEY}.action_meaning must have {found["action_dim"]} entries, one for each '
@@ -190,7 +190,7 @@ class Extensions:
 
 
 def _version() -> str:
-    """Return the version of this package; '' where it is not installed."""
+    """Return the version of this package; '' if it is not installed."""
     try:
         return packages.version('embodied_kv')
     except packages.PackageNotFoundError:
@@ -199,7 +199,7 @@ def _version() -> str:
 
 def _value(kind: type | tuple[type, ...], key: str, value: object) -> object:
     if not isinstance(value, kind) or (kind is int and not 0 < value < 2**16):
-        raise ValueError(f'what it says of {key} is no such value')
+        raise ValueError(f'{key} must be a valid value (got {shown(value)})')
     return value
 
 

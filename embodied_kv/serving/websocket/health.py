@@ -1,7 +1,6 @@
-"""A port of its own for probes: /healthz and /readyz, whatever goes on at the main port.
+"""A separate port for probes: /healthz and /readyz, with a thread, a loop and limits of its own.
 
-Knows a line of HTTP. Does not know what makes a server unwell. It has a thread, a loop and limits
-of its own, so that no client of the main port keeps a probe waiting.
+No client of the main port can delay a probe.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
-SECONDS = 2.0  # that a probe has for its request
-CONNECTIONS = 64  # at a time; the oldest gives way to one more
-LONGEST = 4096  # bytes of a request
+SECONDS = 2.0  # maximum for a request
+CONNECTIONS = 64  # at a time; beyond that the oldest is closed
+LONGEST = 4096  # maximum bytes of a request
 
 
 class HealthPort(threading.Thread):
-    """state: why a probe of this path fails, '' where all is well. port: 0 for a free one."""
+    """The port; `state` returns why a probe of a path fails, '' for success."""
 
     def __init__(self, host: str, port: int, state: Callable[[str], str]) -> None:
         super().__init__(name='policy server, health', daemon=True)
@@ -28,12 +27,12 @@ class HealthPort(threading.Thread):
         self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
     def start(self) -> int:
-        """Listen: return the port. Raises OSError where it is taken."""
+        """Listen, and return the port. Raises OSError if it is in use."""
         super().start()
         return self._listening.result()
 
     def stop(self) -> None:
-        """End the thread, where it was started."""
+        """End the thread, if it was started."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ending.set)
@@ -64,7 +63,7 @@ class HealthPort(threading.Thread):
             writer.write(self._page(head))
             await asyncio.wait_for(writer.drain(), SECONDS)
         except (*failures, OSError):
-            pass  # it is no probe
+            pass  # not a probe
         finally:
             self._open.pop(writer, None)
             writer.close()

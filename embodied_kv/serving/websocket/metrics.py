@@ -1,4 +1,4 @@
-"""What the policy server counts, in Prometheus' format."""
+"""The metrics of the policy server, in the format of Prometheus."""
 
 from __future__ import annotations
 
@@ -6,116 +6,66 @@ from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from embodied_kv.kv.plane import Plane
 
 PREFIX = 'embodied_kv_server_'
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
-COUNTED = {  # values of sessions that only rise
-    'batches': 'Batches that went to the engine',
-    'served': 'Requests in these batches',
-    'engine errors': 'Batches in which the engine failed',
-    'overdue': 'Times that the engine did not answer in time',
-    'capsules given up': 'Capsules that gave way to those of other sessions',
+COUNTED, MEASURED = CounterMetricFamily, GaugeMetricFamily  # only rises; rises and falls
+OF_SESSIONS = {
+    'batches': (COUNTED, 'Batches that were sent to the engine'),
+    'served': (COUNTED, 'Requests in these batches'),
+    'engine errors': (COUNTED, 'Batches in which the engine failed'),
+    'overdue': (COUNTED, 'Times that the engine did not answer in time'),
+    'capsules given up': (COUNTED, 'Capsules that were evicted for those of other sessions'),
+    'sessions': (MEASURED, 'Sessions that a client holds'),
+    'waiting': (MEASURED, 'Requests that wait for the engine'),
+    'capsule bytes': (MEASURED, 'Bytes of the capsules of all sessions'),
 }
-MEASURED = {  # those that rise and fall
-    'sessions': 'Sessions that a client holds',
-    'waiting': 'Requests that wait for the engine',
-    'capsule bytes': 'Of the capsules of all sessions',
+OF_POOL = {  # fields of `PoolBytes`
+    'bytes': 'Bytes that are held for KV on the device, by pool',
+    'bytes_used': 'Bytes of these that are in use',
 }
-OF_POOL = {  # of its `PoolBytes`
-    'bytes': 'Held for KV on the device, by pool',
-    'bytes_used': 'Of these, in use',
+OF_KEY = {
+    'connections': (MEASURED, 'Connected clients, by the name of their key'),
+    'message_bytes': (MEASURED, 'Bytes of messages that are read or answered, by key'),
+    'requests': (COUNTED, 'Received requests, by key'),
+    'frames': (COUNTED, 'Received frames of any kind, by key'),
+    'received_bytes': (COUNTED, 'Received bytes, by key'),
+    'sessions': (MEASURED, 'Sessions that a client holds, by key'),
+    'ended_sessions': (MEASURED, 'Sessions that are remembered, by key'),
+    'capsule_bytes': (MEASURED, 'Bytes of the capsules of these sessions, by key'),
 }
+Values = Callable[[], Mapping[str, object]]
+ValuesByKey = Callable[[], Mapping[str, Mapping[str, float]]]
 
 
-class ValueCollector:
-    """Values of sessions, whenever somebody looks: `_total` is what only rises."""
+class Metrics(Collector):
+    """Own metrics of the server, and values that are collected at each request of the page.
 
-    def __init__(self, values: Callable[[], Mapping[str, object]]) -> None:
-        self._values = values
+    Args:
+        values: Returns those of the sessions.
+        of_keys: Returns those of each key.
+        plane: The KV budget; its pools may change.
+    """
 
-    def collect(self) -> Iterator[Metric]:
-        """As a registry asks for it."""
-        found = self._values()
-        for family, named in ((CounterMetricFamily, COUNTED), (GaugeMetricFamily, MEASURED)):
-            for name, text in named.items():
-                value = float(found.get(name, 0))
-                yield family(PREFIX + name.replace(' ', '_'), text, value=value)
-
-
-class PoolCollector:
-    """The KV of a device, by pool, whenever somebody looks: pools come and go."""
-
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        """As a registry asks for it."""
-        pools = self._plane.stats()
-        for name, text in OF_POOL.items():
-            family = GaugeMetricFamily(f'{PREFIX}kv_{name}', text, labels=['pool'])
-            sizes: dict[str, int] = {}  # of pools of one name together
-            for pool in pools:
-                sizes[pool.name] = sizes.get(pool.name, 0) + getattr(pool, name)
-            for label, size in sizes.items():
-                family.add_metric([label], size)
-            yield family
-
-
-OF_KEY = {  # of an account: what rises and falls, and what only rises
-    'connections': (GaugeMetricFamily, 'Clients that are connected, by the name of their key'),
-    'message_bytes': (GaugeMetricFamily, 'Messages that are read or answered, by key'),
-    'requests': (CounterMetricFamily, 'Requests that were received, by key'),
-    'frames': (CounterMetricFamily, 'Frames of any kind that were received, by key'),
-    'received_bytes': (CounterMetricFamily, 'Bytes that were received, by key'),
-    'sessions': (GaugeMetricFamily, 'Sessions that a client holds, by key'),
-    'ended_sessions': (GaugeMetricFamily, 'Sessions that are remembered, by key'),
-    'capsule_bytes': (GaugeMetricFamily, 'Capsules of these sessions, by key'),
-}
-
-
-def merged(*found: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-    """Return the values of each key from all of these."""
-    names = dict.fromkeys(name for each in found for name in each)
-    return {
-        name: {k: v for each in found for k, v in each.get(name, {}).items()} for name in names
-    }
-
-
-class AccountCollector:
-    """What each key has and takes, whenever somebody looks: keys come and go."""
-
-    def __init__(self, values: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
-        self._values = values
-
-    def collect(self) -> Iterator[Metric]:
-        """As a registry asks for it."""
-        found = self._values()
-        for name, (family, text) in OF_KEY.items():
-            metric = family(f'{PREFIX}key_{name}', text, labels=['key'])
-            for key, values in found.items():
-                metric.add_metric([key], float(values.get(name, 0)))
-            yield metric
-
-
-class Metrics:
-    """values: of the sessions; plane: of the engine; both asked whenever somebody looks."""
-
-    def __init__(self, values: Callable[[], Mapping[str, object]], plane: Plane) -> None:
+    def __init__(self, values: Values, of_keys: ValuesByKey, plane: Plane) -> None:
+        self._values, self._of_keys, self._plane = values, of_keys, plane
         self._registry = CollectorRegistry()
         own = {'registry': self._registry}
         self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
         self.requests = Counter(
             f'{PREFIX}requests',
-            'Requests by what became of them: answered, missed, refused, late, failed or left',
+            'Requests by outcome: answered, missed, refused, late, failed or left',
             ['endpoint', 'outcome'],
             **own,
         )
         self.rejected = Counter(
             f'{PREFIX}rejected',
-            'Connections that were not let in (key, connections, browser, sockets), or were cut '
-            'off for a message that is too long (message), or for pings or a revoked key (policy)',
+            'Connections that were not admitted (key, connections, browser, sockets), or were '
+            'closed for a message that is too long (message), or for pings or a revoked key '
+            '(policy)',
             ['reason'],
             **own,
         )
@@ -125,13 +75,28 @@ class Metrics:
             buckets=SECONDS,
             **own,
         )
-        self._registry.register(ValueCollector(values))
-        self._registry.register(PoolCollector(plane))
+        self._registry.register(self)
 
-    def of_keys(self, values: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
-        """Show the values of each key too."""
-        self._registry.register(AccountCollector(values))
+    def collect(self) -> Iterator[Metric]:
+        """Yield the current values of sessions, pools and keys."""
+        found = self._values()
+        for name, (family, text) in OF_SESSIONS.items():
+            value = float(found.get(name, 0))
+            yield family(PREFIX + name.replace(' ', '_'), text, value=value)
+        pools = self._plane.stats()
+        for name, text in OF_POOL.items():
+            metric = GaugeMetricFamily(f'{PREFIX}kv_{name}', text, labels=['pool'])
+            for label in dict.fromkeys(pool.name for pool in pools):  # several may have one name
+                sizes = (getattr(pool, name) for pool in pools if pool.name == label)
+                metric.add_metric([label], sum(sizes))
+            yield metric
+        keys = self._of_keys()
+        for name, (family, text) in OF_KEY.items():
+            metric = family(f'{PREFIX}key_{name}', text, labels=['key'])
+            for key, values in keys.items():
+                metric.add_metric([key], float(values.get(name, 0)))
+            yield metric
 
     def page(self) -> bytes:
-        """As text, in version 0.0.4 of the format."""
+        """Return all metrics as text, in version 0.0.4 of the format."""
         return generate_latest(self._registry)

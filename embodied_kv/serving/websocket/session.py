@@ -1,7 +1,6 @@
-"""One client's session: its rounds, and the capsules that it takes of itself.
+"""The session of one client: its rounds, and the capsules of its state.
 
-Knows one session. Does not know connections, nor the sessions of others: a capsule is restored by
-the session that it was taken of, or that was sent its bytes.
+Only the session of which a capsule was taken, or that received its bytes, can restore it.
 """
 
 from __future__ import annotations
@@ -17,18 +16,24 @@ from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import Observation
 
-NO_CAPSULE = 'this session has no capsule: take a snapshot first'
+NO_CAPSULE = 'the session must have a capsule (got none); take a snapshot first'
 
 
 @dataclass(eq=False)
 class Session:
-    """name: of its robot at the dispatcher. next: number of its next round.
+    """A session.
 
-    account: whose requests they are, which others wait for in turn; the session's own by default.
-    tenant: the name of the key that it was opened with, '' where there are none.
-    task: of these rounds, from the round `first` on. asked: its newest observation, since a
-    moment, s, steady clock; waiting: the answer to it; instruction: what it is to do. `make`
-    builds what keeps its capsules, when the first one is taken.
+    Attributes:
+        name: Of its robot at the dispatcher.
+        make: Creates the RobotSession that keeps its capsules, when it is needed.
+        next: Number of its next round.
+        first: First round of the current task.
+        tasks: Number of tasks so far.
+        account: Account of its requests for the scheduler; its own by default.
+        tenant: Name of the key that opened it; '' without keys.
+        asked: Its newest observation and the moment of it, s, steady clock.
+        waiting: The future of the answer to it.
+        instruction: Of the current task.
     """
 
     name: str
@@ -45,31 +50,29 @@ class Session:
 
     @property
     def task(self) -> str:
-        """A name that no other span of its rounds has."""
+        """The name of the current task, which no other task of the session has."""
         return f'{self.tasks}'
 
     def begin(self, next: int = 0) -> None:
-        """Rounds go on from this number, as another task."""
+        """Begin another task whose rounds continue from this number."""
         self.tasks += 1
         self.first = self.next = next
 
-    # ------------------------------------------------------------------ capsules; these wait
-
     def snapshot(self, name: str) -> str:
-        """Freezes it, once it has seen something: the capsule's name. Raises CapsuleError."""
+        """Take a capsule and return its name. Raises CapsuleError, also before the first frame."""
         capsule, _ = self._kept().snapshot(name)
         return capsule.name
 
     def restore(self, name: str) -> str:
-        """Goes on from there, '' from its newest: the capsule's name. Raises CapsuleError."""
+        """Restore a capsule, '' for the newest, and return its name. Raises CapsuleError."""
         if self._capsules is None:
             raise CapsuleError(NO_CAPSULE, ErrorCode.NOT_FOUND)
         return self._capsules.rollback(name).capsule.name
 
     def export(self, name: str) -> tuple[str, bytes]:
-        """Return the name and the bytes of a capsule, of its newest for ''. Raises CapsuleError.
+        """Return the name and the bytes of a capsule, '' for the newest. Raises CapsuleError.
 
-        Another server with an engine of the same fingerprint can import them.
+        A server whose engine has the same fingerprint can import them.
         """
         registry = self._kept().registry
         entries = [record.name for record in registry.entries()]
@@ -79,9 +82,9 @@ class Session:
         return capsule.name, packed(capsule)
 
     def take_over(self, name: str, data: bytes) -> str:
-        """Keep a capsule that `export` returned, here or elsewhere, as one of this session.
+        """Add an exported capsule to this session and return its name. Raises CapsuleError.
 
-        name: '' for that of the capsule. Returns its name. Raises CapsuleError.
+        `name`: '' for that of the capsule.
         """
         own = self._kept()
         capsule = unpacked(data, own.registry.fingerprint)
@@ -91,12 +94,11 @@ class Session:
 
     @property
     def capsules(self) -> list[str]:
-        """The names of those that are kept, least recently used first."""
+        """The names of its capsules, least recently used first."""
         kept = self._capsules.registry.entries() if self._capsules else ()
         return [record.name for record in kept]
 
     def _kept(self) -> RobotSession:
-        """Return what keeps its capsules; it is built when it is needed first."""
         if self._capsules is None:
             self._capsules = self.make(self)
             self._capsules.register(RoundPart(self))
@@ -104,7 +106,7 @@ class Session:
 
 
 class RoundPart:
-    """Where its rounds stand: the noise of the next chunk is a function of their number."""
+    """The number of the next round, which determines the noise of its chunk."""
 
     name, depth = 'rounds', 'planner'
 
@@ -112,19 +114,19 @@ class RoundPart:
         self._session = session
 
     def buffers(self) -> tuple:
-        """None: a number is a fact."""
+        """Return no buffers: a number is a fact."""
         return ()
 
     def freeze(self) -> FrozenPart:
-        """The number of the round that is asked for next."""
+        """Return the number of the next round."""
         return FrozenPart(facts={'next': self._session.next})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError where there is no such number."""
+        """Raise CapsuleError unless the capsule has a valid number."""
         number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
         if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
-            raise CapsuleError('the capsule does not say which round comes next')
+            raise CapsuleError('the capsule must have the number of the next round')
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Rounds go on from there."""
+        """Continue with that round."""
         self._session.begin(frozen.facts['next'])

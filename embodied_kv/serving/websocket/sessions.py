@@ -1,8 +1,7 @@
 """The sessions of all clients on one engine, served by the dispatcher of a fleet.
 
-Knows the fleet's server, the rows that are kept, and the device thread. Does not know sockets: a
-session begins with `open` and ends with `close`, whoever holds it. Every answer is a promise; but
-for `snapshot`, `restore` and `reset`, which wait for the engine's thread, nothing here waits.
+A session begins with `open` and ends with `close`. Each answer is a future. Only `snapshot`,
+`restore` and `reset` block, until the engine's thread has run them. This module knows no sockets.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -29,47 +28,59 @@ from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
-from embodied_kv.serving.batch import KeptRows, Late
-from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
-from embodied_kv.serving.in_time import TimedObservation, serve_in_time
-from embodied_kv.serving.remote import RemoteEngine
+from embodied_kv.kv.decode_stream import DecodeStream
+from embodied_kv.serving.batch import KeptRows, LateError, TimedObservation, serve_in_time
+from embodied_kv.serving.fleet_server import FleetServer, IdleTime, Result, ServedChunk
+from embodied_kv.serving.ray_engine import RemoteEngine
 from embodied_kv.serving.scheduling import SchedulingConfig
-from embodied_kv.serving.served_part import ServedPart
-from embodied_kv.serving.shares import StreamShares
-from embodied_kv.serving.slack import Slack
-from embodied_kv.serving.websocket.answers import Answers, Text
+from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 from embodied_kv.serving.websocket.config import MIB
-from embodied_kv.serving.websocket.dialect import Refused
+from embodied_kv.serving.websocket.observation_parser import RefusedError
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import ActionChunk, TextDelta
 
 T = TypeVar('T')
-HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and one in a Ray cluster
+HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and that in a Ray cluster
 GIB = 2**30
-LARGE = GIB  # bytes of weights: about a second of a CPU
+LARGE = GIB  # bytes of weights that a CPU reads in about a second
 LATE = 'no chunk could be made by the deadline'
 WHOLE = parse('whole')
 
 log = logging.getLogger(__name__)
 
 
-class Missed(TimeoutError):
-    """No chunk could be made by the deadline that the request named."""
+@dataclass(frozen=True)
+class Text:
+    """An answer in words: its text and tokens, and the reason of its end, as in TextDelta."""
+
+    text: str
+    tokens: int
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Listener:
+    promise: Future[Text]
+    parts: list[str] = field(default_factory=list)
 
 
 class Sessions:
-    """Any number of clients, each with a row of its own once it has been served.
+    """The sessions of clients, each with a row once it has been served.
 
-    engine, device: that serve them. profile: seconds of the engine's batches. kept: how many named
-    sessions are remembered after their end. capsule_mib, all_capsules_mib: of the capsules of
-    each, and of all together. Both are divided by tenant, see `divide`. fingerprint: of the
-    engine, where it is known: capsules say it. scheduling: the order in which they are served.
-    cloud: one more engine, which serves a batch where it answers sooner. server: makes the server
-    that drives the dispatcher; one with another clock, for instance. Raises OSError where the
-    trace cannot be written.
+    Args:
+        engine: The engine of this process.
+        device: Its thread.
+        profile: Seconds of its batches.
+        kept: Number of named sessions that are remembered after their end, divided by tenant.
+        capsule_mib: Of the capsules of each session.
+        all_capsules_mib: Of the capsules of all sessions, divided by tenant.
+        fingerprint: Of the engine, for capsules; '' to compute it in `start`.
+        scheduling: The order of service. Raises OSError if its trace cannot be written.
+        cloud: An additional engine, for batches that it answers sooner.
+        server: Creates the server, for example one with another clock.
     """
 
     def __init__(
@@ -87,17 +98,17 @@ class Sessions:
     ) -> None:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
-        say = Throttled(log.warning)
+        warn = Throttled(log.warning)
         most, plane = all_capsules_mib * MIB, engine.kv.plane
-        self._budget = CapsuleBudget(most, lambda line: say('capsule', line), plane)
-        self._rows, self._shares = KeptRows(engine), StreamShares(engine)
-        self._answers = Answers(engine, device, self._rows, self._shares)
-        self._lock = threading.Lock()  # over who is there
+        self._budget = CapsuleBudget(most, lambda line: warn('capsule', line), plane)
+        self._rows, self._quota = KeptRows(engine), StreamQuota(engine)
+        self._listeners: dict[int, _Listener] = {}  # by stream; on the device thread only
+        self._lock = threading.Lock()  # guards `_open` and `_ended`
         self._open: dict[str, Session] = {}
-        # named ones, the newest last, by tenant
+        # named sessions by tenant, the newest last
         self._ended: dict[str, OrderedDict[str, Session]] = {'': OrderedDict()}
         self._numbers = itertools.count(1)
-        self.slack = Slack(lambda now: self._server.slack(HERE, now))  # of chunks
+        self.idle = IdleTime(lambda now: self._server.idle_time(HERE, now))
         order = scheduling or SchedulingConfig()
         engines, serve = [EngineState(HERE, profile)], {HERE: self._serve}
         self._cloud = cloud
@@ -114,17 +125,17 @@ class Sessions:
         )
 
     def start(self) -> None:
-        """From now on clients are served. Whoever has the engine's deltas tells them to `hear`.
+        """Start to serve clients. The owner of the engine passes its deltas to `on_deltas`.
 
-        Where its fingerprint is not known every weight is read, once: no client waits for that.
+        Without a fingerprint each weight is read once here, so that no client waits for that.
         """
         self._fingerprint = self._fingerprint or _read_once(self.engine)
         self._budget.join()
-        self.engine.budget.forecast = lambda now: self._server.slack(HERE, now)
+        self.engine.budget.forecast = lambda now: self._server.idle_time(HERE, now)
         self._server.start()
 
     def stop(self) -> None:
-        """Nobody is served any more; rows and streams are given back."""
+        """Stop serving, and release rows and streams."""
         for session in list(self._open.values()):
             self.close(session)
         self._server.stop()
@@ -136,9 +147,9 @@ class Sessions:
         self._budget.leave()
 
     def divide(self, tenants: Sequence[str]) -> None:
-        """These share what is kept from now on, each the same part; of others nothing is kept.
+        """Divide what is kept equally between these tenants, and drop what others kept.
 
-        What a tenant does removes sessions and capsules of its own alone.
+        Requests of a tenant can only remove sessions and capsules of that tenant.
         """
         with self._lock:
             for gone in set(self._ended) - set(tenants):
@@ -150,17 +161,17 @@ class Sessions:
 
     @property
     def _part(self) -> int:
-        """Ended sessions of each tenant."""
+        """The ended sessions that each tenant may keep."""
         return max(1, self._most_kept // max(1, len(self._ended)))
 
     def _forget(self, tenant: str, left: int) -> None:
-        """The oldest of that tenant, until so many are left. With the lock."""
+        """Drop the oldest ended sessions of a tenant until `left` remain; with the lock."""
         ended = self._ended[tenant]
         while len(ended) > left:
             self._budget.forget(ended.popitem(last=False)[0])
 
     def of_tenants(self) -> dict[str, dict[str, float]]:
-        """Return what each tenant has, by its name."""
+        """Return the resources of each tenant by its name."""
         with self._lock:
             opened = Counter(session.tenant for session in self._open.values())
             return {
@@ -174,15 +185,24 @@ class Sessions:
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of the engine; '' before `start` where it was not given."""
+        """The fingerprint of the engine; '' before `start` if it was not given."""
         return self._fingerprint
 
-    def hear(self, deltas: Sequence[TextDelta]) -> None:
-        """What language said; on the device thread."""
-        self._answers.hear(deltas)
+    def on_deltas(self, deltas: Sequence[TextDelta]) -> None:
+        """Collect new text of answers; on the device thread."""
+        for delta in deltas:
+            listener = self._listeners.get(delta.stream)
+            if listener is None:
+                continue
+            listener.parts.append(delta.text)
+            if delta.finished:
+                del self._listeners[delta.stream]
+                if listener.promise.set_running_or_notify_cancel():
+                    text = Text(''.join(listener.parts), delta.tokens, delta.reason)
+                    listener.promise.set_result(text)
 
     def values(self) -> Mapping[str, object]:
-        """Counts, of the dispatcher and of those that are there."""
+        """Return the counts of the dispatcher, sessions and capsules."""
         return {
             **self._server.values(),
             'sessions': len(self._open),
@@ -191,26 +211,28 @@ class Sessions:
         }
 
     def fault(self) -> str:
-        """Why nobody is served now, '' where all is well: whatever a probe restarts it for."""
+        """Return why no client can be served, for a liveness probe; '' if there is no fault."""
         if not self._device.is_alive():
-            return "the engine's thread has ended: the log says why"
+            return "the engine's thread has ended; see the log"
         if not self._server.is_alive():
-            return "the dispatcher's thread has ended: the log says why"
+            return "the dispatcher's thread has ended; see the log"
         if not self._server.dispatcher.engines[HERE].alive:
-            return 'the engine failed, or owes an answer that is overdue'
+            return 'the engine failed, or its answer is overdue'
         return ''
 
-    # ------------------------------------------------------------------ who is there
-
     def open(self, name: str = '', account: Hashable = None, tenant: str = '') -> Session:
-        """A session; one that was known by this name goes on. Raises Refused while it is held.
+        """Return a session; a remembered one of this name continues.
 
-        account: whose requests are served in turn with those of others; its own by default.
-        tenant: whose part of what is kept it takes; one of those of `divide`.
+        Raises RefusedError while the session is open.
+
+        Args:
+            name: '' for an anonymous session.
+            account: That the scheduler charges; the session's own by default.
+            tenant: One of those of `divide`.
         """
         with self._lock:
             if name in self._open:
-                raise Refused(f'session {name} is in use by another connection')
+                raise RefusedError(f'session {name} is in use by another connection')
             session = self._ended.get(tenant, {}).pop(name, None) if name else None
             if session is None:
                 session = Session(name or f'#{next(self._numbers)}', self._capsules)
@@ -218,11 +240,11 @@ class Sessions:
             session.account = session.name if account is None else account
             session.begin(session.next)
             self._open[session.name] = session
-        self._shares.join(session.name)
+        self._quota.join(session.name)
         return session
 
     def close(self, session: Session) -> None:
-        """Its client has gone: nothing more is made for it. Its row and its streams are free."""
+        """End a session, and free its row and its streams."""
         with self._lock:
             del self._open[session.name]
             ended = self._ended.get(session.tenant)
@@ -233,52 +255,50 @@ class Sessions:
                 self._forget(session.tenant, self._part)
         self._withdraw(session)
         self._server.vanish(session.name)
-        self._shares.leave(session.name)
+        self._quota.leave(session.name)
 
     @staticmethod
     def _withdraw(session: Session) -> None:
-        """Cancel the request of the session that waits, if there is one."""
+        """Cancel the waiting request of the session, if there is one."""
         if session.waiting is not None:
             session.waiting.cancel()
         session.asked = None, 0.0
 
-    # ------------------------------------------------------------------ what they want
+    def infer(self, session: Session, frame: TimedObservation) -> Future[ServedChunk]:
+        """Return a future of the chunk for the observation of the session's next round.
 
-    def infer(self, session: Session, seen: TimedObservation) -> Future[ServedChunk]:
-        """Return a chunk, some time. seen: of this session's next round.
-
-        Another instruction begins another task of the session; an execution of an earlier task
-        is ignored. The future raises Refused, or Missed.
+        Another instruction begins another task of the session; an execution of an earlier task is
+        ignored. The future raises RefusedError or LateError.
         """
-        if seen.instruction != session.instruction:
-            session.instruction = seen.instruction
-            session.begin(seen.sequence)
-        session.next = seen.sequence + 1
-        execution = seen.execution
-        is_ours = execution is not None and session.first <= execution.round < seen.sequence
+        if frame.instruction != session.instruction:
+            session.instruction = frame.instruction
+            session.begin(frame.sequence)
+        session.next = frame.sequence + 1
+        execution = frame.execution
+        is_ours = execution is not None and session.first <= execution.round < frame.sequence
         request = Request(
             robot=session.name,
             task=session.task,
-            round=seen.sequence,
-            stamp=seen.stamp / 1e9,
-            execution_horizon=seen.horizon or WHOLE,
-            observation_bytes=sum(i.nbytes for i in seen.images if i is not None) or 1,
+            round=frame.sequence,
+            stamp=frame.stamp / 1e9,
+            execution_horizon=frame.horizon or WHOLE,
+            observation_bytes=sum(i.nbytes for i in frame.images if i is not None) or 1,
             execution=execution if is_ours else None,
-            within=max(0.0, seen.deadline - time.monotonic()),
+            within=max(0.0, frame.deadline - time.monotonic()),
         )
-        session.asked = seen, time.monotonic()
+        session.asked = frame, time.monotonic()
         promise = session.waiting = Future()
-        self._server.submit(request, seen)
+        self._server.submit(request, frame)
         return promise
 
-    def look(self, session: Session, seen: TimedObservation) -> Future[None]:
-        """Prefill an observation in the slack of others; questions are about it from then on.
+    def look(self, session: Session, frame: TimedObservation) -> Future[None]:
+        """Prefill an observation in idle time, for questions; no chunk is computed.
 
-        No chunk is made of it. The future raises ValueError, and OutOfRows.
+        The future raises ValueError and OutOfRows.
         """
 
         def prefill() -> None:
-            (handle,) = self.engine.prefill([replace(seen, deadline=-math.inf)])
+            (handle,) = self.engine.prefill([replace(frame, deadline=-math.inf)])
             self._rows.keep(self.engine.kv.acquire(handle))
 
         return self._on_device(session, prefill, self._device.background)
@@ -286,22 +306,49 @@ class Sessions:
     def ask(
         self, session: str, question: str, max_tokens: int, evict: bool = True
     ) -> Future[Text]:
-        """Return what the policy says about the newest chunk of the session of that name.
+        """Return a future of the policy's answer about the newest frame of a session.
 
-        It is decoded in the slack of others. evict: whether an older text of the session may end
-        for it. The future raises ValueError.
+        The answer is decoded in idle time. A canceled future ends its stream. The future raises
+        ValueError and Stale. `evict`: whether an older stream of the session may end for it.
         """
-        return self._answers.ask(session, question, max_tokens, evict)
+        promise: Future[Text] = Future()
+
+        def start() -> None:
+            if promise.cancelled():
+                return
+            handle = self._rows.newest(session)
+            if handle is None:
+                raise ValueError(
+                    'a question must be about a frame (got none); send a request for actions '
+                    'first, and check that engine.rows is enough for all clients'
+                )
+            with self._quota.room(session, ends=evict):
+                stream = self.engine.open(handle, question, max_tokens=max_tokens)
+            self._listeners[stream.id] = _Listener(promise)
+            promise.add_done_callback(partial(self._end_if_cancelled, stream))
+
+        def started(work: Future[None]) -> None:
+            error = RuntimeError('the engine has ended') if work.cancelled() else work.exception()
+            if error is not None and promise.set_running_or_notify_cancel():
+                promise.set_exception(error)
+
+        self._device.call(start).add_done_callback(started)
+        return promise
+
+    def _end_if_cancelled(self, stream: DecodeStream, promise: Future[Text]) -> None:
+        if promise.cancelled():
+            self.engine.kv.streams.release(stream, 'cancelled')
+            self._device.wake()
 
     def reset(self, session: Session) -> None:
-        """As if it had just begun, but for its capsules. Waits for the engine's thread.
+        """Reset a session, except its capsules; blocks until the engine's thread has run it.
 
-        A request that waits is cancelled, and the dispatcher expects no other one of the task.
+        A waiting request is canceled, and the dispatcher expects no further one of the task.
         """
         self._withdraw(session)
         self._server.finish(session.name, session.task)
         session.begin()
-        for stream in self._shares.of(session.name):
+        for stream in self._quota.of(session.name):
             self.engine.kv.streams.release(stream, 'cancelled')
         self._on_device(session, partial(self._rows.drop, session.name)).result()
 
@@ -311,15 +358,12 @@ class Sessions:
         work: Callable[[], T],
         submit: Callable[[Callable[[], T]], Future[T]] | None = None,
     ) -> Future[T]:
-        """Run it on the engine's thread; Refused where the session has ended until then.
-
-        submit: how, `DeviceThread.call` by default.
-        """
+        """Run work on the engine's thread; RefusedError if the session has ended by then."""
         task = session.task
 
         def checked() -> T:
             if self._open.get(session.name) is not session or session.task != task:
-                raise Refused('the session has ended')
+                raise RefusedError('the session must be open (got one that has ended)')
             return work()
 
         return (submit or self._device.call)(checked)
@@ -329,10 +373,8 @@ class Sessions:
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
         registry = Registry(self._fingerprint, room, device=device)
         self._budget.share(registry, session.name, session.tenant)
-        part = ServedPart(self.engine, session.name, self._rows, self._shares)
+        part = ServedPart(self.engine, session.name, self._rows, self._quota)
         return RobotSession(part, registry, call)
-
-    # ------------------------------------------------------------------ on other threads
 
     def _account(self, robot: str) -> Hashable:
         session = self._open.get(robot)
@@ -340,52 +382,51 @@ class Sessions:
 
     def _on_idle(self) -> None:
         self._device.wake()
-        self.slack.opened()
+        self.idle.opened()
 
     def _vanished(self, robot: str) -> None:
-        """No batch from here on has it: its row goes after those that have."""
+        """Drop the row of a robot, after the batches that contain it."""
         self._device.call(partial(self._rows.drop, robot))
 
     def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
-        """Each by its own deadline, whenever the dispatcher would rather have them back."""
+        """Serve a batch, each observation by its own deadline, not by `overdue`."""
         hand_on = partial(self._made, time.monotonic())
         return self._device.call(partial(serve_in_time, self.engine, frames, self._rows, hand_on))
 
     def _serve_elsewhere(
         self, frames: Sequence[TimedObservation], overdue: float
     ) -> Future[list[Result]]:
-        """Serve by the other engine. Rows of earlier frames are no longer their newest ones."""
+        """Serve by the other engine, and drop the rows of earlier frames."""
         self._device.call(lambda: [self._rows.drop(frame.robot) for frame in frames])
         return self._cloud(frames, overdue)
 
-    def _made(self, sent: float, seen: TimedObservation, result: Result) -> None:
-        """On the device thread: an answer goes out before the rest of its batch is served."""
-        session = self._open.get(seen.robot)
-        if session is None or not isinstance(result, (ActionChunk, Late)):
+    def _made(self, sent: float, frame: TimedObservation, result: Result) -> None:
+        """Deliver an answer before the rest of its batch is served; on the device thread."""
+        session = self._open.get(frame.robot)
+        if session is None or not isinstance(result, (ActionChunk, LateError)):
             return
-        (frame, since), promise = session.asked, session.waiting
-        if frame is not seen:
+        (newest, since), promise = session.asked, session.waiting
+        if newest is not frame:
             return
-        if seen.horizon is not None and isinstance(result, ActionChunk):
+        if frame.horizon is not None and isinstance(result, ActionChunk):
             try:
-                result = with_execution_horizon(result, seen.horizon)
+                result = with_execution_horizon(result, frame.horizon)
             except ValueError:
-                return  # the dispatcher judges it as well, and reports this
+                return  # the dispatcher finds the same fault, and reports it
         if not self._awaited(promise):
             return
-        if isinstance(result, Late):
-            promise.set_exception(Missed(LATE))
+        if isinstance(result, LateError):
+            promise.set_exception(LateError(LATE))
         else:
             promise.set_result(ServedChunk(result, queued=sent - since))
 
     def _awaited(self, promise: Future) -> bool:
-        """Whether it is to be answered now: by whoever asks this first."""
+        """Return whether the caller is the first, and so must answer."""
         with self._lock:
             answered = promise.running() or promise.done()
             return not answered and promise.set_running_or_notify_cancel()
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:
-        """On the dispatcher's thread."""
         if receipt.verdict in (Verdict.QUEUED, Verdict.DUPLICATE):
             return
         session = self._open.get(robot)
@@ -398,13 +439,13 @@ class Sessions:
         if served is not None and served.chunk is not None:
             promise.set_result(served)
         elif served is not None and served.late:
-            promise.set_exception(Missed(LATE))
+            promise.set_exception(LateError(LATE))
         else:
-            promise.set_exception(Refused(receipt.message or 'the request is over'))
+            promise.set_exception(RefusedError(receipt.message or 'the request was replaced'))
 
 
 def _read_once(engine: Engine) -> str:
-    """Its fingerprint; the log says where that takes long."""
+    """Return the fingerprint; a log line announces a long computation."""
     size = sum(p.numel() * p.element_size() for p in engine.policy.model.parameters())
     if size > LARGE:
         log.info('reading %.1f GiB of weights, once, for capsules', size / GIB)

@@ -1,12 +1,12 @@
-"""Which connections are let in, and the pages that need no websocket.
+"""Admission of connections by key, address and number, and the pages that need no websocket.
 
-Knows HTTP, keys, addresses and how many connections there are. Does not know what is said once a
-client is in.
+Freed memory of messages is returned to the system, which the C library does not do on its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import hmac
 import ipaddress
 import logging
@@ -22,28 +22,41 @@ from websockets.http11 import Request, Response
 
 from embodied_kv.serving.websocket.accounts import Account, Accounts, Bucket
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
-from embodied_kv.serving.websocket.heap import HeapTrim
+from embodied_kv.serving.websocket.metered_connection import MeteredConnection
 from embodied_kv.serving.websocket.metrics import Metrics
-from embodied_kv.serving.websocket.visitor import Visitor
 from embodied_kv.text import LINE, shown
 from embodied_kv.throttle import WINDOW, Throttled
 
 SCHEME = 'Api-Key '
-OPENING = 16  # connections that may be on their way in, in addition to those that are
+OPENING = 16  # connections that may be opening in addition to the admitted ones
 WRONG_RATE, WRONG_BURST = 2.0, 8  # wrong keys of an address, per second and at once
-SLOWEST = 5.0  # s that an answer to a wrong key, or to too many connections, waits at most
-ADDRESSES = 1024  # whose wrong keys are remembered
+SLOWEST = 5.0  # s; maximum delay of a refusal
+ADDRESSES = 1024  # addresses whose wrong keys are remembered
 ACCESS_BURST = 64  # lines of the access log within a window
+LARGE = 2**20  # bytes of a message for which a trim of the heap is worth its time
+TRIM_PERIOD = 2.0  # s between two trims
 
 log = logging.getLogger(__name__)
 access = logging.getLogger('embodied_kv.serving.access')
 
 
-class Gate:
-    """fault: why nobody is served now, '' where all is well. ready: why no request is accepted.
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return the function of the C library of this process; None if it has none."""
+    with suppress(OSError, AttributeError):
+        return ctypes.CDLL(None).malloc_trim
+    return None
 
-    revoked: called with the names that are in use, once the file of keys has been read again.
-    Raises ValueError, OSError: keys.
+
+class Admission:
+    """Admits connections, and serves /healthz, /readyz and /metrics.
+
+    Args:
+        config: Of the server. Raises ValueError, OSError if its keys cannot be read.
+        metrics: Of the server.
+        work: Runs what takes a moment.
+        fault: Returns why no client can be served, '' if there is no fault.
+        ready: Returns why no request is accepted, '' if requests are.
+        divide: Called with the names of all keys, also when they were read again.
     """
 
     def __init__(
@@ -61,22 +74,22 @@ class Gate:
         divide(self.accounts.names)
         self._most, self._most_of_key = config.connections, config.connections_per_key
         self._most_unopened = 2 * self._most + OPENING
-        self._inside: set[Visitor] = set()
+        self._inside: set[MeteredConnection] = set()
         self._sockets: set[asyncio.Transport] = set()
-        self._unopened: dict[str, dict[Visitor, None]] = {}  # by address, the oldest first
+        self._unopened: dict[str, dict[MeteredConnection, None]] = {}  # by address
         self._handshakes: dict[asyncio.Task, None] = {}  # of TLS, the oldest first
         self._wrong: OrderedDict[str, Bucket] = OrderedDict()  # by address
         self._say, self._access = Throttled(log.warning), Throttled(access.info)
-        self.freed = HeapTrim(work).freed
+        self._work, self._malloc_trim, self._trims = work, _malloc_trim(), False
 
-    def connection(self, *arguments: object, **options: object) -> Visitor:
-        """For each socket, whatever it says; those beyond what is sensible are closed unheard."""
+    def connection(self, *arguments: object, **options: object) -> MeteredConnection:
+        """Return the connection of a new socket."""
         if self._config.certificate:
             self._begin_handshake(asyncio.current_task())
-        return Visitor(self, *arguments, **options)
+        return MeteredConnection(self, *arguments, **options)
 
-    async def admit(self, connection: Visitor, request: Request) -> Response | None:
-        """None: come in. Else what it is told instead."""
+    async def admit(self, connection: MeteredConnection, request: Request) -> Response | None:
+        """Return None to admit the connection, or the response in place of it."""
         path = request.path.partition('?')[0]
         if path in ('/healthz', '/readyz'):
             return self._state(connection, self.state(path))
@@ -87,31 +100,31 @@ class Gate:
                 connection,
                 'key',
                 HTTPStatus.UNAUTHORIZED,
-                'send a key that is known: Authorization: Api-Key …\n',
+                'send a valid key: Authorization: Api-Key …\n',
             )
         account = self.accounts.of(self.accounts.keys.get(key, ''))
         if account.name and (wait := account.openings.take()):
             await self._wait(connection, wait)
-            text = 'too many new connections with this key: come later\n'
+            text = 'too many new connections with this key: retry later\n'
             return self._reject(connection, 'connections', HTTPStatus.SERVICE_UNAVAILABLE, text)
         if path == '/metrics':
             return connection.respond(HTTPStatus.OK, self._metrics.page().decode())
-        origins = request.headers.get_all('Origin')  # a page of this machine may drive no robot
+        origins = request.headers.get_all('Origin')  # a web page must not drive a robot
         if other := [o for o in origins if o.lower() not in self._config.allowed_origins]:
             return self._reject(
                 connection,
                 'browser',
                 HTTPStatus.FORBIDDEN,
                 f'the Origin header must be one of the parameter origins (got {shown(other[0])}); '
-                'a script that uses the package websocket-client passes suppress_origin=True, and '
-                'the origin of a web page is added to origins\n',
+                'in a script with the package websocket-client, pass suppress_origin=True; for a '
+                'web page, add its origin to origins\n',
             )
         if full := self._full(account):
             return self._reject(connection, 'connections', HTTPStatus.SERVICE_UNAVAILABLE, full)
-        if connection.transport.is_closing():  # its end was counted before
+        if connection.transport.is_closing():  # already counted by `_evict`
             return self._reject(connection, 'sockets', HTTPStatus.SERVICE_UNAVAILABLE, '')
         connection.enter(account, key)
-        self._opened(connection)
+        self._forget_unopened(connection)
         self._inside.add(connection)
         self._metrics.connections.set(len(self._inside))
         asyncio.ensure_future(connection.wait_closed()).add_done_callback(
@@ -120,13 +133,13 @@ class Gate:
         return None
 
     def state(self, path: str) -> str:
-        """Return why the probe fails, '' where all is well. path: /healthz or /readyz."""
+        """Return why a probe of /healthz or /readyz fails; '' for success."""
         return self._fault() or (self._ready() if path == '/readyz' else '')
 
     def reload(self) -> None:
-        """Read the keys again; connections of keys that are gone are closed with 1008.
+        """Read the keys again, and close connections of removed keys with 1008.
 
-        The keys stay as they are where the file cannot be used, which the log says.
+        If the file cannot be used, the keys do not change and an error is logged.
         """
         try:
             keys = self._config.keys()
@@ -147,37 +160,41 @@ class Gate:
             len(revoked),
         )
 
-    # ------------------------------------------------------------------ of its connections
-
-    def came(self, connection: Visitor) -> None:
-        """A socket is open. Where too many say nothing, the oldest of its address is closed."""
+    def opened(self, connection: MeteredConnection) -> None:
+        """Count an open socket; of too many unadmitted ones the oldest of an address is closed."""
         self._sockets.add(connection.transport)
         site = _site(connection.address)
         self._unopened.setdefault(site, {})[connection] = None
         if len(self._unopened[site]) > self._most + OPENING:
-            self._give_way(site)
+            self._evict(site)
         elif sum(map(len, self._unopened.values())) > self._most_unopened:
-            self._give_way(max(self._unopened, key=lambda s: len(self._unopened[s])))
+            self._evict(max(self._unopened, key=lambda s: len(self._unopened[s])))
 
-    def went(self, connection: Visitor) -> None:
-        """Its socket is closed."""
+    def closed(self, connection: MeteredConnection) -> None:
+        """Count a closed socket."""
         self._sockets.discard(connection.transport)
-        self._opened(connection)
+        self._forget_unopened(connection)
+
+    def freed(self, size: int) -> None:
+        """Trim the heap soon, at most once a period, if `size` bytes were a large message."""
+        if size >= LARGE and not self._trims and self._malloc_trim is not None:
+            self._trims = True
+            asyncio.get_running_loop().call_later(TRIM_PERIOD, self._trim)
 
     @property
     def sockets(self) -> int:
-        """That are open, whatever they are for."""
+        """The number of open sockets."""
         return len(self._sockets)
 
     def abort(self) -> None:
-        """All of them go, whatever their clients say or do not say."""
+        """Abort all sockets and handshakes."""
         for socket in list(self._sockets):
             socket.abort()
         for handshake in list(self._handshakes):
             handshake.cancel()
 
     def _begin_handshake(self, handshake: asyncio.Task) -> None:
-        """Count it until its task ends. Of too many the oldest is closed: none has an address."""
+        """Count a TLS handshake until its task ends; of too many the oldest is closed."""
         self._handshakes[handshake] = None
         handshake.add_done_callback(lambda task: self._handshakes.pop(task, None))
         if len(self._handshakes) > self._most_unopened:
@@ -186,20 +203,25 @@ class Gate:
             self._metrics.rejected.labels('sockets').inc()
             oldest.cancel()
 
-    def _opened(self, connection: Visitor) -> None:
+    def _trim(self) -> None:
+        self._trims = False
+        with suppress(RuntimeError):  # the server has stopped
+            self._work.submit(self._malloc_trim, 0)
+
+    def _forget_unopened(self, connection: MeteredConnection) -> None:
         site = _site(connection.address)
         waiting = self._unopened.get(site, {})
         waiting.pop(connection, None)
         if not waiting:
             self._unopened.pop(site, None)
 
-    def _give_way(self, site: str) -> None:
+    def _evict(self, site: str) -> None:
         oldest = next(iter(self._unopened[site]))
-        self._opened(oldest)
+        self._forget_unopened(oldest)
         self._metrics.rejected.labels('sockets').inc()
         oldest.transport.abort()
 
-    def _left(self, connection: Visitor) -> None:
+    def _left(self, connection: MeteredConnection) -> None:
         self._inside.discard(connection)
         protocol = connection.protocol
         sent, heard = protocol.close_sent, protocol.close_rcvd
@@ -209,7 +231,11 @@ class Gate:
             self._metrics.rejected.labels('policy').inc()
         self._metrics.connections.set(len(self._inside))
         close = heard if protocol.close_rcvd_then_sent else sent or heard
-        end = connection.end or (close and f'{close.code} {close.reason}'.strip()) or 'it was lost'
+        end = (
+            connection.end
+            or (close and f'{close.code} {close.reason}'.strip())
+            or 'the connection was lost'
+        )
         self._log(
             self._access,
             'access',
@@ -219,57 +245,58 @@ class Gate:
             ACCESS_BURST,
         )
 
-    # ------------------------------------------------------------------ whether it is let in
-
-    def _reject(self, connection: Visitor, why: str, status: HTTPStatus, text: str) -> Response:
+    def _reject(
+        self, connection: MeteredConnection, why: str, status: HTTPStatus, text: str
+    ) -> Response:
         self._metrics.rejected.labels(why).inc()
         return connection.respond(status, text)
 
     def _full(self, account: Account) -> str:
-        """Why there is no room for one more of that account; '' where there is."""
+        """Return why the account can have no further connection; '' if it can."""
         if len(self._inside) >= self._most:
-            return f'{self._most} clients are connected: come later\n'
+            return f'{self._most} clients are connected: retry later\n'
         if account.name and account.connections >= self._most_of_key:
-            return f'{self._most_of_key} clients have this key (connections_per_key): come later\n'
+            return (
+                f'{self._most_of_key} clients have this key (connections_per_key): retry later\n'
+            )
         return ''
 
-    def _state(self, connection: Visitor, fault: str) -> Response:
+    def _state(self, connection: MeteredConnection, fault: str) -> Response:
         status = HTTPStatus.SERVICE_UNAVAILABLE if fault else HTTPStatus.OK
         return connection.respond(status, f'{fault or "OK"}\n')
 
     def _key(self, headers: list[str]) -> str | None:
-        """Return the key that was sent, '' where there are none, None for one that is unknown."""
+        """Return the key of a request, '' at a server without keys, None for an unknown key."""
         keys = self.accounts.keys
         if not keys:
             return ''
         given = _raw(headers[0]) if len(headers) == 1 else b''
-        # all are compared: time tells nothing
+        # all are compared, so that the time reveals nothing
         fits = [k for k in keys if hmac.compare_digest(given, f'{SCHEME}{k}'.encode())]
         return fits[0] if fits else None
 
-    async def _slow_down(self, connection: Visitor) -> None:
-        """A wrong key is answered later, the more of them an address sends."""
+    async def _slow_down(self, connection: MeteredConnection) -> None:
+        """Delay the answer to a wrong key, the longer the more of them an address sends."""
         site = _site(connection.address)
         bucket = self._wrong.setdefault(site, Bucket(WRONG_RATE, WRONG_BURST))
         self._wrong.move_to_end(site)
         if len(self._wrong) > ADDRESSES:
             self._wrong.popitem(last=False)
-        self._log(self._say, 'key', f'{connection.address}: no key, or one that is unknown', 8)
+        self._log(self._say, 'key', f'{connection.address}: missing or unknown key', 8)
         await self._wait(connection, bucket.take())
 
-    async def _wait(self, connection: Visitor, seconds: float) -> None:
-        """As long as the client is there, and not too long."""
+    async def _wait(self, connection: MeteredConnection, seconds: float) -> None:
         if seconds:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(connection.wait_closed(), min(SLOWEST, seconds))
 
-    def _log(self, said: Throttled, kind: str, line: str, burst: int) -> None:
-        said(kind, line, burst=burst)
-        asyncio.get_running_loop().call_later(WINDOW, said.flush)
+    def _log(self, log: Throttled, kind: str, line: str, burst: int) -> None:
+        log(kind, line, burst=burst)
+        asyncio.get_running_loop().call_later(WINDOW, log.flush)
 
 
 def _raw(header: str) -> bytes:
-    """Return the bytes that were sent, as releases of websockets decode them in two ways."""
+    """Return the bytes of a header, which releases of websockets decode in two ways."""
     try:
         return header.encode('iso-8859-1')
     except UnicodeEncodeError:
@@ -277,7 +304,7 @@ def _raw(header: str) -> bytes:
 
 
 def _site(address: str) -> str:
-    """Return an address, of version 6 the network of a site: it has 2**64 of them."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address: one client has all of it."""
     try:
         found = ipaddress.ip_address(address.partition('%')[0])
     except ValueError:

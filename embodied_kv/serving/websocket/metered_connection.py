@@ -1,9 +1,9 @@
-"""One connection as the server's loop sees it: its frames are counted, and wait for their turn.
+"""A connection that counts its frames and bytes, and waits for its turn.
 
-Knows frames and lengths. Does not know what a message says. The parser of `websockets` reads all
-frames of a chunk of the socket at once, and any body that `max_size` allows. Here it stops after
-some frames, so that the loop serves other connections, and before a body for which the account has
-no bytes. A connection whose parser has stopped is not read.
+The parser of `websockets` reads all frames of a chunk of the socket at once, and any body that
+`max_size` allows. Here it stops after some frames, so that the loop serves other connections, and
+before a body for which the account has no bytes. While its parser is stopped, a connection is not
+read.
 """
 
 from __future__ import annotations
@@ -19,77 +19,75 @@ from websockets.frames import CloseCode, Frame, Opcode
 
 from embodied_kv.serving.websocket.accounts import Account, Bucket
 
-CONTROL_RATE, CONTROL_BURST = 50.0, 100  # pings and pongs of a connection, per second and at once
-FRAGMENTS = 4096  # of a message
+CONTROL_RATE, CONTROL_BURST = 50.0, 100  # control frames, per second and at once
+FRAGMENTS = 4096  # maximum of a message
 TURN = 16  # frames that are read before other connections are served
-SMALL = 64 * 1024  # bytes of a message that no account is asked for
-HEAD = 125  # bytes of the body of a control frame, at most; each part of a head has fewer
-DROPPED = 64 * 2**20  # bytes that a client may send after it was told the end
-ABUSED = 256 * 1024  # of these, of one that sends too many frames
+SMALL = 64 * 1024  # bytes of a message that are not charged
+HEAD = 125  # maximum body of a control frame; each part of a frame header is shorter
+DROPPED = 64 * 2**20  # bytes that a client may send after the close frame
+ABUSED = 256 * 1024  # the same after a violation
 
 Reading = Generator[None, None, bytes]
 
 
-class Door(Protocol):
-    """What is told of the sockets of connections, and of the memory that they free."""
+class Observer(Protocol):
+    """Receives the events of connections."""
 
-    def came(self, connection: Visitor) -> None: ...
-    def went(self, connection: Visitor) -> None: ...
+    def opened(self, connection: MeteredConnection) -> None: ...
+    def closed(self, connection: MeteredConnection) -> None: ...
     def freed(self, size: int) -> None: ...
 
 
-class Visitor(ServerConnection):
-    """A connection that is counted from its socket on. scope: the name of its key, or ''.
+class MeteredConnection(ServerConnection):
+    """A connection with limits from its socket on.
 
-    Sessions are named within their scope. address: of the client, without a port. end: why the
-    connection ends, where the server decided so.
+    `scope`: name of its key, or ''; sessions are named within their scope. `address`: of the
+    client, without a port. `end`: the reason of its end, if the server decided it.
     """
 
     scope = key = end = ''
     account: Account | None = None
 
-    def __init__(self, gate: Door, *arguments: object, **options: object) -> None:
+    def __init__(self, observer: Observer, *arguments: object, **options: object) -> None:
         super().__init__(*arguments, **options)
-        self._gate, self.began, self.requests, self.received = gate, time.monotonic(), 0, 0
+        self._observer, self.began, self.requests, self.received = observer, time.monotonic(), 0, 0
         self.address = '?'
         self._control = Bucket(CONTROL_RATE, CONTROL_BURST)
         self._paused: set[str] = set()  # reasons not to read: admission, queue, turn, bytes
         self._turn = self._fragments = 0
-        self._starts = True  # a frame, with what the parser reads next
+        self._starts = True  # whether the parser reads the start of a frame next
         self._dropped, self._droppable = 0, DROPPED  # bytes that were received after the end
-        self._body = 0  # bytes of the account, for the message that is being read
-        self._free = SMALL  # bytes that this message may have without
-        self._stuck: asyncio.TimerHandle | None = None  # while the client takes nothing
-        self._held: deque[int] = deque()  # those of messages that have been read
+        self._body = 0  # bytes charged for the message that is being read
+        self._free = SMALL  # bytes of it that are not charged
+        self._stuck: asyncio.TimerHandle | None = None  # runs while the client reads nothing
+        self._held: deque[int] = deque()  # bytes charged for messages that have been read
         protocol = self.protocol
         self._read_exact, self._recv_frame = protocol.reader.read_exact, protocol.recv_frame
         protocol.reader.read_exact, protocol.recv_frame = self._read, self._frame
 
     def enter(self, account: Account, key: str) -> None:
-        """Frames may follow."""
+        """Admit the connection to an account: frames may follow."""
         self.account, self.scope, self.key = account, account.name, key
         self._rate = account.frame_rate()
         account.connections += 1
         self._resume('admission')
 
     def done(self) -> None:
-        """The oldest message that was received is not needed any more."""
+        """Free the oldest received message."""
         if self._held:
             self._give(self._held.popleft())
 
     def fail(self, code: CloseCode, why: str) -> None:
-        """Close at once: what else was received is dropped."""
+        """Close at once, and drop what else was received."""
         self.end = self.end or why
         self._droppable = ABUSED
         self.protocol.fail(code, why)
 
     def revoke(self) -> None:
-        """Close it, as its key is not valid any more; nothing of it is answered."""
+        """Close it because its key was removed; its requests are not answered."""
         self.fail(CloseCode.POLICY_VIOLATION, 'the key was revoked')
         self.send_data()
         self._refuse(0)
-
-    # ------------------------------------------------------------------ of its socket
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -97,7 +95,7 @@ class Visitor(ServerConnection):
         self.address = str(name[0]) if isinstance(name, tuple) else 'local'
         queue = self.recv_messages
         queue.pause, queue.resume = lambda: self._pause('queue'), lambda: self._resume('queue')
-        self._gate.came(self)
+        self._observer.opened(self)
 
     def data_received(self, data: bytes) -> None:
         self._turn = 0
@@ -109,7 +107,7 @@ class Visitor(ServerConnection):
             self._refuse(len(data))
 
     def pause_writing(self) -> None:
-        """A client that takes nothing for as long as it may be silent is cut off."""
+        """Abort the connection if the client reads nothing for the ping timeout."""
         super().pause_writing()
         self._stuck = self.loop.call_later(self.ping_timeout, self.transport.abort)
 
@@ -119,7 +117,7 @@ class Visitor(ServerConnection):
             self._stuck.cancel()
 
     def _refuse(self, size: int) -> None:
-        """The end has been sent: a client that goes on sending, or does not close, is cut off."""
+        """Abort a client that keeps sending, or does not close, after the close frame."""
         if not self._dropped:
             self.loop.call_later(self.close_timeout, self.transport.abort)
         self._dropped += size or 1
@@ -127,7 +125,7 @@ class Visitor(ServerConnection):
             self.transport.abort()
 
     def eof_received(self) -> None:
-        self.protocol.reader.discard()  # nothing can be answered any more
+        self.protocol.reader.discard()  # no request can be answered now
         super().eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -140,13 +138,11 @@ class Visitor(ServerConnection):
             self._body = 0
             self._held.clear()
             self.account.connections -= 1
-        self._gate.went(self)
-
-    # ------------------------------------------------------------------ of its parser
+        self._observer.closed(self)
 
     def _read(self, size: int) -> Reading:
-        """In place of the reader's `read_exact`: it waits until the connection may be read."""
-        while self.account is None:  # a frame that comes before the answer to the handshake
+        """Replace the reader's `read_exact`: wait until the connection may be read."""
+        while self.account is None:  # a frame may arrive before the answer to the handshake
             if self.protocol.reader.eof:
                 raise EOFError('the client left during the handshake')
             self._pause('admission')
@@ -157,11 +153,10 @@ class Visitor(ServerConnection):
         elif size > max(self._free, HEAD):
             self._charge(size)
         while self.protocol.eof_sent or (self._paused and not self.protocol.reader.eof):
-            yield  # once the end has been sent, the protocol has another parser
+            yield  # after the close frame the protocol has another parser
         return (yield from self._read_exact(size))
 
     def _count(self) -> None:
-        """A frame begins."""
         self._turn += 1
         self.account.frames += 1
         wait = self._rate.take()
@@ -170,10 +165,10 @@ class Visitor(ServerConnection):
             self.loop.call_later(wait, self._resume, 'turn')
 
     def _charge(self, size: int) -> None:
-        """A body of so many bytes is announced.
+        """Charge a body of `size` bytes.
 
-        A message that has bytes of the account never waits for more of them: two such messages
-        would wait for each other, or for those in front of them.
+        A message that holds bytes of the account never waits for more of them: two such messages
+        would wait for each other.
         """
         pool = self.account.pool
         if self._body and not pool.fits(size):
@@ -188,7 +183,7 @@ class Visitor(ServerConnection):
         self._resume('bytes')
 
     def _frame(self, frame: Frame) -> None:
-        """In place of the protocol's `recv_frame`: a frame has been read."""
+        """Replace the protocol's `recv_frame`: a frame has been read."""
         self._starts = True
         if frame.opcode in (Opcode.PING, Opcode.PONG):
             if self._control.take():
@@ -202,10 +197,8 @@ class Visitor(ServerConnection):
                 self._held.append(self._body)
                 self._body, self._free = 0, SMALL
         mine = Frame(frame.opcode, frame.data, frame.fin)
-        frame.data = b''  # the parser keeps its frame until the next one comes
+        frame.data = b''  # the parser keeps its frame until the next one
         self._recv_frame(mine)
-
-    # ------------------------------------------------------------------ whether it is read
 
     def _pause(self, why: str) -> None:
         self._paused.add(why)
@@ -217,11 +210,11 @@ class Visitor(ServerConnection):
             self.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Read what has been received already, then the socket."""
+        """Continue with received bytes, then read the socket."""
         if not (self._paused or self.protocol.reader.eof or self.transport.is_closing()):
             self.transport.resume_reading()
             self.data_received(b'')
 
     def _give(self, size: int) -> None:
         self.account.pool.give(size)
-        self._gate.freed(size)
+        self._observer.freed(size)
