@@ -23,11 +23,11 @@ from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.dtype import served
 from embodied_kv.session.engine_part import EnginePart
@@ -64,10 +64,10 @@ class Backlog:
 class Snapshots(threading.Thread):
     """Freezes the session once a second. took: s of the engine's thread, of each snapshot."""
 
-    def __init__(self, engine: Engine, device: DeviceThread) -> None:
+    def __init__(self, engine: Engine, device: EngineThread) -> None:
         super().__init__(name='snapshots', daemon=True)
         registry = Registry(fingerprint(engine), CAPACITIES)
-        DevicePool(registry, engine.kv.plane)
+        DevicePool(registry, engine.kv.budget)
         self._capsules = RobotSession(EnginePart(engine), registry, device.call)
         self._over = threading.Event()
         self.took: list[float] = []
@@ -136,7 +136,7 @@ def _serve(
     torch.set_num_threads(args.threads)
     warm_up(engine)
     backlog = Backlog(engine)
-    device = DeviceThread(engine, workers.watched(backlog.on_deltas))
+    device = EngineThread(engine, workers.watched(backlog.on_deltas))
     device.start()
     snapshots = Snapshots(engine, device)
     published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
@@ -173,7 +173,7 @@ def _serve(
             workers.check()
             workers.watch(device.prefill(frame, lambda f, n=number, d=due: act(f, n, d)))
             workers.watch(device.call(backlog.refill))
-            costs.append(engine.costs.median('decode', STREAMS))
+            costs.append(engine.latency.median('decode', STREAMS))
         sleep_until(first + args.deadlines * args.period)
     workers.check()
     step = statistics.mean(costs)
@@ -184,7 +184,7 @@ def _serve(
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
         snapshots=snapshots.figures() if freeze else None,
-        gave_way=sum(engine.kv.plane.evictions.values()),
+        gave_way=sum(engine.kv.budget.evictions.values()),
         compiled=len(engine.graphs.compiled_names),
         load=os.getloadavg()[0],
     )

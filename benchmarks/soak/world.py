@@ -26,8 +26,8 @@ from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
@@ -78,11 +78,11 @@ class World(Participant):
         self.handles: deque[KvHandle] = deque(maxlen=12)
         self.leases: list[Lease] = []
         self.engine = Engine(Policy.random(TINY, seed=1), EngineConfig(**ENGINE), PERIOD)
-        self.engine.kv.plane.budget = BUDGET
+        self.engine.kv.budget.capacity = BUDGET
         self.kv, self.compressed = self.engine.kv, self.engine.kv.compressed
-        self.device = DeviceThread(self.engine, self._listen)
+        self.device = EngineThread(self.engine, self._listen)
         self.registry = self.open_registry()
-        DevicePool(self.registry, self.kv.plane)
+        DevicePool(self.registry, self.kv.budget)
         self.sessions = {
             robot: RobotSession(EnginePart(self.engine, robot), self.registry, self._call)
             for robot in ROBOTS
@@ -104,8 +104,8 @@ class World(Participant):
 
     def open_planning(self) -> Planning:
         """Of the memory in the folder, its computation on the device thread."""
-        folder, plane = self.folder / 'memory', self.kv.plane
-        return Planning(self._planner, folder, PLANNING, step=self._step, plane=plane)
+        folder, kv_budget = self.folder / 'memory', self.kv.budget
+        return Planning(self._planner, folder, PLANNING, step=self._step, kv_budget=kv_budget)
 
     def __enter__(self) -> World:
         with ExitStack() as undo:

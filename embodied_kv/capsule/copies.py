@@ -18,7 +18,7 @@ from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.manifest import Manifest
 from embodied_kv.capsule.tiers import Tier, TierEntry
-from embodied_kv.kv.moves import block_bytes, one_block
+from embodied_kv.kv.transfer import block_bytes, one_block
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -34,9 +34,9 @@ from embodied_kv.capsule.disk import Disk, check_name
 from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.tiers import Move, NoRoom, Policy, Tier, TierCapacities, leave, make_room
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.moves import copy_to
-from embodied_kv.kv.plane import OverBudget, Own, Plane
+from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.transfer import copy_to
 from embodied_kv.text import listed
 
 log = logging.getLogger(__name__)
@@ -443,16 +443,16 @@ class DevicePool:
     """The device tier of a registry as a pool of the KV budget.
 
     Other KV moves capsules to a tier below; only the policy 'drop' loses one. Older capsules make
-    room for a new one as in a full tier. `plane` is the budget that they share, None for none.
+    room for a new one as in a full tier. `kv_budget` is the budget that they share, None for none.
     """
 
     name = 'capsules'
 
-    def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
+    def __init__(self, registry: Registry, kv_budget: KvBudget | None = None) -> None:
         self._registry = registry
-        if plane is not None:
-            plane.join(self)
-            registry.room = partial(self._room, plane)
+        if kv_budget is not None:
+            kv_budget.join(self)
+            registry.room = partial(self._room, kv_budget)
 
     @property
     def bytes(self) -> int:
@@ -484,12 +484,12 @@ class DevicePool:
             for name, leaving in self._registry.could_leave().items()
         ]
 
-    def _room(self, plane: Plane, size: int, cost: float) -> AbstractContextManager[None]:
+    def _room(self, kv_budget: KvBudget, size: int, cost: float) -> AbstractContextManager[None]:
         """Claim bytes of the budget; a promotion, whose cost is bounded, evicts no capsule."""
         own = partial(self.own, size) if cost == math.inf else lambda lacking: None
-        return plane.claim(self, size, cost, wait=True, own=own)
+        return kv_budget.claim(self, size, cost, wait=True, own=own)
 
-    def own(self, size: int, lacking: float) -> Own | None:
+    def own(self, size: int, lacking: float) -> OwnEviction | None:
         """Return what older capsules free for a new one of `size` bytes.
 
         None if the policy frees nothing, but each capsule may leave by its own offer.
@@ -500,7 +500,7 @@ class DevicePool:
             return None
         here = [r.name for r in registry.entries() if r.tier is Tier.DEVICE and not r.pinned]
         idle = max(map(registry.idle, here), default=0.0)
-        return Own(most, most * registry.byte_seconds, idle, partial(registry.give, size))
+        return OwnEviction(most, most * registry.byte_seconds, idle, partial(registry.give, size))
 
     def check_integrity(self) -> None:
         """Raise AssertionError with the invariant of a tier that does not hold."""

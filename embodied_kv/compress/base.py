@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.shares import OWN, SHARES, equal
+from embodied_kv.compress.budget import OWN, SHARES, equal, total_budget
 
 
 @dataclass(frozen=True, eq=False)

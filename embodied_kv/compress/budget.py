@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from embodied_kv.compress.limits import check_keep_ratio
+from embodied_kv.compress.budget import check_keep_ratio
 
 
 def layer_budgets(weights: Sequence[float], keep_ratio: float, n: int) -> list[int]:

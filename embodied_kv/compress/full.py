@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.limits import check_keep_ratio
+from embodied_kv.compress.budget import check_keep_ratio
 
 
 @dataclass(frozen=True)

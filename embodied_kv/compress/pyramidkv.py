@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embodied_kv.compress.base import Statistics
-from embodied_kv.compress.shares import BETA, pyramid
+from embodied_kv.compress.budget import BETA, pyramid
 from embodied_kv.compress.snapkv import SnapKv
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.shares import by_density
+from embodied_kv.compress.budget import by_density
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from embodied_kv.compress.base import Statistics
-from embodied_kv.compress.budget import total_budget
-from embodied_kv.compress.limits import check_keep_ratio, scoring_queries
+from embodied_kv.compress.budget import check_keep_ratio, scoring_queries, total_budget
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
-from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.engine.compression import PromptScores
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.kv.handle import CopyLease, KvHandle, RowLease
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.kv.scored import Scores
 from embodied_kv.text import trace
@@ -154,7 +153,8 @@ class Compression:
     ) -> None:
         """Make the copies that consumers of this frame share; slot: of the prefill's batch.
 
-        Where the method fails, its consumers read the row (`CopyPool.scoring_failures` counts).
+        Where the method fails, its consumers read the row (`CompressedPool.scoring_failures`
+        counts).
         """
         if decided.keeps_prompt:
             with self._failing_alone(handle):
@@ -173,7 +173,7 @@ class Compression:
         """A stream goes on reading a copy of its own, chosen by what was appended last.
 
         queries: how many tokens that was. Where there is no room, or the method fails, it goes on
-        reading the row (`CopyPool.allocation_failures` and `scoring_failures` count).
+        reading the row (`CompressedPool.allocation_failures` and `scoring_failures` count).
         """
         handle = stream.lease.handle
         with self._failing_alone(handle):
@@ -197,7 +197,7 @@ class Compression:
                 f'robot {handle.robot!r}; the whole prefix is read\n{trace(error)}',
             )
 
-    def _compress(self, lease: RowLease, stats: Statistics, keep_ratio: float) -> CopyLease | None:
+    def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
         """A lease on the copy; None if nothing is left out, or there is no room."""
         n = lease.handle.length
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:

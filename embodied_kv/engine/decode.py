@@ -17,12 +17,11 @@ from embodied_kv.engine import shapes
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.shapes import COMPILED_QUERY, Kind
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kernels.choose import drawn
+from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.scored import ScoredTailAppend
-from embodied_kv.kv.views import TailAppend
+from embodied_kv.kv.views import TailAppend, rows_read
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -146,7 +145,7 @@ class Decoder:
             last = (number - 1).clamp(min=0)
             chosen, scores = said.index_select(1, last)[:, 0]
             own = shares.index_select(0, last)[0]
-            tokens = drawn(logits, scores, chosen.long(), temperatures, own)
+            tokens = sample_tokens(logits, scores, chosen.long(), temperatures, own)
             said[0].index_copy_(0, last, tokens.double()[None])
             ids.copy_(tokens[:, None])
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from embodied_kv.engine import shapes
-from embodied_kv.engine.guidance import MODES, Leftover, Steps
+from embodied_kv.engine.guidance import MODES, LeftoverActions, Steps
 from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
@@ -144,7 +144,7 @@ class Denoiser:
         noise: np.ndarray,
         steps: int,
         copies: Sequence[int] = (),
-        leftovers: Sequence[Leftover | None] = (),
+        leftovers: Sequence[LeftoverActions | None] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
         """Noise -> normalised actions, both float32 [slots, chunk, padded_action_dim].
 

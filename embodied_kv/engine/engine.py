@@ -2,8 +2,8 @@
 
 A frame is prefilled once; actions and language read it.
 
-Everything that computes must run on one thread (`engine.loop.DeviceThread` sees to it); opening
-and cancelling streams, and the statistics, may be called from any.
+Everything that computes must run on one thread (`engine.engine_thread.EngineThread` sees to it);
+opening and cancelling streams, and the statistics, may be called from any.
 """
 
 from __future__ import annotations
@@ -14,23 +14,22 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from embodied_kv.engine.budget import Costs, TimeBudget
-from embodied_kv.engine.compression import ACTION, Compression
+from embodied_kv.engine.compression import ACTION, Compression, PromptScores
 from embodied_kv.engine.decode import Decoder
 from embodied_kv.engine.denoise import Denoiser, noise
-from embodied_kv.engine.guidance import Leftover, leftover
+from embodied_kv.engine.detokenizer import Texts
+from embodied_kv.engine.guidance import LeftoverActions, leftover
 from embodied_kv.engine.prefill import Prefiller
-from embodied_kv.engine.prompt_scores import PromptScores
 from embodied_kv.engine.shapes import compiler_for
-from embodied_kv.engine.texts import Texts
+from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import KvHandle, RowLease
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.plane import Plane
-from embodied_kv.kv.prefix_read import rows_read
+from embodied_kv.kv.views import rows_read
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.prepacked import pack
 from embodied_kv.runtime.graph_cache import GraphCache
@@ -83,9 +82,11 @@ class Engine:
         if config.compress_by == 'text' and config.compressed_rows:
             per_row += PromptScores.most_bytes(policy.config)
         actions = max(config.reserved_rows, 2 * config.robots) * per_row
-        plane, reserved = Plane(config.kv_budget, config.kv_policy), config.reserved_rows
-        self.kv = KvManager(prefixes, decode_kv, compressed, reserved, plane=plane, floor=actions)
-        self.costs = Costs()
+        kv_budget, reserved = KvBudget(config.kv_budget, config.kv_policy), config.reserved_rows
+        self.kv = KvManager(
+            prefixes, decode_kv, compressed, reserved, kv_budget=kv_budget, floor=actions
+        )
+        self.costs = LatencyEstimator()
         self.budget = TimeBudget(
             self.costs,
             period=period,
@@ -161,7 +162,7 @@ class Engine:
     @torch.inference_mode()
     def denoise(
         self,
-        leases: Sequence[RowLease],
+        leases: Sequence[Lease],
         deadlines: Sequence[float],
         noises: np.ndarray | None = None,
         guides: Sequence[Guide | None] = (),
@@ -221,14 +222,14 @@ class Engine:
             return chunk
         return FloatingPointError('the policy returned actions that are not finite')
 
-    def _noises(self, leases: Sequence[RowLease]) -> np.ndarray:
+    def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
         c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]
         shape = c.chunk_size, c.padded_action_dim
         return np.stack([noise(seed, frame.robot, frame.sequence, shape) for frame in frames])
 
     def _leftovers(
-        self, leases: Sequence[RowLease], guides: Sequence[Guide | None]
-    ) -> list[Leftover | None]:
+        self, leases: Sequence[Lease], guides: Sequence[Guide | None]
+    ) -> list[LeftoverActions | None]:
         if self.config.rtc == 'off':
             return []
         found = []
@@ -248,7 +249,7 @@ class Engine:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> DecodeStream:
-        """A stream that answers `text` about the handle's frame. Raises Stale, ValueError.
+        """A stream that answers `text` about the handle's frame. Raises StaleHandleError, ValueError.
 
         What the arguments may be: see `kv.decode_stream.Query`.
         """
@@ -320,7 +321,7 @@ class Engine:
 
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
         """What the moved streams said, and the end of those that ended since the last call."""
-        ended = self.kv.streams.take_ended()
+        ended = self.kv.streams.pop_ended()
         # One that another thread ends from now on says so with the next deltas, and not twice.
         said = [self.texts.delta(stream) for stream in moved if not stream.reason]
         return said + [self.texts.delta(stream, stream.reason) for stream in ended]

@@ -27,7 +27,7 @@ MOST = 1e9  # of a given action, normalised; what the network makes of more is n
 
 
 @dataclass(frozen=True, eq=False)
-class Leftover:
+class LeftoverActions:
     """A `types.Guide` as the network sees it.
 
     actions: float32 [chunk, padded_action_dim], normalised, 0 from where nothing is planned.
@@ -39,7 +39,7 @@ class Leftover:
     weights: np.ndarray
 
 
-def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover | None:
+def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> LeftoverActions | None:
     """What a guide says to a chunk that starts from this state [state_dim]; None: nothing.
 
     Its actions are as absolute as ever; those that the policy says as offsets are anchored to
@@ -71,7 +71,7 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
             f"{np.abs(guide.actions[:known]).max():g} in the policy's units"
         )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
-    return Leftover(actions, min(guide.delay, known, policy.max_action_prefix), weights)
+    return LeftoverActions(actions, min(guide.delay, known, policy.max_action_prefix), weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ class Off:
         """That it needs of its step's inputs."""
         return {}
 
-    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+    def bind(self, leftovers: Sequence[LeftoverActions | None], noise: np.ndarray) -> None:
         """For the next chunks: what each goes on from. noise: of each, [slots, chunk, dim]."""
 
     def update(self, x: Tensor, velocity: Velocity) -> Tensor:
@@ -139,7 +139,7 @@ class Trained(Off):
     def fields(robots: int, chunk: int, dim: int) -> Fields:
         return {'given': (robots * chunk, np.int64)}
 
-    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+    def bind(self, leftovers: Sequence[LeftoverActions | None], noise: np.ndarray) -> None:
         self._given.host[: len(leftovers)] = 0
         for slot, leftover in enumerate(leftovers):
             if leftover is not None:
@@ -183,7 +183,7 @@ class Guided(Off):
         size = robots * chunk
         return {'target': (size * dim, np.float32), 'weights': (size, np.float32)}
 
-    def bind(self, leftovers: Sequence[Leftover | None], noise: np.ndarray) -> None:
+    def bind(self, leftovers: Sequence[LeftoverActions | None], noise: np.ndarray) -> None:
         self._target.host[: len(leftovers)], self._weights.host[: len(leftovers)] = 0, 0
         for slot, leftover in enumerate(leftovers):
             if leftover is not None:

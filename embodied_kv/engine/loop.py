@@ -26,7 +26,7 @@ from typing import TypeVar
 import torch
 
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.jobs import Job, Jobs, Queue
+from embodied_kv.engine.engine_thread import Job, Jobs, Queue
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.text import trace
@@ -57,7 +57,7 @@ def end_process(error: BaseException) -> None:
     os._exit(LOST)
 
 
-class DeviceThread(threading.Thread):
+class EngineThread(threading.Thread):
     """Runs an engine.
 
     on_deltas: called on this thread with what language said; must be quick. What it raises is
@@ -113,7 +113,7 @@ class DeviceThread(threading.Thread):
             began = time.monotonic()
             kind = kind_of(step.work)
             if step.run(self._finish):  # of a plan, say
-                self.engine.costs.observe(kind, time.monotonic() - began)
+                self.engine.latency.observe(kind, time.monotonic() - began)
         elif self._decode_fits():
             self._publish(self.engine.decode)  # all live streams a token further, in one batch
         else:

@@ -28,7 +28,7 @@ def warm_up(engine: Engine) -> None:
     On the engine's thread, before anything else runs. Raises what the engine raises.
     """
     _rehearse(engine)
-    engine.costs.clear()
+    engine.latency.clear()
     _rehearse(engine)
     # The frames have expired; who reserves a row takes theirs back.
     engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))

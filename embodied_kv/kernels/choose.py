@@ -16,7 +16,7 @@ BLOCK = 512  # tokens that are summed before blocks are: a long sum is a slow on
 COLDEST = 1e-30  # temperature, in float32
 
 
-def drawn(
+def sample_tokens(
     logits: Tensor, scores: Tensor, tokens: Tensor, temperatures: Tensor, shares: Tensor
 ) -> Tensor:
     """Tokens drawn from softmax(logits / temperature), int64 [slots]; the given ones at 0.

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from embodied_kv.kernels.blocks import attention_tile, card_of, width
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.tiles import attention_tile, card_of, width
 
 # Of a table by layer some rows are aligned and some are not: one kernel reads either.
 TABLES = ['ids', 'starts', 'lengths', 'offsets']

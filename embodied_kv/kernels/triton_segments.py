@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from embodied_kv.kernels.blocks import attention_tile, card_of, splits_of, width
 from embodied_kv.kernels.rows import Segment
+from embodied_kv.kernels.tiles import attention_tile, card_of, splits_of, width
 from embodied_kv.kernels.triton_attention import alike
 
 # Of a table by layer some rows are aligned and some are not: one kernel reads either.

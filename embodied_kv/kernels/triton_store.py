@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from embodied_kv.kernels.blocks import width
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.tiles import width
 from embodied_kv.kernels.triton_attention import alike
 
 BLOCK_TOKENS = 64

@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.handle import CopyLease, KvHandle, Place, RowLease
-from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.handle import KvHandle, Lease, Place
 from embodied_kv.kv.pool import GONE, Evictable, Held, Offers
 
 
-class CopyPool:
-    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager. plane: its budget.
+class CompressedPool:
+    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager. kv_budget: its budget.
 
     allocation_failures: how often a copy was not made for want of room. scoring_failures: how
     often none was made because the compression method failed.
@@ -34,13 +34,13 @@ class CopyPool:
     name = 'copies'
 
     def __init__(
-        self, arena: CompressedArena, source: Arena, lock: RLock, plane: Plane | None = None
+        self, arena: CompressedArena, source: Arena, lock: RLock, kv_budget: KvBudget | None = None
     ) -> None:
         self.arena, self.allocation_failures, self.scoring_failures = arena, 0, 0
-        self._source, self._lock, self._plane = source, lock, plane or Plane()
-        self._readers: dict[int, set[CopyLease]] = {}  # compressed row -> leases
+        self._source, self._lock, self._kv_budget = source, lock, kv_budget or KvBudget()
+        self._readers: dict[int, set[Lease]] = {}  # compressed row -> leases
         self._lease_counts = np.zeros(arena.rows, np.int64)
-        self._kept: dict[Place, dict[str, CopyLease]] = {}  # frame -> consumer -> its own hold
+        self._kept: dict[Place, dict[str, Lease]] = {}  # frame -> consumer -> its own hold
 
     @property
     def bytes(self) -> int:
@@ -65,7 +65,7 @@ class CopyPool:
 
     # ------------------------------------------------------------------ making and reading
 
-    def compress(self, lease: RowLease, kept: Sequence[Tensor]) -> CopyLease | None:
+    def compress(self, lease: Lease, kept: Sequence[Tensor]) -> Lease | None:
         """A lease on a copy of the leased row's kept tokens; None if there is no room for it.
 
         kept: of each layer, positions int64 [kv_heads, n]. The given lease stays the caller's.
@@ -81,26 +81,26 @@ class CopyPool:
         with ExitStack() as undo:
             undo.enter_context(copy)
             # Nobody else knows it yet.
-            self.arena.gather(copy.compressed_row, self._source, lease.row, kept)
+            self.arena.gather(copy.row, self._source, lease.row, kept)
             undo.pop_all()
         return copy
 
     def adopt(
         self, budgets: Sequence[int], position: int, handle: KvHandle, cost: float = math.inf
-    ) -> CopyLease | None:
+    ) -> Lease | None:
         """A lease on a compressed row that whoever calls fills; None if there is no room for it.
 
         handle: of the frame that it is a copy of, whose row need not exist. cost: as of
-        `Plane.claim`.
+        `KvBudget.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
         with self._lock, suppress(OverBudget):
             if self.arena.has_room([sum(budgets)]):
-                with self._plane.claim(self, size, cost):
+                with self._kv_budget.claim(self, size, cost):
                     return self._lease(handle, self.arena.take(budgets, position))
         return None
 
-    def keep(self, consumers: Sequence[str], copy: CopyLease) -> None:
+    def keep(self, consumers: Sequence[str], copy: Lease) -> None:
         """The copy is what these consumers read of its frame until `forget`; it holds the lease.
 
         What they read of it before goes, where nobody else reads it.
@@ -112,12 +112,12 @@ class CopyPool:
             for lease in before.difference(kept.values()):
                 lease.release()
 
-    def of(self, handle: KvHandle, consumer: str) -> CopyLease | None:
+    def of(self, handle: KvHandle, consumer: str) -> Lease | None:
         """The frame's own hold on what a consumer reads instead of the row; None: the row."""
         with self._lock:
             return self._kept.get(handle.place, {}).get(consumer)
 
-    def acquire(self, handle: KvHandle, consumer: str) -> CopyLease | None:
+    def acquire(self, handle: KvHandle, consumer: str) -> Lease | None:
         """A lease on what a consumer reads instead of the frame's row; None: it reads the row."""
         with self._lock:
             own = self.of(handle, consumer)
@@ -137,35 +137,35 @@ class CopyPool:
         with self._lock:
             return [copy.handle for kept in self._kept.values() for copy in kept.values()]
 
-    def has_out(self, lease: CopyLease) -> bool:
+    def has_out(self, lease: Lease) -> bool:
         """Whether the lease was given and has not come back."""
-        return lease in self._readers.get(lease.compressed_row, ())
+        return lease in self._readers.get(lease.row, ())
 
-    def _lease(self, handle: KvHandle, row: int) -> CopyLease:
-        lease = CopyLease(handle, self, row)
+    def _lease(self, handle: KvHandle, row: int) -> Lease:
+        lease = Lease(handle, self, row)
         self._readers.setdefault(row, set()).add(lease)
         self._lease_counts[row] += 1
         return lease
 
-    def share(self, lease: CopyLease) -> CopyLease:
+    def share(self, lease: Lease) -> Lease:
         """As `Lease.share`."""
         with self._lock:
-            return self._lease(lease.handle, lease.compressed_row)
+            return self._lease(lease.handle, lease.row)
 
-    def give_back(self, lease: CopyLease) -> None:
+    def give_back(self, lease: Lease) -> None:
         """As `Lease.release`."""
         with self._lock:
-            readers = self._readers[lease.compressed_row]
+            readers = self._readers[lease.row]
             readers.remove(lease)
-            self._lease_counts[lease.compressed_row] -= 1
+            self._lease_counts[lease.row] -= 1
             if not readers:
-                del self._readers[lease.compressed_row]
-                self.arena.give(lease.compressed_row)
+                del self._readers[lease.row]
+                self.arena.give(lease.row)
 
-    def freed_with(self, lease: CopyLease, readers: int) -> list[Held]:
+    def freed_with(self, lease: Lease, readers: int) -> list[Held]:
         """As `Lease.freed_with`."""
         with self._lock:
-            row = lease.compressed_row
+            row = lease.row
             holders = len(self._readers[row])
             return [self._held(row, holders)] if holders <= readers else []
 
@@ -178,9 +178,9 @@ class CopyPool:
     def _held(self, row: int, holders: int) -> Held:
         return Held(self, row, self.arena.bytes_of(row), holders)
 
-    def _is_alone(self, lease: CopyLease) -> bool:
+    def _is_alone(self, lease: Lease) -> bool:
         """Whether nobody else reads its copy."""
-        return self._readers.get(lease.compressed_row) == {lease}
+        return self._readers.get(lease.row) == {lease}
 
     # ------------------------------------------------------------------ giving up
 
@@ -195,7 +195,7 @@ class CopyPool:
             if place not in self._kept:
                 return []
             own = set(self._kept[place].values())
-            rows = {lease.compressed_row for lease in own}
+            rows = {lease.row for lease in own}
             return [self._held(row, holders) for row in rows if self._readers[row] <= own]
 
     def forget(self, place: Place) -> None:
@@ -217,15 +217,15 @@ class CopyPool:
                 if self._is_alone(copy)
             ]
             _, sizes = self.freeable()
-            sizes = sizes[[copy.compressed_row for copy in copies]]
+            sizes = sizes[[copy.row for copy in copies]]
             unknown = np.zeros(len(copies))
             return Offers(sizes, unknown, unknown, lambda i: self._offer(copies[i]))
 
-    def _offer(self, copy: CopyLease) -> Evictable:
+    def _offer(self, copy: Lease) -> Evictable:
         with self._lock:
             if not self._is_alone(copy):
                 return GONE
-            kept, row = self._kept[copy.handle.place], copy.compressed_row
+            kept, row = self._kept[copy.handle.place], copy.row
             return Evictable(
                 self.arena.bytes_of(row),
                 0.0,
@@ -234,12 +234,12 @@ class CopyPool:
                 holds=(self._held(row, 1),),
             )
 
-    def _evict(self, copy: CopyLease) -> int:
+    def _evict(self, copy: Lease) -> int:
         """copy: a frame's own hold."""
         with self._lock:
             if not self._is_alone(copy):
                 return 0
-            freed = self.arena.bytes_of(copy.compressed_row)
+            freed = self.arena.bytes_of(copy.row)
             kept = self._kept[copy.handle.place]
             for consumer in [consumer for consumer, own in kept.items() if own is copy]:
                 del kept[consumer]
@@ -257,4 +257,4 @@ class CopyPool:
                 assert leases == self._lease_counts[row], f'compressed row {row}: {leases} leases'
             for place, kept in self._kept.items():
                 for copy in kept.values():
-                    assert self.has_out(copy), f'frame {place} keeps a copy without a lease'
+                    assert self.is_leased_by(copy), f'frame {place} keeps a copy without a lease'

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from embodied_kv.kv.pool import Evictable, Pool
 
 
-class Going:
+class EvictionPlan:
     """spare: of each pool, the bytes that others may have."""
 
     def __init__(self, spare: Mapping[Pool, int]) -> None:

@@ -15,7 +15,7 @@ L = TypeVar('L', bound='Lease')
 Place = tuple[int, int]  # row and generation: names a frame of this process for ever
 
 
-class Stale(LookupError):
+class StaleHandleError(LookupError):
     """The handle's row cannot be read; the message says why."""
 
     code = ErrorCode.STALE_FRAME
@@ -25,7 +25,7 @@ class Stale(LookupError):
 class KvHandle:
     """Names a prefix row and the frame in it.
 
-    It owns nothing: `KvManager.acquire` gives a Lease or Stale.
+    It owns nothing: `KvManager.acquire` gives a Lease or StaleHandleError.
 
     process_id: 32 hex digits, of the process that owns the arena. layout: 16 hex digits, of the
     arena's layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's
@@ -63,7 +63,7 @@ class LeaseOwner(Protocol):
 
 
 class Lease:
-    """The right to read a frame until `release`: a RowLease, or a CopyLease.
+    """The right to read a frame until `release`: a Lease, or a Lease.
 
     While one is out, nobody writes what it reads.
     """
@@ -80,9 +80,9 @@ class Lease:
         return [] if self._owner is None else self._owner.freed_with(self, readers)
 
     def share(self) -> Lease:
-        """Another lease on what this one reads. Raises Stale where it was released."""
+        """Another lease on what this one reads. Raises StaleHandleError where it was released."""
         if self._owner is None:
-            raise Stale(f'the lease on frame {self.handle.sequence} was released')
+            raise StaleHandleError(f'the lease on frame {self.handle.sequence} was released')
         return self._owner.share(self)
 
     def release(self) -> None:
@@ -98,7 +98,7 @@ class Lease:
         self.release()
 
 
-class RowLease(Lease):
+class Lease(Lease):
     """Reads the prefix row itself."""
 
     is_copy = False
@@ -108,7 +108,7 @@ class RowLease(Lease):
         self.row = handle.row
 
 
-class CopyLease(Lease):
+class Lease(Lease):
     """Reads a compressed copy; the prefix row is not held.
 
     compressed_row: of the compressed arena.
@@ -118,4 +118,4 @@ class CopyLease(Lease):
 
     def __init__(self, handle: KvHandle, owner: LeaseOwner, compressed_row: int) -> None:
         super().__init__(handle, owner)
-        self.row = self.compressed_row = compressed_row
+        self.row = self.row = compressed_row

@@ -18,7 +18,7 @@ from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 
 
-class PlacedTokens:
+class SparsePositionView:
     """A view of one row, whose length covers all positions; bound to the tokens that are computed.
 
     As a `kv.views.KvView` it takes q [1, T, heads, head_dim], k and v [1, T, kv_heads, head_dim],
@@ -35,7 +35,7 @@ class PlacedTokens:
         self.queries: Tensor | None = None
         self.sums: Tensor | None = None
 
-    def bind(self, positions: Tensor) -> PlacedTokens:
+    def bind(self, positions: Tensor) -> SparsePositionView:
         """positions: int64 [T], ascending."""
         self._positions, self._batches = positions, {}
         return self
@@ -80,8 +80,8 @@ class PlacedTokens:
         return out.transpose(0, 1)
 
 
-class ScoringTokens(PlacedTokens):
-    """As PlacedTokens, of which each also says what it attends to.
+class ScoredSparsePositionView(SparsePositionView):
+    """As SparsePositionView, of which each also says what it attends to.
 
     columns: of each layer, float32 [heads, tokens], attention of all tokens so far, summed; to so
     many of the row's first tokens as `seen` has for that layer.

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.errors import CodedError, ErrorCode
+from embodied_kv.kv.budget import EvictionPlan
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.going import Going
 from embodied_kv.kv.pool import Evictable, Pool
 
 MIB = 2**20
@@ -65,7 +65,7 @@ class Own:
     give: Callable[[int], int]
 
 
-class Plane:
+class KvBudget:
     """The pools of one device under one budget.
 
     budget: most bytes that are reserved by all pools together; infinite: each pool has its own
@@ -115,7 +115,7 @@ class Plane:
         size: int,
         cost: float = math.inf,
         wait: bool = False,
-        own: Callable[[float], Own | None] = lambda lacking: None,
+        own: Callable[[float], OwnEviction | None] = lambda lacking: None,
     ) -> Iterator[None]:
         """Room for so many bytes more in a pool, which takes them within the block.
 
@@ -179,7 +179,7 @@ class Plane:
         lacking: float,
         most: float,
         wait: bool,
-        own: Own | None,
+        own: OwnEviction | None,
     ) -> list[tuple[Pool, Evictable]]:
         """What is worth least, until so much would be free; none where all is too little.
 
@@ -188,7 +188,7 @@ class Plane:
         floors = self._floors
         spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
         spare[claimant] = spare.get(claimant, 0) + size
-        going, chosen = Going(spare), []
+        going, chosen = EvictionPlan(spare), []
         others = [pool for pool in floors if own is None or pool is not claimant]
         offers = heapq.merge(*map(self._order.ranked, others), key=lambda ranked: ranked[0])
         given, own_worth = 0, math.inf

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.handle import KvHandle, Place, RowLease, Stale
+from embodied_kv.kv.handle import KvHandle, Lease, Place, StaleHandleError
 from embodied_kv.kv.pool import Evictable, Held
 from embodied_kv.kv.rows import FreeRows, OutOfRows
 
@@ -54,7 +54,7 @@ class PrefixPool:
         self._writing: set[int] = set()
         self._frames: dict[int, KvHandle] = {}  # row -> what was written into it
         self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
-        self._leases: dict[int, set[RowLease]] = {}  # row -> leases
+        self._leases: dict[int, set[Lease]] = {}  # row -> leases
         self._lease_counts = np.zeros(arena.rows, np.int64)
         self._attached: dict[int, tuple[object, int]] = {}  # row -> what is kept with it, bytes
         self._written_at, self._used_at = [0.0] * arena.rows, [0.0] * arena.rows
@@ -121,7 +121,7 @@ class PrefixPool:
                 self._free_if_unheld(superseded.row)
             return handle
 
-    def adopt(self, row: int, length: int, *, robot: str, sequence: int, stamp: int) -> RowLease:
+    def adopt(self, row: int, length: int, *, robot: str, sequence: int, stamp: int) -> Lease:
         """The row is written with a frame of another time: readable by this lease alone.
 
         It is nobody's newest frame, its deadline is over, and it goes with its last lease.
@@ -168,38 +168,39 @@ class PrefixPool:
 
     # ------------------------------------------------------------------ reading
 
-    def acquire(self, handle: KvHandle) -> RowLease:
+    def acquire(self, handle: KvHandle) -> Lease:
         """Return a lease on the handle's row; the lease has the pool's own handle of the frame.
 
         Raises:
-            Stale: The frame is gone, or the handle states other facts than the pool recorded.
+            StaleHandleError: The frame is gone, or the handle states other facts than the pool
+            recorded.
         """
         frame, here = f'frame {handle.sequence}', self.process_id[:8]
         with self._lock:
             if handle.process_id != self.process_id:
-                raise Stale(
+                raise StaleHandleError(
                     f'{frame} lies in another process (process id {handle.process_id[:8]}, here '
                     f'{here}): its rows cannot be read from here'
                 )
             if handle.layout != self.arena.layout:
-                raise Stale(f'{frame} has another cache layout')
+                raise StaleHandleError(f'{frame} has another cache layout')
             if not 0 <= handle.row < self.arena.rows:
-                raise Stale(f'{frame} names row {handle.row}, which does not exist')
+                raise StaleHandleError(f'{frame} names row {handle.row}, which does not exist')
             if not self.holds(handle):
-                raise Stale(f'{frame} is gone: row {handle.row} was freed or rewritten')
+                raise StaleHandleError(f'{frame} is gone: row {handle.row} was freed or rewritten')
             own = self._frames[handle.row]
             if wrong := [f for f in FACTS if getattr(handle, f) != getattr(own, f)]:
                 there = ', '.join(f'{f} {getattr(own, f)!r}' for f in wrong)
                 given = ', '.join(repr(getattr(handle, f)) for f in wrong)
-                raise Stale(
+                raise StaleHandleError(
                     f'the handle of {frame} must have {there} (got {given}); use the handle as '
                     'the engine returned it'
                 )
             return self._lease(own)
 
     @contextmanager
-    def leases(self, handles: Sequence[KvHandle]) -> Iterator[list[RowLease]]:
-        """The rights to read all of these rows, for as long as the block. Raises Stale."""
+    def leases(self, handles: Sequence[KvHandle]) -> Iterator[list[Lease]]:
+        """The rights to read all of these rows, for as long as the block. Raises StaleHandleError."""
         with ExitStack() as held:
             yield [held.enter_context(self.acquire(handle)) for handle in handles]
 
@@ -214,7 +215,7 @@ class PrefixPool:
         with self._lock:
             return self._current.get(robot)
 
-    def acquire_current(self, robot: str) -> RowLease | None:
+    def acquire_current(self, robot: str) -> Lease | None:
         """The right to read the newest frame of a robot, if it is still there."""
         with self._lock:
             handle = self._current.get(robot)
@@ -264,21 +265,21 @@ class PrefixPool:
 
     # ------------------------------------------------------------------ leases
 
-    def has_out(self, lease: RowLease) -> bool:
+    def has_out(self, lease: Lease) -> bool:
         """Whether the lease was given and has not come back."""
         return lease in self._leases.get(lease.row, ())
 
-    def _lease(self, handle: KvHandle) -> RowLease:
-        lease = RowLease(handle, self)
+    def _lease(self, handle: KvHandle) -> Lease:
+        lease = Lease(handle, self)
         self._leases.setdefault(handle.row, set()).add(lease)
         self._lease_counts[handle.row] += 1
         return lease
 
-    def share(self, lease: RowLease) -> RowLease:
+    def share(self, lease: Lease) -> Lease:
         """As `Lease.share`."""
         return self.acquire(lease.handle)
 
-    def give_back(self, lease: RowLease) -> None:
+    def give_back(self, lease: Lease) -> None:
         """As `Lease.release`."""
         with self._lock:
             self._used_at[lease.row] = self._clock()
@@ -286,7 +287,7 @@ class PrefixPool:
             self._lease_counts[lease.row] -= 1
             self._free_if_unheld(lease.row)
 
-    def freed_with(self, lease: RowLease, readers: int) -> list[Held]:
+    def freed_with(self, lease: Lease, readers: int) -> list[Held]:
         """As `Lease.freed_with`."""
         with self._lock:
             holders = len(self._leases[lease.row])

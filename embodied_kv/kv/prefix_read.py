@@ -82,7 +82,7 @@ class PrefixRead:
 def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
     """As a view is bound: the prefix row and the compressed row of each lease, one of them -1."""
     rows = [-1 if lease.is_copy else lease.row for lease in leases]
-    copies = [lease.compressed_row if lease.is_copy else -1 for lease in leases]
+    copies = [lease.row if lease.is_copy else -1 for lease in leases]
     return rows, copies
 
 

@@ -236,7 +236,7 @@ class StreamPool:
                 self.evictions += 1
                 self.release(stream, 'evicted')
 
-    def take_ended(self) -> list[DecodeStream]:
+    def pop_ended(self) -> list[DecodeStream]:
         """Streams that ended since the last call, each exactly once."""
         with self._lock:
             ended, self._ended = self._ended, []

@@ -22,7 +22,7 @@ from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.prefix_read import PrefixRead, batch_over, place, table_field
+from embodied_kv.kv.views import PrefixRead, batch_over, place, table_field
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import Fields, StepInputs
 

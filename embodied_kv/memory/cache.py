@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_kv.kv.moves import held_bytes
-from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.pool import GONE, Evictable, Offers
+from embodied_kv.kv.transfer import held_bytes
 
 Layer = tuple[Tensor, Tensor]
 
@@ -35,7 +35,7 @@ class HostCache:
 
     Args:
         capacity: Bytes, never exceeded; a layer that is larger is not kept.
-        plane: The budget that it shares, see `put`.
+        kv_budget: The budget that it shares, see `put`.
         clock: Seconds, monotonic.
     """
 
@@ -44,7 +44,7 @@ class HostCache:
     def __init__(
         self,
         capacity: int,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if capacity < 0:
@@ -54,7 +54,7 @@ class HostCache:
         self._keys: dict[str, dict[int, _Entry]] = {}  # key -> its layers
         self._columns = _Columns()
         self._turn = 0
-        self._plane, self._clock = plane or Plane(), clock
+        self._kv_budget, self._clock = kv_budget or KvBudget(), clock
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -83,7 +83,7 @@ class HostCache:
             self._remove((key, layer))
         if size > self.capacity:
             return
-        with suppress(OverBudget), self._plane.claim(self, size, seconds), self._lock:
+        with suppress(OverBudget), self._kv_budget.claim(self, size, seconds), self._lock:
             self._remove((key, layer))  # another thread may have been first
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.moves import copy_to
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.transfer import copy_to
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader, Pending, Timeline
 from embodied_kv.memory.prompt import LayerLayout, Prompt
@@ -58,7 +58,7 @@ class Model(Protocol):
     def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def layer(
-        self, i: int, hidden: Tensor, cache: PlacedTokens, rope: tuple[Tensor, Tensor]
+        self, i: int, hidden: Tensor, cache: SparsePositionView, rope: tuple[Tensor, Tensor]
     ) -> Tensor: ...
 
     def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor: ...
@@ -181,7 +181,7 @@ class Prefill:
     def _compute(
         self, layer: int, layout: LayerLayout, positions: Tensor, hidden: Tensor
     ) -> Block:
-        view = PlacedTokens(self._arena, self._row).bind(layout.places[positions])
+        view = SparsePositionView(self._arena, self._row).bind(layout.places[positions])
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
@@ -208,7 +208,9 @@ class Prefill:
             tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
-            PlacedTokens(self._arena, self._row).keys(layer)[:, : prompt.length - layout.lacks],
+            SparsePositionView(self._arena, self._row).keys(layer)[
+                :, : prompt.length - layout.lacks
+            ],
             layout,
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
             on_choice=work.chosen.append,
@@ -238,7 +240,7 @@ class Prefill:
         """Write the stored KV of a segment into the row; runs on the loading thread."""
         i = pieces[segment]
         k, v = self._stored(prompt, i, layer)
-        PlacedTokens(self._arena, self._row).put(layer, prompt.starts[i], k, v)
+        SparsePositionView(self._arena, self._row).put(layer, prompt.starts[i], k, v)
 
     def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
         """Return stored K and V of segment i, on the device, at its positions in the prompt."""

@@ -20,7 +20,7 @@ from torch import Tensor
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.registry import METHODS
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import ScoringTokens
+from embodied_kv.kv.sparse_position_view import ScoredSparsePositionView
 from embodied_kv.memory.prefill import Step
 from embodied_kv.memory.segment import check_choice
 from embodied_kv.model.planner import Planner
@@ -43,7 +43,7 @@ def own_attention(
     `block` is the number of tokens of a step.
     """
     layers, heads = len(arena.layers), model.config.backbone.heads
-    view = ScoringTokens(arena, 0, heads, [len(ids)] * layers)
+    view = ScoredSparsePositionView(arena, 0, heads, [len(ids)] * layers)
     _append(model, view, ids, 0, step, block)
     return torch.stack(view.columns)
 
@@ -110,7 +110,7 @@ def compress_row(
         block: Tokens that one step computes in all layers.
     """
     seen = [question_at - lacks for lacks in absent]
-    view = ScoringTokens(arena, 0, model.config.backbone.heads, seen, absent)
+    view = ScoredSparsePositionView(arena, 0, model.config.backbone.heads, seen, absent)
     _append(model, view, ids, question_at, step, block)
     wanted = keep_ratio * question_at
     keep = partial(_keep, arena, behind=len(ids), method=method, wanted=wanted)
@@ -121,7 +121,12 @@ def compress_row(
 
 
 def _append(
-    model: Planner, view: ScoringTokens, ids: Sequence[int], at: int, step: Step, block: int
+    model: Planner,
+    view: ScoredSparsePositionView,
+    ids: Sequence[int],
+    at: int,
+    step: Step,
+    block: int,
 ) -> None:
     """Compute tokens from position `at` on, in steps of `block` tokens."""
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.registry import method
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
@@ -77,7 +77,7 @@ class PlannerRow:
         load: Loads stored KV, see `Prefill`.
         config: The parameters.
         step: Runs a piece of computation on the engine thread, and waits for it.
-        plane: The budget that it shares.
+        kv_budget: The budget that it shares.
         rows: Provides the row until `close`; None: an arena with one row.
 
     Raises:
@@ -92,7 +92,7 @@ class PlannerRow:
         load: Load,
         config: PlanningConfig,
         step: Step,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
     ) -> None:
         b = model.config.backbone
@@ -112,7 +112,7 @@ class PlannerRow:
         self._method = method('vl_cache', shares='equal')  # for the row
         self._units = unit_method(config.unit_compress)
         self._block = max(1, config.step_tokens // b.layers)  # tokens of a step in all layers
-        self._using, self._plane = threading.Lock(), plane or Plane()
+        self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
         self._fills = 0  # identifies the content of the row
@@ -135,7 +135,7 @@ class PlannerRow:
         Raises OverBudget if the budget has no room for a full row.
         """
         with self._using:
-            with self._plane.claim(self, self.bytes - self.bytes_reserved, wait=True):
+            with self._kv_budget.claim(self, self.bytes - self.bytes_reserved, wait=True):
                 self.bytes_reserved = self.bytes
             try:
                 yield
@@ -201,7 +201,7 @@ class PlannerRow:
             return False
         try:
             size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
-            with self._plane.claim(self, max(0, size - self.bytes_reserved)):
+            with self._kv_budget.claim(self, max(0, size - self.bytes_reserved)):
                 self._forget()
                 put()
                 with self._computing:

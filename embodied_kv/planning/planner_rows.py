@@ -21,8 +21,8 @@ import torch
 from embodied_kv.engine.shapes import doubling, smallest
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.decode_view import DecodeView
-from embodied_kv.kv.moves import host_memory
 from embodied_kv.kv.pool import Evictable
+from embodied_kv.kv.transfer import host_memory
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.plan import RowPlan

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.invalidation import Invalidation
@@ -57,7 +57,7 @@ class Planning:
         encoder: The text encoder of retrieval; None: hashing.
         step: Runs a piece of computation on the engine thread, and waits for it.
         renew: Discard KV of another planner and keep the segments.
-        plane: The budget that the row shares, and loaded KV if it is in the same memory.
+        kv_budget: The budget that the row shares, and loaded KV if it is in the same memory.
         rows: Provides the row, where several robots share the planner; None: its own arena.
 
     Raises:
@@ -73,7 +73,7 @@ class Planning:
         encoder: Encoder | None = None,
         step: Step = lambda work: work(),
         renew: bool = False,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
@@ -83,7 +83,7 @@ class Planning:
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
             self.fingerprint = memory_fingerprint(planner, self._prompts)
-            shared = plane if planner.model.device.type == 'cpu' else None
+            shared = kv_budget if planner.model.device.type == 'cpu' else None
             store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
@@ -95,11 +95,13 @@ class Planning:
             )
             if self.config.unit_keep_ratio == 1:
                 self._forget_thin_units()
-            plane = plane or Plane()
-            self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane, rows)
+            kv_budget = kv_budget or KvBudget()
+            self.row = PlannerRow(
+                planner.model, store.load_memory, self.config, step, kv_budget, rows
+            )
             undo.callback(self.row.close)
-            plane.join(self.row)
-            undo.callback(plane.leave, self.row)
+            kv_budget.join(self.row)
+            undo.callback(kv_budget.leave, self.row)
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # the last complete plan; a restore replaces it
         self.pools = self.row, store.cache
@@ -372,7 +374,7 @@ def opened(
     config: PlanningConfig,
     robot: str,
     step: Step,
-    plane: Plane | None = None,
+    kv_budget: KvBudget | None = None,
     rows: PlannerRows | None = None,
 ) -> Iterator[Planning]:
     """Open the memory of one robot in the folder of its namespace; see `Planning`."""
@@ -382,7 +384,7 @@ def opened(
         else:
             folder = Path(undo.enter_context(TemporaryDirectory()))
         renew = params.discard_foreign_kv
-        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
+        planning = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
         undo.callback(planning.close)
         planning.memory.store.limit(params.disk_mib * MIB)
         yield planning

@@ -16,7 +16,7 @@ from torch import Tensor
 Place = tuple[int, torch.dtype, torch.Size]  # address, dtype, shape
 
 
-class Moved(RuntimeError):
+class BufferMovedError(RuntimeError):
     """A buffer is no longer where it was made; the message says which."""
 
 
@@ -74,7 +74,8 @@ class Buffer:
     def write(self, source: Tensor) -> None:
         """Copies `source` in, from whatever device it is on.
 
-        Raises ValueError for another shape or dtype, Moved for a buffer that was rebound.
+        Raises ValueError for another shape or dtype, BufferMovedError for a buffer that was
+        rebound.
         """
         self.require_unmoved()
         if (source.dtype, source.shape) != (self.tensor.dtype, self.tensor.shape):
@@ -93,10 +94,10 @@ class Buffer:
         return hashlib.blake2b(self.raw.cpu().numpy().data, digest_size=16).hexdigest()
 
     def require_unmoved(self) -> None:
-        """Raise Moved if the tensor was rebound, resized or retyped."""
+        """Raise BufferMovedError if the tensor was rebound, resized or retyped."""
         if _place(self.tensor) != self.place:
             address, dtype, shape = self.place
-            raise Moved(
+            raise BufferMovedError(
                 f'buffer {self.name!r} was made as {_named(dtype, shape)} at {address:#x} and is '
                 f'now {describe(self.tensor)} at {self.tensor.data_ptr():#x}: its storage was '
                 'rebound; write into it instead'
@@ -135,7 +136,7 @@ class Buffers:
         return sum(buffer.bytes for buffer in self)
 
     def require_unmoved(self) -> None:
-        """Raise Moved if one of them moved."""
+        """Raise BufferMovedError if one of them moved."""
         for buffer in self._by_name.values():
             tensor = buffer.tensor  # as `_place`, without two calls for each, before every replay
             if (tensor.data_ptr(), tensor.dtype, tensor.shape) != buffer.place:

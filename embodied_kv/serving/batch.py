@@ -241,7 +241,7 @@ def _steps(result: ActionChunk | Exception | None) -> int:
 def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]:
     """Return, by robot, the Euler steps in time after a prefill of all; 0 for too few."""
     budget, count = engine.budget, len(frames)
-    ready = time.monotonic() + budget.costs.estimate('prefill', count)
+    ready = time.monotonic() + budget.latency.estimate('prefill', count)
     most = budget.euler_steps
     return {
         frame.robot: min(budget.steps_before(ready, frame.deadline, count), frame.steps or most)

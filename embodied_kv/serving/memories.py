@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import load_planner
@@ -62,7 +62,7 @@ class Memories:
         rows: Of the planner.
         device: The engine's thread, on which the planner computes in short steps.
         idle: The idle time of the engine, in which these steps run.
-        plane: The KV budget of the device.
+        kv_budget: The KV budget of the device.
     """
 
     def __init__(
@@ -71,17 +71,17 @@ class Memories:
         params: MemoryParams,
         config: PlanningConfig,
         rows: int,
-        device: DeviceThread,
+        device: EngineThread,
         idle: IdleTime,
-        plane: Plane,
+        kv_budget: KvBudget,
     ) -> None:
         self._params, self._config, self._device, self._idle = params, config, device, idle
         self._planner = load_planner(path, device=device.engine.config.device)
-        self._encoder, self._plane = encoder(params.encoder), plane
+        self._encoder, self._kv_budget = encoder(params.encoder), kv_budget
         self._rows = PlannerRows(self._planner.model, rows)
         self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}
-        plane.join(self._rows)
+        kv_budget.join(self._rows)
 
     @classmethod
     def of(
@@ -90,9 +90,9 @@ class Memories:
         params: MemoryParams,
         config: PlanningConfig,
         planner: str,
-        device: DeviceThread,
+        device: EngineThread,
         idle: IdleTime,
-        plane: Plane,
+        kv_budget: KvBudget,
     ) -> Memories | None:
         """Return the memories of a server; None unless enabled. `planner`: of the contract.
 
@@ -101,7 +101,7 @@ class Memories:
         if not kept.enabled:
             return None
         path = planner_of(params.planner, planner)
-        return cls(path, params, config, kept.planner_rows, device, idle, plane)
+        return cls(path, params, config, kept.planner_rows, device, idle, kv_budget)
 
     def close(self) -> None:
         """Close all memories; their segments are on the disk at any time."""
@@ -111,7 +111,7 @@ class Memories:
         for memory in memories:
             with memory.plans:
                 memory.close()
-        self._plane.leave(self._rows)
+        self._kv_budget.leave(self._rows)
 
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return the result of a verb of VERBS on a memory, as plain values.
@@ -149,7 +149,7 @@ class Memories:
                         self._config,
                         name,
                         self._step,
-                        self._plane,
+                        self._kv_budget,
                         self._rows,
                     )
                     planning = undo.enter_context(memory)

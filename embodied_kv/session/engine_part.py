@@ -22,7 +22,7 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.runtime.stream import Stream
@@ -98,8 +98,8 @@ class EnginePart:
     def _frozen(
         self,
         streams: Sequence[DecodeStream],
-        current: RowLease | None,
-        action: CopyLease | None,
+        current: Lease | None,
+        action: Lease | None,
     ) -> FrozenPart:
         """Freeze with leases on the newest frame, and on the copy that its actions read."""
         leases = [stream.lease for stream in streams] + [current, action]
@@ -109,7 +109,7 @@ class EnginePart:
         tensors: dict[str, Tensor] = {}
         for i, lease in enumerate(read.values()):
             if lease.is_copy:
-                block = self._kv.compressed.block(lease.compressed_row)
+                block = self._kv.compressed.block(lease.row)
                 tensors |= frozen_kv.copied(f'row/{i}', *block)
             else:
                 row = lease.row
@@ -132,7 +132,7 @@ class EnginePart:
                     'row': numbers[_read_by(stream.lease)],
                     'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
                     'tokens': list(stream.tokens),
-                    'said': self._engine.texts.said(stream.id),
+                    'said': self._engine.detokenizer.position(stream.id),
                 }
                 for stream in streams
             ],
@@ -147,7 +147,7 @@ class EnginePart:
         """
         handle, budgets = lease.handle, None
         if lease.is_copy:
-            budgets = self._kv.compressed.lengths[:, lease.compressed_row].tolist()
+            budgets = self._kv.compressed.lengths[:, lease.row].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets, 'scored': scores and scores.queries}
 
@@ -157,7 +157,7 @@ class EnginePart:
         waiting = (s.lease for s in streams if decided.until_choice(s) is not None)
         if _read_by(lease) not in map(_read_by, waiting):
             return None
-        return self._engine.compression.prompts.of(lease.handle)
+        return self._engine.compression.prompts.get(lease.handle)
 
     def streams(self) -> list[DecodeStream]:
         """Return the live streams of the robot, oldest first."""
@@ -299,7 +299,7 @@ class EnginePart:
         # As in a step: it keeps its row even if another thread ends it.
         if self._kv.streams.grow([stream], 0):
             frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
-        self._engine.texts.resume(stream, facts['said'])
+        self._engine.detokenizer.resume(stream, facts['said'])
         return stream
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
@@ -322,7 +322,7 @@ class EnginePart:
                     for name in ('columns', 'density')
                 )
                 scores = Statistics(columns, density, arena.k.shape[2], facts['scored'])
-                self._engine.compression.prompts.keep(lease.handle, scores)
+                self._engine.compression.prompts.attach(lease.handle, scores)
             undo.pop_all()
         return lease
 
@@ -337,7 +337,7 @@ class EnginePart:
         except OutOfRows as error:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
-    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
+    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
         """Write row `number` of the capsule to a compressed row of the frame `handle`."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
@@ -347,7 +347,7 @@ class EnginePart:
             )
         with ExitStack() as undo:
             undo.enter_context(copy)
-            block = self._kv.compressed.block(copy.compressed_row)
+            block = self._kv.compressed.block(copy.row)
             for kind, target in zip('kv', block, strict=True):
                 target.copy_(frozen.tensors[f'row/{number}/{kind}'])
             undo.pop_all()
@@ -381,7 +381,7 @@ class EnginePart:
 
 def _read_by(lease: Lease) -> tuple[bool, int]:
     """Return whether a lease reads a compressed row, and the number of the row."""
-    return lease.is_copy, lease.compressed_row if lease.is_copy else lease.row
+    return lease.is_copy, lease.row
 
 
 def _extent(facts: Mapping) -> int:

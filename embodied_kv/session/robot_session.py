@@ -89,7 +89,7 @@ class RobotSession:
     Args:
         engine_part: The rows and streams of the engine that computes for the robot.
         registry: None until `keep_in` sets one.
-        call: Runs work on the engine thread, as `DeviceThread.call`.
+        call: Runs work on the engine thread, as `EngineThread.call`.
         limits: Of re-entry.
     """
 

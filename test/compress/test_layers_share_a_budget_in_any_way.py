@@ -5,9 +5,8 @@ from compress_cases import make_statistics
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.compress.budget import floor_budget, total_budget
+from embodied_kv.compress.budget import SHARES, floor_budget, total_budget
 from embodied_kv.compress.registry import METHODS, method
-from embodied_kv.compress.shares import SHARES
 
 densities = st.lists(st.floats(0.001, 1), min_size=1, max_size=20)
 ratios = st.floats(0.02, 1)

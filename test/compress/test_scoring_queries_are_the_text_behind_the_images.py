@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.compress.limits import scoring_queries
+from embodied_kv.compress.base import scoring_queries
 
 
 def test_the_text_behind_the_images_scores():

@@ -19,7 +19,7 @@ def say(engine, handle):
     """Tokens of two streams; the copy of the first, by layer."""
     streams = [engine.open(handle, q, max_tokens=6) for q in ('Subtask:', 'And then?')]
     engine.decode()
-    copy = streams[0].lease.compressed_row
+    copy = streams[0].lease.row
     keys = [engine.kv.compressed.piece(layer, copy)[0].clone() for layer in range(LAYERS)]
     while any(not stream.reason for stream in streams):
         engine.decode()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.engine import jobs
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 TIMEOUT = 20
 
@@ -17,7 +17,7 @@ TIMEOUT = 20
 @pytest.fixture
 def device(make_engine):
     """Its thread runs, and nothing is collected meanwhile."""
-    thread = DeviceThread(make_engine(), lambda deltas: None)
+    thread = EngineThread(make_engine(), lambda deltas: None)
     thread.start()
     gc.collect()
     gc.disable()

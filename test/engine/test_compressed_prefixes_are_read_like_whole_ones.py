@@ -33,7 +33,7 @@ class CopiedCache:
     """A stream's cache copied out: of each layer the kept prefix tokens, then its decode KV."""
 
     def __init__(self, engine, stream):
-        self.compressed, self.row = engine.kv.compressed, stream.lease.compressed_row
+        self.compressed, self.row = engine.kv.compressed, stream.lease.row
         own = stream.decode_row
         self.decode_kv = [[part[own].clone() for part in kv] for kv in engine.kv.decode_kv.layers]
         self.length = int(engine.kv.decode_kv.lengths[0, own])
@@ -80,10 +80,10 @@ def test_a_budget_is_met_exactly(make_engine, observe, by):
         engine.decode()
     layers = len(engine.kv.compressed.layers)
     for stream in streams:
-        kept = engine.kv.compressed.lengths[:, stream.lease.compressed_row]
+        kept = engine.kv.compressed.lengths[:, stream.lease.row]
         assert kept.sum() == round(0.25 * layers * handle.length)
-        assert engine.kv.compressed.positions[stream.lease.compressed_row] == handle.length
-    assert len({stream.lease.compressed_row for stream in streams}) == (1 if by == 'row' else 3)
+        assert engine.kv.compressed.positions[stream.lease.row] == handle.length
+    assert len({stream.lease.row for stream in streams}) == (1 if by == 'row' else 3)
     engine.kv.check_integrity()
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.kernels.blocks import (
+from embodied_kv.kernels.tiles import (
     KIB,
     LIMITS,
     Card,

@@ -32,7 +32,7 @@ def test_the_oldest_stream_is_ended_and_reported():
     kv = make(rows=5)
     streams = [kv.create(frame(kv, i), Query('?', [3], max_tokens=4)) for i in range(4)]
     assert [s.reason for s in streams] == ['evicted', '', '', '']
-    assert kv.streams.take_ended() == streams[:1]
+    assert kv.streams.pop_ended() == streams[:1]
     assert kv.stats().evictions == 1
 
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.runtime.buffer import Buffer, Moved
+from embodied_kv.runtime.buffer import Buffer, BufferMovedError
 
 DTYPES = [
     torch.bool,
@@ -95,9 +95,9 @@ def test_a_changed_tensor_is_found_out(change):
     buffer = Buffer('goal', torch.zeros(2, 3))
     buffer.require_unmoved()
     change(buffer.tensor)
-    with pytest.raises(Moved, match=r"'goal' was made as float32 \[2, 3\] at 0x"):
+    with pytest.raises(BufferMovedError, match=r"'goal' was made as float32 \[2, 3\] at 0x"):
         buffer.require_unmoved()
-    with pytest.raises(Moved, match='write into it instead'):
+    with pytest.raises(BufferMovedError, match='write into it instead'):
         buffer.write(torch.zeros(2, 3))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_kv.runtime.buffer import Buffer, Buffers, Moved
+from embodied_kv.runtime.buffer import Buffer, BufferMovedError, Buffers
 
 
 def zeros(name, count=1):
@@ -33,5 +33,5 @@ def test_one_that_moved_is_found_out():
     buffers = Buffers([zeros('a'), zeros('b')])
     buffers.require_unmoved()
     buffers['b'].tensor.resize_(100)
-    with pytest.raises(Moved, match="'b'"):
+    with pytest.raises(BufferMovedError, match="'b'"):
         buffers.require_unmoved()

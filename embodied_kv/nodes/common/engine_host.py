@@ -149,7 +149,7 @@ class EngineHost(EngineRunner):
             say(LATER)
         gc.collect()
         gc.freeze()  # these objects live on, so no collection has to visit them again
-        stats, costs = self.engine.kv.stats(), self.engine.costs
+        stats, costs = self.engine.kv.stats(), self.engine.latency
         say(
             f'engine ready in {time.monotonic() - began:.1f} s: {self.engine.policy.config.name}, '
             f'{stats.rows} rows, {stats.bytes / 2**20:.0f} MiB of cache; '

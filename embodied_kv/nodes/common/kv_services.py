@@ -27,7 +27,7 @@ class KvServices:
             setattr(response, name, getattr(stats, name))
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
-            f'{stats.streams} streams; {self._host.plane}'
+            f'{stats.streams} streams; {self._host.kv_budget}'
         )
 
     def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:
@@ -35,7 +35,7 @@ class KvServices:
         requested = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
         keep_ratios = {consumer: ratio for consumer, ratio in requested.items() if ratio != 0}
         for consumer, ratio in keep_ratios.items():
-            compression.check(consumer, ratio)
+            compression.validate_keep_ratio(consumer, ratio)
         kv.set_limits(
             rows=None if request.rows == -1 else request.rows,
             streams=None if request.streams == -1 else request.streams,

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 
 PREFIX = 'embodied_kv_server_'
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -47,11 +47,11 @@ class Metrics(Collector):
     Args:
         values: Returns those of the sessions.
         of_keys: Returns those of each key.
-        plane: The KV budget; its pools may change.
+        kv_budget: The KV budget; its pools may change.
     """
 
-    def __init__(self, values: Values, of_keys: ValuesByKey, plane: Plane) -> None:
-        self._values, self._of_keys, self._plane = values, of_keys, plane
+    def __init__(self, values: Values, of_keys: ValuesByKey, kv_budget: KvBudget) -> None:
+        self._values, self._of_keys, self._kv_budget = values, of_keys, kv_budget
         self._registry = CollectorRegistry()
         own = {'registry': self._registry}
         self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
@@ -83,7 +83,7 @@ class Metrics(Collector):
         for name, (family, text) in OF_SESSIONS.items():
             value = float(found.get(name, 0))
             yield family(PREFIX + name.replace(' ', '_'), text, value=value)
-        pools = self._plane.stats()
+        pools = self._kv_budget.stats()
         for name, text in OF_POOL.items():
             metric = GaugeMetricFamily(f'{PREFIX}kv_{name}', text, labels=['pool'])
             for label in dict.fromkeys(pool.name for pool in pools):  # several may have one name

@@ -61,8 +61,8 @@ class PolicyServer(threading.Thread):
     ) -> None:
         super().__init__(name='policy server', daemon=True)
         self._config, self._contract = config, contract
-        plane = sessions.engine.kv.plane
-        self._metrics = Metrics(sessions.values, self._values_of_keys, plane)
+        kv_budget = sessions.engine.kv.budget
+        self._metrics = Metrics(sessions.values, self._values_of_keys, kv_budget)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._plans = ThreadPoolExecutor(PLANS, 'policy server, memories')

@@ -22,8 +22,8 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.control.execution_horizon import parse, with_execution_horizon
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
@@ -86,7 +86,7 @@ class Sessions:
     def __init__(
         self,
         engine: Engine,
-        device: DeviceThread,
+        device: EngineThread,
         profile: Profile,
         kept: int,
         capsule_mib: int,
@@ -99,8 +99,8 @@ class Sessions:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
         warn = Throttled(log.warning)
-        most, plane = all_capsules_mib * MIB, engine.kv.plane
-        self._budget = CapsuleBudget(most, lambda line: warn('capsule', line), plane)
+        most, kv_budget = all_capsules_mib * MIB, engine.kv.budget
+        self._budget = CapsuleBudget(most, lambda line: warn('capsule', line), kv_budget)
         self._rows, self._quota = KeptRows(engine), StreamQuota(engine)
         self._listeners: dict[int, _Listener] = {}  # by stream; on the device thread only
         self._lock = threading.Lock()  # guards `_open` and `_ended`
@@ -309,7 +309,8 @@ class Sessions:
         """Return a future of the policy's answer about the newest frame of a session.
 
         The answer is decoded in idle time. A canceled future ends its stream. The future raises
-        ValueError and Stale. `evict`: whether an older stream of the session may end for it.
+        ValueError and StaleHandleError. `evict`: whether an older stream of the session may end
+        for it.
         """
         promise: Future[Text] = Future()
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 TIMEOUT = 20
 
@@ -16,7 +16,7 @@ def start(make_engine):
     threads = []
 
     def make(on_deltas=lambda deltas: None):
-        threads.append(DeviceThread(make_engine(), on_deltas))
+        threads.append(EngineThread(make_engine(), on_deltas))
         threads[-1].start()
         return threads[-1]
 
@@ -110,7 +110,7 @@ def test_a_callback_that_raises_what_no_future_catches_ends_it_aloud(start):
 
 
 def test_stopping_one_that_never_started_cancels_what_waits(make_engine):
-    device = DeviceThread(make_engine(), fail)
+    device = EngineThread(make_engine(), fail)
     waiting = device.call(lambda: 1)
     device.stop()
     assert waiting.cancelled() and device.call(lambda: 1).cancelled()
