@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from embodied_kv.config import TINY
-from embodied_kv.engine.graphs import Graphs
 from embodied_kv.engine.warmup import blank
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.serving import engine_runner
 from embodied_kv.serving.engine_runner import EngineRunner
 
@@ -41,7 +41,7 @@ def policy():
 @pytest.fixture
 def compiling(monkeypatch):
     made = Compiling()
-    monkeypatch.setattr(Graphs, 'compile_later', lambda graphs, say: made)
+    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say: made)
     return made
 
 
