@@ -28,7 +28,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.model.dtype import served
 from embodied_kv.session.engine_part import EnginePart
@@ -68,7 +68,7 @@ class Snapshots(threading.Thread):
     def __init__(self, engine: Engine, device: DeviceThread) -> None:
         super().__init__(name='snapshots', daemon=True)
         registry = Registry(fingerprint(engine), CAPACITIES)
-        DevicePool(registry, engine.kv.plane)
+        DevicePool(registry, engine.kv.budget)
         self._capsules = RobotSession(EnginePart(engine), registry, device.call)
         self._over = threading.Event()
         self.took: list[float] = []
@@ -185,7 +185,7 @@ def _serve(
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
         snapshots=snapshots.figures() if freeze else None,
-        gave_way=sum(engine.kv.plane.evictions.values()),
+        gave_way=sum(engine.kv.budget.evictions.values()),
         compiled=len(engine.graphs.compiled_names),
         load=os.getloadavg()[0],
     )

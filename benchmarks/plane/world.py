@@ -20,12 +20,12 @@ from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.plane import OverBudget, Own, Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.cache import HostCache
@@ -53,8 +53,8 @@ class World:
         self.settings, self.now = settings, 0.0
         self.counts: Counter[str] = Counter()
         self.lost: Counter[str] = Counter()
-        shared = None if way.order is None else Plane(settings.budget, way.order)
-        self.plane = shared or Plane(way.language)
+        shared = None if way.order is None else KvBudget(settings.budget, way.order)
+        self.kv_budget = shared or KvBudget(way.language)
         s = settings.sizes
         size = dict(
             layers=s.layers, kv_heads=1, head_dim=s.head_dim, dtype=torch.float32, device=META
@@ -67,7 +67,7 @@ class World:
             CompressedArena(prefixes, rows=1, tokens=0),
             RESERVED,
             clock=lambda: self.now,
-            plane=self.plane,
+            kv_budget=self.kv_budget,
             floor=RESERVED * prefixes.bytes_per_row,
         )
         self.kv.streams.token_seconds = settings.costs.token
@@ -99,7 +99,7 @@ class World:
             self.counts['streams held'] += len(self.kv.streams)
             self.counts['capsules held'] += self._on_device()
         self.kv.check_integrity()
-        self.plane.check_integrity()
+        self.kv_budget.check_integrity()
         self.registry.check_integrity()
         return self
 
@@ -193,9 +193,9 @@ class World:
 class _GivenCosts(DevicePool):
     """Capsules in virtual time, on a robot's CPU: what bringing one back costs is given."""
 
-    def __init__(self, world: World, plane: Plane) -> None:
+    def __init__(self, world: World, kv_budget: KvBudget) -> None:
         self._world = world
-        super().__init__(world.registry, plane)
+        super().__init__(world.registry, kv_budget)
 
     def evictable(self) -> list[Evictable]:
         names = self._world.registry.could_leave()
@@ -207,7 +207,7 @@ class _GivenCosts(DevicePool):
             for name, offer in zip(names, super().evictable(), strict=True)
         ]
 
-    def own(self, size: int, lacking: float) -> Own | None:
+    def own(self, size: int, lacking: float) -> OwnEviction | None:
         own = super().own(size, lacking)
         if own is None:
             return None

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from benchmarks.soak.faults import was_injected
 from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.plane import OverBudget
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.segment import MemoryFault
 

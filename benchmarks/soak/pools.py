@@ -13,6 +13,6 @@ from benchmarks.soak.world import World
 
 def evict(world: World, random: Random) -> None:
     """Somebody is short of memory; what was offered may be gone, or in use, meanwhile."""
-    offers = random.choice(world.kv.plane.pools).evictable()
+    offers = random.choice(world.kv.budget.pools).evictable()
     if not offers or not random.choice(offers).evict():
         raise Declined('nothing could go')

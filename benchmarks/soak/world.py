@@ -79,11 +79,11 @@ class World(Participant):
         self.handles: deque[KvHandle] = deque(maxlen=12)
         self.leases: list[Lease] = []
         self.engine = Engine(Policy.random(TINY, seed=1), EngineConfig(**ENGINE), PERIOD)
-        self.engine.kv.plane.budget = BUDGET
+        self.engine.kv.budget.capacity = BUDGET
         self.kv, self.compressed = self.engine.kv, self.engine.kv.compressed
         self.device = DeviceThread(self.engine, self._listen)
         self.registry = self.open_registry()
-        DevicePool(self.registry, self.kv.plane)
+        DevicePool(self.registry, self.kv.budget)
         self.sessions = {
             robot: RobotSession(EnginePart(self.engine, robot), self.registry, self._call)
             for robot in ROBOTS
@@ -105,8 +105,8 @@ class World(Participant):
 
     def open_planning(self) -> Planning:
         """Of the memory in the folder, its computation on the device thread."""
-        folder, plane = self.folder / 'memory', self.kv.plane
-        return Planning(self._planner, folder, PLANNING, step=self._step, plane=plane)
+        folder, kv_budget = self.folder / 'memory', self.kv.budget
+        return Planning(self._planner, folder, PLANNING, step=self._step, kv_budget=kv_budget)
 
     def __enter__(self) -> World:
         with ExitStack() as undo:

@@ -77,7 +77,7 @@ class Mind:
                     self._folder / 'memory',
                     planning_config(self._settings, parts),
                     step=lambda work: on_device(self.turn, process, 'plans', work),
-                    plane=process.engine.kv.plane,
+                    kv_budget=process.engine.kv.budget,
                 )
             )
             capsules = None

@@ -188,5 +188,5 @@ class Process:
             self._waits.pop(robot)(chunk)
 
     def _on_unit(self) -> None:
-        self.peak = max(self.peak, self.engine.kv.plane.bytes_used)
+        self.peak = max(self.peak, self.engine.kv.budget.bytes_used)
         self.voices.hear()

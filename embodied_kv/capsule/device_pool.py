@@ -12,7 +12,7 @@ from functools import partial
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.plane import Own, Plane
+from embodied_kv.kv.budget import KvBudget, OwnEviction
 from embodied_kv.kv.pool import Evictable
 
 
@@ -20,17 +20,17 @@ class DevicePool:
     """Copies of capsules on the device; on a CPU they lie where those of the host do.
 
     What goes for other KV is in a tier below then; only the policy 'drop' loses it, or another.
-    For a new capsule, older ones give way as in a full tier. plane: whose budget they share from
-    now on.
+    For a new capsule, older ones give way as in a full tier. kv_budget: whose budget they share
+    from now on.
     """
 
     name = 'capsules'
 
-    def __init__(self, registry: Registry, plane: Plane | None = None) -> None:
+    def __init__(self, registry: Registry, kv_budget: KvBudget | None = None) -> None:
         self._registry = registry
-        if plane is not None:
-            plane.join(self)
-            registry.room = partial(self._room, plane)
+        if kv_budget is not None:
+            kv_budget.join(self)
+            registry.room = partial(self._room, kv_budget)
 
     @property
     def bytes(self) -> int:
@@ -62,12 +62,12 @@ class DevicePool:
             for name, leaving in self._registry.could_leave().items()
         ]
 
-    def _room(self, plane: Plane, size: int, cost: float) -> AbstractContextManager[None]:
+    def _room(self, kv_budget: KvBudget, size: int, cost: float) -> AbstractContextManager[None]:
         """Room for so many bytes. A promotion, whose cost is bounded, costs no other its place."""
         own = partial(self.own, size) if cost == math.inf else lambda lacking: None
-        return plane.claim(self, size, cost, wait=True, own=own)
+        return kv_budget.claim(self, size, cost, wait=True, own=own)
 
-    def own(self, size: int, lacking: float) -> Own | None:
+    def own(self, size: int, lacking: float) -> OwnEviction | None:
         """Return what older capsules give up for a new one, as `own_of`."""
         return own_of(self._registry, size, lacking)
 
@@ -76,7 +76,7 @@ class DevicePool:
         self._registry.check_integrity()
 
 
-def own_of(registry: Registry, size: int, lacking: float) -> Own | None:
+def own_of(registry: Registry, size: int, lacking: float) -> OwnEviction | None:
     """Return what the capsules of a registry give up for a new one of `size` bytes.
 
     None: its policy gives nothing up, but each may leave as other KV makes it.
@@ -86,4 +86,4 @@ def own_of(registry: Registry, size: int, lacking: float) -> Own | None:
         return None
     here = [r.name for r in registry.entries() if r.tier is Tier.DEVICE and not r.pinned]
     idle = max(map(registry.idle, here), default=0.0)
-    return Own(most, most * registry.byte_seconds, idle, partial(registry.give, size))
+    return OwnEviction(most, most * registry.byte_seconds, idle, partial(registry.give, size))

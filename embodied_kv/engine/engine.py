@@ -25,11 +25,11 @@ from embodied_kv.engine.shapes import compiler_for
 from embodied_kv.engine.texts import Texts
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, RowLease
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
@@ -83,8 +83,10 @@ class Engine:
         if config.compress_by == 'text' and config.compressed_rows:
             per_row += PromptScores.most_bytes(policy.config)
         actions = max(config.reserved_rows, 2 * config.robots) * per_row
-        plane, reserved = Plane(config.kv_budget, config.kv_policy), config.reserved_rows
-        self.kv = KvManager(prefixes, decode_kv, compressed, reserved, plane=plane, floor=actions)
+        kv_budget, reserved = KvBudget(config.kv_budget, config.kv_policy), config.reserved_rows
+        self.kv = KvManager(
+            prefixes, decode_kv, compressed, reserved, kv_budget=kv_budget, floor=actions
+        )
         self.costs = Costs()
         self.budget = TimeBudget(
             self.costs,

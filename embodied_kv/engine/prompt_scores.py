@@ -14,16 +14,16 @@ import torch
 
 from embodied_kv.compress.base import Statistics
 from embodied_kv.config import ModelConfig
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.plane import OverBudget
 
 
 class PromptScores:
     """Statistics of frames, each kept with its prefix row: they count and go with the row."""
 
     def __init__(self, kv: KvManager) -> None:
-        self._frames, self._plane, self._copies = kv.frames, kv.plane, kv.copies
+        self._frames, self._kv_budget, self._copies = kv.frames, kv.budget, kv.copies
 
     @staticmethod
     def most_bytes(model: ModelConfig) -> int:
@@ -39,7 +39,7 @@ class PromptScores:
         """
         size = prompt.columns.nbytes + prompt.density.nbytes
         try:
-            with self._plane.claim(self._frames, size, cost=0.0):
+            with self._kv_budget.claim(self._frames, size, cost=0.0):
                 own = replace(
                     prompt, columns=prompt.columns.clone(), density=prompt.density.clone()
                 )

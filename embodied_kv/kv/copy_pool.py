@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.handle import CopyLease, KvHandle, Place, RowLease
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import GONE, Evictable, Held, Offers
 
 
 class CopyPool:
-    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager. plane: its budget.
+    """Copies, in `arena`, of rows of `source`; lock: of all pools of a manager.
 
     allocation_failures: how often a copy was not made for want of room. scoring_failures: how
     often none was made because the compression method failed.
@@ -34,10 +34,10 @@ class CopyPool:
     name = 'copies'
 
     def __init__(
-        self, arena: CompressedArena, source: Arena, lock: RLock, plane: Plane | None = None
+        self, arena: CompressedArena, source: Arena, lock: RLock, kv_budget: KvBudget | None = None
     ) -> None:
         self.arena, self.allocation_failures, self.scoring_failures = arena, 0, 0
-        self._source, self._lock, self._plane = source, lock, plane or Plane()
+        self._source, self._lock, self._kv_budget = source, lock, kv_budget or KvBudget()
         self._readers: dict[int, set[CopyLease]] = {}  # compressed row -> leases
         self._lease_counts = np.zeros(arena.rows, np.int64)
         self._kept: dict[Place, dict[str, CopyLease]] = {}  # frame -> consumer -> its own hold
@@ -91,12 +91,12 @@ class CopyPool:
         """A lease on a compressed row that whoever calls fills; None if there is no room for it.
 
         handle: of the frame that it is a copy of, whose row need not exist. cost: as of
-        `Plane.claim`.
+        `KvBudget.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
         with self._lock, suppress(OverBudget):
             if self.arena.has_room([sum(budgets)]):
-                with self._plane.claim(self, size, cost):
+                with self._kv_budget.claim(self, size, cost):
                     return self._lease(handle, self.arena.take(budgets, position))
         return None
 

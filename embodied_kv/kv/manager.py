@@ -19,11 +19,11 @@ from torch import Tensor
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Pool
 from embodied_kv.kv.preemption import Preemption
 from embodied_kv.kv.prefix_pool import PrefixPool
@@ -38,7 +38,7 @@ class KvManager:
     """Frames, compressed copies of them, and the decode streams on them.
 
     reserved: prefix rows that language never holds, so that an action never waits for a row.
-    grace: seconds that an unleased frame outlives its deadline. clock: s, steady. plane: the
+    grace: seconds that an unleased frame outlives its deadline. clock: s, steady. kv_budget: the
     budget that its pools share with others; floor: bytes of it that are for frames alone.
     """
 
@@ -50,13 +50,13 @@ class KvManager:
         reserved: int = 2,
         grace: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         floor: int = 0,
     ) -> None:
         self.prefixes, self.decode_kv, self.compressed = prefixes, decode_kv, compressed
-        self.plane = plane or Plane()
+        self.budget = kv_budget or KvBudget()
         self._lock = threading.RLock()
-        self.copies = CopyPool(compressed, prefixes, self._lock, self.plane)
+        self.copies = CopyPool(compressed, prefixes, self._lock, self.budget)
         self.frames = PrefixPool(
             prefixes,
             self._lock,
@@ -67,11 +67,11 @@ class KvManager:
             clock=clock,
         )
         self.streams = StreamPool(decode_kv, self._lock, self.frames, self.copies)
-        self._preemption = Preemption(self.streams, self.plane)
+        self._preemption = Preemption(self.streams, self.budget)
         self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
         self.reserved = reserved
         for pool in self.pools:
-            self.plane.join(pool, floor if pool is self.frames else 0)
+            self.budget.join(pool, floor if pool is self.frames else 0)
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = decode_kv.rows
 
@@ -117,7 +117,7 @@ class KvManager:
             if lacking > 0 and lacking > self._preemption.rows:
                 return self.frames.take(count)  # raises, with what holds the rows
             try:
-                with self.plane.claim(self.frames, count * self.prefixes.bytes_per_row):
+                with self.budget.claim(self.frames, count * self.prefixes.bytes_per_row):
                     self._preemption.free(count - self.frames.rows_free)  # the claim ended some
                     return self.frames.take(count)
             except OverBudget as error:
@@ -166,10 +166,10 @@ class KvManager:
 
         May wait for the decode row of a step that is under way, so it must not be called within
         one. Raises Stale as `acquire` does, ValueError if the query does not fit a row of decode
-        KV, OverBudget if the plane has no room for it.
+        KV, OverBudget if the KV budget has no room for it.
         """
         self.streams.check_fits(query)
-        room = self.plane.claim(self.streams, self.streams.bytes_for(query), wait=True)
+        room = self.budget.claim(self.streams, self.streams.bytes_for(query), wait=True)
         with room, self._lock, ExitStack() as undo:
             lease = undo.enter_context(self.acquire(handle, LANGUAGE))
             stream = self._join(lease, query)
@@ -189,7 +189,7 @@ class KvManager:
                 f'a stream that goes on must have fewer than {query.max_tokens} tokens, its '
                 f'max_tokens (got {len(tokens)})'
             )
-        with self._lock, self.plane.claim(self.streams, self.streams.bytes_for(query)):
+        with self._lock, self.budget.claim(self.streams, self.streams.bytes_for(query)):
             return self._join(lease, query, tokens, waits=False)
 
     def _join(
@@ -237,8 +237,8 @@ class KvManager:
                 streams=len(self.streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=self.plane.bytes,
-                bytes_used=self.plane.bytes_used,
+                bytes=self.budget.bytes,
+                bytes_used=self.budget.bytes_used,
                 compressed=len(self.copies),
                 bytes_saved=self._bytes_saved(),
                 prefills=self.frames.prefills,
@@ -257,7 +257,7 @@ class KvManager:
         return full * layers * per_token - self.copies.bytes_used
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law, of all pools that share the plane."""
+        """Raises AssertionError with the broken law, of all pools that share the KV budget."""
         with self._lock:
             for stream in self.streams.holders:
                 pool = self.copies if stream.lease.is_copy else self.frames
@@ -267,4 +267,4 @@ class KvManager:
             rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
-        self.plane.check_integrity()  # other pools have locks of their own, held when they claim
+        self.budget.check_integrity()  # other pools have locks of their own, held when they claim

@@ -1,7 +1,7 @@
-"""Which decode streams end where rows are lacking: those that are worth least to the plane.
+"""Which decode streams end where rows are lacking: those that are worth least to the KV budget.
 
-Knows groups of streams and the plane's order. Does not know who needs the rows. It is called with
-the lock of the pools held, and what it counts is true until that is given up.
+Knows groups of streams and the KV budget's order. Does not know who needs the rows. It is called
+with the lock of the pools held, and what it counts is true until that is given up.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from itertools import islice
 
 import numpy as np
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.eviction import ascending
 from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.stream_pool import Groups, StreamPool
 
 
 class Preemption:
-    """Ends streams of a pool in the order of a plane; of what is worth the same, the oldest."""
+    """Ends streams of a pool in the order of a KV budget."""
 
-    def __init__(self, streams: StreamPool, plane: Plane) -> None:
-        self._streams, self._plane = streams, plane
+    def __init__(self, streams: StreamPool, kv_budget: KvBudget) -> None:
+        self._streams, self._kv_budget = streams, kv_budget
 
     @property
     def rows(self) -> int:
@@ -49,6 +49,6 @@ class Preemption:
 
     def least(self, groups: Groups, count: int) -> list[DecodeStream]:
         """Return the streams of so many groups, those that are worth least."""
-        worths = self._plane.worths(self._streams, groups.sizes, groups.costs)
+        worths = self._kv_budget.worths(self._streams, groups.sizes, groups.costs)
         keys = [int(groups.keys[i]) for i in islice(ascending(worths), count)]
         return [stream for key in keys for stream in groups.members(key)]

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.moves import held_bytes
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import GONE, Evictable, Offers
 
 Layer = tuple[Tensor, Tensor]
@@ -39,9 +39,9 @@ class HostCache:
     """The k and v of (key, layer), each with memory of its own; least recently used ones go first.
 
     capacity: bytes, never exceeded; a layer that is larger by itself is not kept. Any thread may
-    use it. plane: whose budget it shares, see `put`. clock: s, steady. hits, misses: of `get`, so
-    far. Its bytes are those of what is there: as a pool it holds no more of the machine than is in
-    use.
+    use it. kv_budget: whose budget it shares, see `put`. clock: s, steady. hits, misses: of `get`,
+    so far. Its bytes are those of what is there: as a pool it holds no more of the machine than is
+    in use.
     """
 
     name = 'host cache'
@@ -49,7 +49,7 @@ class HostCache:
     def __init__(
         self,
         capacity: int,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if capacity < 0:
@@ -59,7 +59,7 @@ class HostCache:
         self._keys: dict[str, dict[int, _Entry]] = {}  # key -> its layers
         self._columns = _Columns()
         self._turn = 0
-        self._plane, self._clock = plane or Plane(), clock
+        self._kv_budget, self._clock = kv_budget or KvBudget(), clock
         self._lock = Lock()
 
     def __len__(self) -> int:
@@ -81,14 +81,15 @@ class HostCache:
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
         """In place of what was there. seconds: that it took to load; 0: not known.
 
-        Not kept where the plane has room only in place of what is worth more; then all else stays.
+        Not kept where the KV budget has room only in place of what is worth more; then all else
+        stays.
         """
         size = _bytes(kv)
         with self._lock:
             self._remove((key, layer))
         if size > self.capacity:
             return
-        with suppress(OverBudget), self._plane.claim(self, size, seconds), self._lock:
+        with suppress(OverBudget), self._kv_budget.claim(self, size, seconds), self._lock:
             self._remove((key, layer))  # another thread may have been first
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))

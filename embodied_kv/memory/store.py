@@ -33,7 +33,7 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import DiskFull, KvFiles, explained
 from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
@@ -62,7 +62,7 @@ class MemoryStore:
     """The memory in one folder, which is created where it does not exist.
 
     fingerprint: of the model whose KV it holds. cache_bytes: host memory that loaded layers may
-    take, plane: whose budget they share. renew: where another model made the folder, keep its
+    take, kv_budget: whose budget they share. renew: where another model made the folder, keep its
     segments and drop its KV. Any thread may call any method; `load_memory` never waits for a
     change that is being written.
 
@@ -76,10 +76,10 @@ class MemoryStore:
         fingerprint: str,
         cache_bytes: int = 2**28,
         renew: bool = False,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
     ) -> None:
-        plane = plane or Plane()
-        self.folder, self.cache = Path(folder), HostCache(cache_bytes, plane)
+        kv_budget = kv_budget or KvBudget()
+        self.folder, self.cache = Path(folder), HostCache(cache_bytes, kv_budget)
         self._lock, self._files = RLock(), KvFiles(self.folder)
         with ExitStack() as opened:
             with explained(self.folder, 'opened'):
@@ -102,8 +102,8 @@ class MemoryStore:
             self._agree(fingerprint, renew)
             self._next = 1
             self.swept = self._read_units()
-            plane.join(self.cache)
-            opened.callback(plane.leave, self.cache)
+            kv_budget.join(self.cache)
+            opened.callback(kv_budget.leave, self.cache)
             self._opened = opened.pop_all()
 
     def __enter__(self) -> MemoryStore:

@@ -20,7 +20,7 @@ from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
 from std_msgs.msg import String
 
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.group import Transition
 from embodied_kv.memory.segment import MemoryFault
@@ -298,7 +298,7 @@ class Memory(SuiteNode):
                 self.params.read(PlanningConfig),
                 self.robot,
                 self._step,
-                self.host.plane,
+                self.host.kv_budget,
             )
         )
         session, part = self.host.session(self.robot), MemoryPart(planning)

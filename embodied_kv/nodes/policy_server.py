@@ -102,7 +102,7 @@ class PolicyServerNode(SuiteNode):
             contract.language.planner,
             host.device,
             self._sessions.slack,
-            host.plane,
+            host.kv_budget,
         )
         self._server = PolicyServer(config, self._sessions, contract, self._memories)
         host.listen(self._sessions.hear)

@@ -143,9 +143,9 @@ class Session(SuiteNode, Participant):
             device=self.host.memory_device,
         )
         self._release.callback(self._registry.close)
-        if self.host.plane is not None:
-            pool = DevicePool(self._registry, self.host.plane)
-            self._release.callback(self.host.plane.leave, pool)
+        if self.host.kv_budget is not None:
+            pool = DevicePool(self._registry, self.host.kv_budget)
+            self._release.callback(self.host.kv_budget.leave, pool)
         self._session.limits = params.limits
         self._session.keep_in(self._registry)
         self._release.callback(self._session.keep_in, None)

@@ -21,7 +21,7 @@ from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, facts_of
 from embodied_kv.capsule.part import FrozenPart, Note
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning

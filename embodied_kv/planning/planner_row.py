@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.compress.registry import method
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
@@ -48,7 +48,7 @@ T = TypeVar('T')
 
 
 class PlannerRow:
-    """load: stored KV, as `Prefill` takes it. plane: whose budget it shares.
+    """load: stored KV, as `Prefill` takes it. kv_budget: whose budget it shares.
 
     rows: of which one is its own until `close`; without, it has an arena of its own. Raises
     ValueError where none is left. One caller at a time, but for what a pool does. held: the plan
@@ -64,7 +64,7 @@ class PlannerRow:
         load: Load,
         config: PlanningConfig,
         step: Step,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
     ) -> None:
         b = model.config.backbone
@@ -83,7 +83,7 @@ class PlannerRow:
         self._reuse = reuse_method(config.method, config, b.layers)
         self._method = method('vl_cache', shares='equal')  # by what question and answer attend to
         self._units = unit_method(config.unit_compress)
-        self._using, self._plane = threading.Lock(), plane or Plane()
+        self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
         self._fills = 0  # so far: the name of what lies in the row
@@ -103,10 +103,10 @@ class PlannerRow:
     def in_use(self) -> Iterator[None]:
         """For as long as the block, what is in the row stays: from `fill` to the end of `say`.
 
-        Raises OverBudget where the plane has no room for a full row.
+        Raises OverBudget where the KV budget has no room for a full row.
         """
         with self._using:
-            with self._plane.claim(self, self.bytes - self.bytes_reserved, wait=True):
+            with self._kv_budget.claim(self, self.bytes - self.bytes_reserved, wait=True):
                 self.bytes_reserved = self.bytes
             try:
                 yield
@@ -167,15 +167,15 @@ class PlannerRow:
         """A plan lies in the row from now on -> False, and nothing has changed: the row is in use.
 
         put: writes its K and V; called on the thread that computes, as this is. What it raises is
-        raised, and the row holds no plan then. Raises OverBudget where the plane has no room, and
-        ValueError for an unknown method, and nothing has changed.
+        raised, and the row holds no plan then. Raises OverBudget where the KV budget has no room,
+        and ValueError for an unknown method, and nothing has changed.
         """
         reuse = self.method(held.plan.method)
         if not self._using.acquire(blocking=False):
             return False
         try:
             size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
-            with self._plane.claim(self, max(0, size - self.bytes_reserved)):
+            with self._kv_budget.claim(self, max(0, size - self.bytes_reserved)):
                 self._forget()
                 put()
                 with self._computing:

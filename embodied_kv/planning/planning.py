@@ -27,7 +27,7 @@ from itertools import islice
 from pathlib import Path
 from threading import RLock
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.group import Transition
 from embodied_kv.memory.invalidation import Invalidation
@@ -56,9 +56,10 @@ class Planning:
     """Over a folder, which is created where it does not exist; `close` lets another open it.
 
     encoder: of meaning, hashing where none is given. renew: where the folder holds the KV of
-    another planner, keep the segments and drop that. step: runs each piece of computation. plane:
-    whose budget its row shares, and loaded KV where that lies in the same memory. rows: of this
-    planner, where others plan beside it; one of them is taken. row: where prompts and answers lie.
+    another planner, keep the segments and drop that. step: runs each piece of computation.
+    kv_budget: whose budget its row shares, and loaded KV where that lies in the same memory. rows:
+    of this planner, where others plan beside it; one of them is taken. row: where prompts and
+    answers lie.
 
     Raises ValueError for a recurrent planner, for numbers that do not fit its row, and where no
     row is left; MemoryFault for a folder of another planner, one that is open already, and what
@@ -73,7 +74,7 @@ class Planning:
         encoder: Encoder | None = None,
         step: Step = lambda work: work(),
         renew: bool = False,
-        plane: Plane | None = None,
+        kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
@@ -83,7 +84,7 @@ class Planning:
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
             self.fingerprint = memory_fingerprint(planner, self._prompts)
-            shared = plane if planner.model.device.type == 'cpu' else None
+            shared = kv_budget if planner.model.device.type == 'cpu' else None
             store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
@@ -95,11 +96,13 @@ class Planning:
             )
             if self.config.unit_keep_ratio == 1:
                 keep_whole(self.memory)
-            plane = plane or Plane()
-            self.row = PlannerRow(planner.model, store.load_memory, self.config, step, plane, rows)
+            kv_budget = kv_budget or KvBudget()
+            self.row = PlannerRow(
+                planner.model, store.load_memory, self.config, step, kv_budget, rows
+            )
             undo.callback(self.row.close)
-            plane.join(self.row)
-            undo.callback(plane.leave, self.row)
+            kv_budget.join(self.row)
+            undo.callback(kv_budget.leave, self.row)
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # plan that ended; a capsule may put another one here
         self.pools = self.row, store.cache  # that hold KV

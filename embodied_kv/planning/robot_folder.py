@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
@@ -68,12 +68,12 @@ def opened(
     config: PlanningConfig,
     robot: str,
     step: Step,
-    plane: Plane | None = None,
+    kv_budget: KvBudget | None = None,
     rows: PlannerRows | None = None,
 ) -> Iterator[Planning]:
     """Planning with the memory of one robot, in the folder of its namespace.
 
-    planner, encoder: may be those of others, too. step: runs each piece of computation. plane:
+    planner, encoder: may be those of others, too. step: runs each piece of computation. kv_budget:
     whose budget it shares. rows: of the planner, where others plan beside it. Raises as
     `Planning`.
     """
@@ -83,7 +83,7 @@ def opened(
         else:
             folder = Path(undo.enter_context(TemporaryDirectory()))
         renew = params.discard_foreign_kv
-        planning = Planning(planner, folder, config, encoder, step, renew, plane, rows)
+        planning = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
         undo.callback(planning.close)
         planning.memory.store.limit(params.disk_mib * MIB)
         yield planning

@@ -109,7 +109,7 @@ def _serve(
         cloud=cloud,
     )
     planner = embodiment.contract.language.planner
-    memories = Memories.of(*memory, planner, runner.device, sessions.slack, runner.plane)
+    memories = Memories.of(*memory, planner, runner.device, sessions.slack, runner.kv_budget)
     server = PolicyServer(config, sessions, embodiment.contract, memories)
     runner.listen(sessions.hear)
     sessions.start()

@@ -20,7 +20,7 @@ from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import REPEATS, batch_seconds, profile_of
 from embodied_kv.text import trace
@@ -93,9 +93,9 @@ class EngineRunner:
         return self.engine.policy.model.device
 
     @property
-    def plane(self) -> Plane:
+    def kv_budget(self) -> KvBudget:
         """The budget of all KV on its device."""
-        return self.engine.kv.plane
+        return self.engine.kv.budget
 
     @cached_property
     def fingerprint(self) -> str:

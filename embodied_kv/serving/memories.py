@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import load_planner
@@ -60,16 +60,16 @@ class Memories:
         rows: int,
         device: DeviceThread,
         slack: Slack,
-        plane: Plane,
+        kv_budget: KvBudget,
     ) -> None:
         self._params, self._config, self._device, self._slack = params, config, device, slack
         self._planner = load_planner(path, device=device.engine.config.device)
-        self._encoder, self._plane = encoder(params.encoder), plane
+        self._encoder, self._kv_budget = encoder(params.encoder), kv_budget
         self._rows = PlannerRows(self._planner.model, rows)
         self._most = rows
         self._lock = threading.Lock()  # over `_open`
         self._open: dict[str, _Memory] = {}
-        plane.join(self._rows)
+        kv_budget.join(self._rows)
 
     @classmethod
     def of(
@@ -80,7 +80,7 @@ class Memories:
         planner: str,
         device: DeviceThread,
         slack: Slack,
-        plane: Plane,
+        kv_budget: KvBudget,
     ) -> Memories | None:
         """Return those of a server; None where none are kept.
 
@@ -89,7 +89,7 @@ class Memories:
         if not kept.enabled:
             return None
         path = planner_of(params.planner, planner)
-        return cls(path, params, config, kept.planner_rows, device, slack, plane)
+        return cls(path, params, config, kept.planner_rows, device, slack, kv_budget)
 
     def close(self) -> None:
         """Nothing that was remembered is lost without it."""
@@ -99,7 +99,7 @@ class Memories:
         for memory in memories:
             with memory.plans:
                 memory.close()
-        self._plane.leave(self._rows)
+        self._kv_budget.leave(self._rows)
 
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return the result of a verb of VERBS on the memory of that name, in plain values.
@@ -156,7 +156,7 @@ class Memories:
                     self._config,
                     name,
                     self._step,
-                    self._plane,
+                    self._kv_budget,
                     self._rows,
                 )
             )

@@ -14,7 +14,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
 
 BOUND = st.sampled_from([None, 0, 4, 6, 9, 12])
@@ -28,9 +28,9 @@ STEP = st.one_of(
 STEPS = st.lists(STEP, max_size=30)
 
 
-def registry_of(capacities, plane=None):
+def registry_of(capacities, kv_budget=None):
     registry = Registry(OURS, capacities, MemoryDisk())
-    DevicePool(registry, plane)
+    DevicePool(registry, kv_budget)
     return registry
 
 
@@ -57,12 +57,12 @@ def test_a_budget_equals_a_device_tier_of_as_many_bytes(device, host, disk, budg
     """With 'demote', one more is kept where the oldest has nowhere to go and a newer one has."""
     least = budget if device is None else min(device, budget)
     bounded = registry_of(TierCapacities(least, host, disk, policy))
-    plane = Plane(budget)
-    shared = registry_of(TierCapacities(device, host, disk, policy), plane)
+    kv_budget = KvBudget(budget)
+    shared = registry_of(TierCapacities(device, host, disk, policy), kv_budget)
     for step in steps:
         before = tiers(shared)
         did, expected = done(shared, *step), done(bounded, *step)
-        plane.check_integrity()
+        kv_budget.check_integrity()
         assert did or tiers(shared) == before
         if did != expected:
             assert did and policy == 'demote'
@@ -108,12 +108,12 @@ class Others:
 def test_other_kv_and_older_capsules_together_make_room(
     host, disk, policy, pieces, fixed, sizes, pins, cost
 ):
-    plane = Plane(16)
-    registry = registry_of(TierCapacities(None, host, disk, policy), plane)
-    plane.join(others := Others(pieces, cost))
+    kv_budget = KvBudget(16)
+    registry = registry_of(TierCapacities(None, host, disk, policy), kv_budget)
+    kv_budget.join(others := Others(pieces, cost))
     pinned = set()
     with ExitStack() as held:
-        held.enter_context(plane.claim(others, fixed))
+        held.enter_context(kv_budget.claim(others, fixed))
         for number, size in enumerate(sizes):
             before, bytes_before = tiers(registry), others.bytes
             stays = sum(sizes[int(name)] for name in pinned)
@@ -134,20 +134,20 @@ def test_other_kv_and_older_capsules_together_make_room(
 
 
 def test_snapshots_go_on_where_the_host_is_full():
-    registry = registry_of(TierCapacities(device=99, host=8, disk=0, policy='drop'), Plane(10))
+    registry = registry_of(TierCapacities(device=99, host=8, disk=0, policy='drop'), KvBudget(10))
     for name in 'abcdef':
         registry.add(capsule(name, 3))
     assert tiers(registry) == {name: 'host' for name in 'bc'} | {n: 'device' for n in 'def'}
 
 
 def test_other_kv_displaces_the_oldest_where_the_policy_drops():
-    plane = Plane(10)
-    registry = registry_of(TierCapacities(host=4, disk=0, policy='drop'), plane)
-    plane.join(others := Others([]))
+    kv_budget = KvBudget(10)
+    registry = registry_of(TierCapacities(host=4, disk=0, policy='drop'), kv_budget)
+    kv_budget.join(others := Others([]))
     for name in 'ab':
         registry.add(capsule(name, 4))
     for size in (4, 8):
-        with plane.claim(others, size):
+        with kv_budget.claim(others, size):
             others.sizes[size] = size
         others.sizes.clear()
     assert tiers(registry) == {'b': 'host'}
@@ -161,7 +161,7 @@ def test_other_kv_displaces_the_oldest_where_the_policy_drops():
     ],
 )
 def test_a_refusal_names_the_capsules_and_what_to_change(policy, says):
-    registry = registry_of(TierCapacities(host=2, disk=0, policy=policy), Plane(10))
+    registry = registry_of(TierCapacities(host=2, disk=0, policy=policy), KvBudget(10))
     registry.add(capsule('a', 6))
     with pytest.raises(NoRoom, match=rf'capsules 6 bytes.*on the device: {says}'):
         registry.add(capsule('b', 6))
@@ -176,7 +176,7 @@ def test_a_refusal_names_the_capsules_and_what_to_change(policy, says):
     ],
 )
 def test_what_can_never_be_kept_costs_no_capsule(newcomer, why):
-    registry = registry_of(TierCapacities(device=6, host=0, disk=0, policy='drop'), Plane(8))
+    registry = registry_of(TierCapacities(device=6, host=0, disk=0, policy='drop'), KvBudget(8))
     registry.add(capsule('a', 6))
     with pytest.raises(CapsuleError, match=why):
         registry.add(newcomer)
@@ -189,7 +189,7 @@ def test_what_cannot_be_read_costs_no_capsule():
             raise CapsuleError('damaged')
 
     registry = Registry(OURS, TierCapacities(host=0, policy='drop', disk=6), Damaged())
-    DevicePool(registry, Plane(8))
+    DevicePool(registry, KvBudget(8))
     registry.add(capsule('b', 6), Tier.DISK)
     registry.add(capsule('a', 6))
     with pytest.raises(CapsuleError, match='damaged'):
@@ -198,7 +198,7 @@ def test_what_cannot_be_read_costs_no_capsule():
 
 
 def test_what_is_moved_up_is_not_given_up_for_itself():
-    registry = registry_of(TierCapacities(host=6, disk=0, policy='drop'), Plane(8))
+    registry = registry_of(TierCapacities(host=6, disk=0, policy='drop'), KvBudget(8))
     registry.add(capsule('a', 6), Tier.HOST)
     registry.add(capsule('b', 6))
     registry.move('a', Tier.DEVICE)
@@ -215,7 +215,7 @@ def test_a_new_capsule_waits_for_what_is_moved_and_is_kept():
             super().save(saved)
 
     registry = Registry(OURS, TierCapacities(host=0, policy='drop'), SlowDisk())
-    DevicePool(registry, plane := Plane(10))
+    DevicePool(registry, kv_budget := KvBudget(10))
     for name in 'ab':
         registry.add(capsule(name, 5))
     with ThreadPoolExecutor(2) as threads:
@@ -228,4 +228,4 @@ def test_a_new_capsule_waits_for_what_is_moved_and_is_kept():
         moving.result(20)
         adding.result(20)
     assert tiers(registry)['c'] == 'device'
-    plane.check_integrity()
+    kv_budget.check_integrity()

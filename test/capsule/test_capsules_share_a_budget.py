@@ -9,21 +9,21 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 
 
 @pytest.fixture
-def plane():
-    return Plane(10)
+def kv_budget():
+    return KvBudget(10)
 
 
 @pytest.fixture
-def registry(plane):
+def registry(kv_budget):
     """Whose own bound is above the budget of 10 bytes."""
     registry = Registry(OURS, TierCapacities(device=99, host=8), MemoryDisk())
-    DevicePool(registry, plane)
+    DevicePool(registry, kv_budget)
     return registry
 
 
@@ -31,44 +31,44 @@ def tiers(registry):
     return {entry.name: entry.tier for entry in registry.entries()}
 
 
-def test_an_older_capsule_goes_to_the_host_for_a_new_one(registry, plane):
+def test_an_older_capsule_goes_to_the_host_for_a_new_one(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.add(capsule('b', 6))
     assert tiers(registry) == {'a': Tier.HOST, 'b': Tier.DEVICE}
-    assert plane.bytes_used == registry.used(Tier.DEVICE) == 6
-    plane.check_integrity()
+    assert kv_budget.bytes_used == registry.used(Tier.DEVICE) == 6
+    kv_budget.check_integrity()
 
 
-def test_a_capsule_that_may_not_go_keeps_others_out(registry, plane):
+def test_a_capsule_that_may_not_go_keeps_others_out(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.pin('a')
     with pytest.raises(NoRoom, match='capsules: no room for 6 bytes'):
         registry.add(capsule('b', 6))
-    assert tiers(registry) == {'a': Tier.DEVICE} and plane.bytes_used == 6
+    assert tiers(registry) == {'a': Tier.DEVICE} and kv_budget.bytes_used == 6
     registry.add(capsule('b', 6), Tier.HOST)  # other tiers have bounds of their own
     with pytest.raises(NoRoom, match='capsules: no room'):
         registry.move('b', Tier.DEVICE)
     registry.unpin('a')
     registry.drop('a')
     registry.move('b', Tier.DEVICE)
-    assert plane.bytes_used == 6
+    assert kv_budget.bytes_used == 6
 
 
-def test_what_is_loaded_comes_to_the_device_only_where_there_is_room(registry, plane):
+def test_what_is_loaded_comes_to_the_device_only_where_there_is_room(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.add(capsule('b', 6), Tier.DISK)
     registry.get('b', promote=Tier.DEVICE)
     assert tiers(registry) == {'a': Tier.DEVICE, 'b': Tier.DISK}
     registry.drop('a')
     registry.get('b', promote=Tier.DEVICE)
-    assert tiers(registry) == {'b': Tier.DEVICE} and plane.bytes_used == 6
+    assert tiers(registry) == {'b': Tier.DEVICE} and kv_budget.bytes_used == 6
 
 
-def test_a_registry_that_is_gone_counts_no_more(registry, plane):
+def test_a_registry_that_is_gone_counts_no_more(registry, kv_budget):
     registry.add(capsule('a', 6))
-    (pool,) = plane.pools
-    plane.leave(pool)
-    assert plane.bytes_used == 0
+    (pool,) = kv_budget.pools
+    kv_budget.leave(pool)
+    assert kv_budget.bytes_used == 0
 
 
 def test_a_name_in_use_is_refused_before_anything_gives_way(registry):
@@ -119,10 +119,10 @@ class Others:
 @pytest.mark.parametrize(('cost', 'goes'), [(2.0, False), (0.5, True)])
 def test_a_promotion_ends_only_what_is_worth_no_more(cost, goes):
     order = EvictionOrder(assumed_seconds_per_mib={'capsules': 2**20})  # a second a byte
-    plane, disk = Plane(10, order), MemoryDisk(capsule('a', 6))
+    kv_budget, disk = KvBudget(10, order), MemoryDisk(capsule('a', 6))
     registry = Registry(OURS, TierCapacities(device=99), disk)
-    DevicePool(registry, plane)
-    plane.join(others := Others(8, cost * 8))
+    DevicePool(registry, kv_budget)
+    kv_budget.join(others := Others(8, cost * 8))
     registry.get('a', promote=Tier.DEVICE)
     assert tiers(registry) == {'a': Tier.DEVICE if goes else Tier.DISK}
     assert others.bytes == (0 if goes else 8)

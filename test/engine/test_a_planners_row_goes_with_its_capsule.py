@@ -12,7 +12,7 @@ from planning_cases import NUMBERS, QUESTION, filled, open_planning
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.part import FrozenPart
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.planning.memory_part import MemoryPart
 
 OTHER = 'where is the red cube?'
@@ -130,15 +130,15 @@ def test_a_row_in_use_stays_its_plans(tmp_path):
 
 def test_without_room_the_next_plan_computes(tmp_path):
     planning, frozen, last = cut_off(tmp_path / 'one', 2)
-    plane = Plane(planning.row.bytes)
-    with planning, filled(tmp_path / 'two', plane=plane) as two:
-        with plane.claim(two.pools[1], plane.budget - 1):
+    kv_budget = KvBudget(planning.row.bytes)
+    with planning, filled(tmp_path / 'two', kv_budget=kv_budget) as two:
+        with kv_budget.claim(two.pools[1], kv_budget.capacity - 1):
             assert 'row has no room: the next plan computes its prompt anew' in resumed(
                 two, frozen
             )
             assert two.row.held is None
         assert min(two.plan(QUESTION).computed) > 0 and two.last == last
-        plane.check_integrity()
+        kv_budget.check_integrity()
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def end_all(engine):
 
 def bound(engine, more):
     """So many bytes beside the floor of frames and what lies in other pools."""
-    pools = {pool.name: pool for pool in engine.kv.plane.stats()}
+    pools = {pool.name: pool for pool in engine.kv.budget.stats()}
     kept = max(pools['prefixes'].floor, pools['prefixes'].bytes_reserved)
-    engine.kv.plane.budget = kept + more
+    engine.kv.budget.capacity = kept + more
 
 
 def in_use(engine):
@@ -46,7 +46,7 @@ def test_a_fork_that_fits_in_part_is_refused_and_leaves_nothing(session):
     assert engine.kv.streams.live() == [] and in_use(engine) == before
     assert engine.kv.streams.evictions == 0
     engine.kv.check_integrity()
-    engine.kv.plane.check_integrity()
+    engine.kv.budget.check_integrity()
 
 
 def test_all_branches_live_or_none_does(session):
@@ -61,7 +61,7 @@ def test_all_branches_live_or_none_does(session):
             grown, _ = capsules.fork('here', [Branch()] * branches)
             assert not any(stream.reason for streams in grown for stream in streams)
         assert len(engine.kv.streams.live()) == (0 if branches > 2 else 2 * branches)
-        engine.kv.plane.check_integrity()
+        engine.kv.budget.check_integrity()
         end_all(engine)
 
 

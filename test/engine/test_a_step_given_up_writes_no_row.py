@@ -6,7 +6,7 @@ from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.planning.planner_row import PlannerRow
 
 TIMEOUT = 20
@@ -119,7 +119,7 @@ def test_the_end_of_a_use_waits_for_a_step_that_runs(tmp_path, monkeypatch):
 
 def test_the_integrity_of_a_row_is_checked_at_one_moment(tmp_path, monkeypatch):
     """Also where what is in the row is evicted meanwhile."""
-    with filled(tmp_path, plane=Plane(2**30)) as planning:
+    with filled(tmp_path, kv_budget=KvBudget(2**30)) as planning:
         planning.plan(QUESTION)
         row = planning.row
         (offer,), used = row.evictable(), PlannerRow.bytes_used

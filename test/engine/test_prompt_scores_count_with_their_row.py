@@ -57,9 +57,9 @@ def test_none_are_kept_where_the_budget_has_no_room(engine, observe):
     (handle,) = engine.prefill([observe(1)])
     statistics = engine.compression.prompts.of(handle)
     (handle,) = engine.prefill([observe(2)])
-    plane = engine.kv.plane
+    kv_budget = engine.kv.budget
     engine.kv.frames.attach(handle, None, 0)
-    plane.budget, plane._floors = plane.bytes_used, dict.fromkeys(plane.pools, 0)
+    kv_budget.capacity, kv_budget._floors = kv_budget.bytes_used, dict.fromkeys(kv_budget.pools, 0)
     failures = engine.kv.copies.allocation_failures
     engine.compression.prompts.keep(handle, statistics)
     assert engine.compression.prompts.of(handle) is None
@@ -67,7 +67,7 @@ def test_none_are_kept_where_the_budget_has_no_room(engine, observe):
 
 
 def test_the_floor_of_frames_holds_the_longest_scores(engine):
-    pool = next(pool for pool in engine.kv.plane.stats() if pool.name == 'prefixes')
+    pool = next(pool for pool in engine.kv.budget.stats() if pool.name == 'prefixes')
     rows = 2 * engine.config.robots
     most = PromptScores.most_bytes(engine.policy.config)
     assert pool.floor == rows * (engine.kv.prefixes.bytes_per_row + most)

@@ -69,7 +69,7 @@ def freeing(kv):
 
 def least(kv, groups):
     """The streams of these groups in the order in which the groups end."""
-    worth = lambda group: kv.plane.worth(kv.streams, *freed_by(kv, group))  # noqa: E731
+    worth = lambda group: kv.budget.worth(kv.streams, *freed_by(kv, group))  # noqa: E731
     return list(chain.from_iterable(sorted(groups, key=worth)))
 
 

@@ -18,15 +18,15 @@ def make_manager(
     compressed=(8, 256),
     reserved=2,
     clock=time.monotonic,
-    plane=None,
+    kv_budget=None,
     floor=0,
     **size,
 ):
-    """compressed: rows and tokens of the compressed arena. plane, floor: as of `KvManager`."""
+    """compressed: rows and tokens of the compressed arena. kv_budget, floor: as of `KvManager`."""
     prefixes = Arena(rows=rows, **SIZE | size)
     decode_kv = Arena(rows=streams, **SIZE | size)
     arenas = prefixes, decode_kv, CompressedArena(prefixes, *compressed)
-    return KvManager(*arenas, reserved, clock=clock, plane=plane, floor=floor)
+    return KvManager(*arenas, reserved, clock=clock, kv_budget=kv_budget, floor=floor)
 
 
 def frame(kv, sequence=0, robot='', length=4):

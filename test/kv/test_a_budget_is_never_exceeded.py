@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+from budget_cases import ORDER, TablePool, Thing
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from plane_cases import ORDER, TablePool, Thing
 
-from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.budget import KvBudget, OverBudget
 
 BUDGET, FLOOR = 100, 30
 THING = st.builds(
@@ -26,21 +26,21 @@ THING = st.builds(
 class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self):
-        self.plane = Plane(BUDGET, ORDER)
+        self.kv_budget = KvBudget(BUDGET, ORDER)
         self.pools = [TablePool('frames'), TablePool('streams'), TablePool('known')]
         for pool in self.pools:
-            self.plane.join(pool, floor=FLOOR if pool.name == 'frames' else 0)
+            self.kv_budget.join(pool, floor=FLOOR if pool.name == 'frames' else 0)
 
     @rule(pool=st.integers(0, 2), thing=THING, cost=st.floats(0, 9), wait=st.booleans())
     def claim(self, pool, thing, cost, wait):
-        before = self.plane.bytes
+        before = self.kv_budget.bytes
         gone = sum(len(pool.gone) for pool in self.pools)
         within = self.pools[pool].name == 'frames' and self.held(0) + thing.size <= FLOOR
         try:
-            self.pools[pool].add(self.plane, thing, cost=cost or float('inf'), wait=wait)
+            self.pools[pool].add(self.kv_budget, thing, cost=cost or float('inf'), wait=wait)
         except OverBudget as error:
             assert not within and self.pools[pool].name in str(error)
-            assert self.plane.bytes == before  # all or nothing
+            assert self.kv_budget.bytes == before  # all or nothing
         else:
             assert not within or gone == sum(len(pool.gone) for pool in self.pools)
 
@@ -56,11 +56,11 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_holds(self):
-        if hasattr(self, 'plane'):
-            self.plane.check_integrity()
+        if hasattr(self, 'kv_budget'):
+            self.kv_budget.check_integrity()
             frames, *others = (self.held(pool) for pool in range(3))
             assert max(frames, FLOOR) + sum(others) <= BUDGET
-            assert self.plane.bytes_used == frames + sum(others)
+            assert self.kv_budget.bytes_used == frames + sum(others)
             assert not any(t.consumers == ('action',) for pool in self.pools for t in pool.gone)
 
 
@@ -69,9 +69,9 @@ TestBudget.settings = settings(max_examples=100, stateful_step_count=30, deadlin
 
 
 def test_threads_together_never_exceed_it():
-    plane, pools = Plane(BUDGET, ORDER), [TablePool(str(number)) for number in range(4)]
+    kv_budget, pools = KvBudget(BUDGET, ORDER), [TablePool(str(number)) for number in range(4)]
     for pool in pools:
-        plane.join(pool)
+        kv_budget.join(pool)
     counting, held, most = threading.Lock(), 0, 0  # never more than what the pools hold
 
     def count(size):
@@ -85,7 +85,7 @@ def test_threads_together_never_exceed_it():
         for turn in range(300):
             with suppress(OverBudget):
                 own.append(Thing(7 + (turn + number) % 5, consumers=('action',)))
-                pools[number].add(plane, own[-1])
+                pools[number].add(kv_budget, own[-1])
                 count(own[-1].size)
             for thing in own[turn % 3 :]:
                 if thing in pools[number].things:
@@ -95,26 +95,26 @@ def test_threads_together_never_exceed_it():
     with ThreadPoolExecutor(len(pools)) as threads:
         together = [*threads.map(work, range(len(pools)))]  # raises what one of them raised
     assert len(together) == len(pools)
-    plane.check_integrity()
+    kv_budget.check_integrity()
     assert 0 < most <= BUDGET
 
 
 def test_a_claim_ends_with_its_block_whatever_happens():
-    plane, pool = Plane(10, ORDER), TablePool()
-    plane.join(pool)
-    with pytest.raises(RuntimeError), plane.claim(pool, 10):
-        with pytest.raises(OverBudget, match='no room for 1 bytes'), plane.claim(pool, 1):
+    kv_budget, pool = KvBudget(10, ORDER), TablePool()
+    kv_budget.join(pool)
+    with pytest.raises(RuntimeError), kv_budget.claim(pool, 10):
+        with pytest.raises(OverBudget, match='no room for 1 bytes'), kv_budget.claim(pool, 1):
             pass
         raise RuntimeError
-    pool.add(plane, Thing(10))
+    pool.add(kv_budget, Thing(10))
 
 
 def test_a_pool_that_leaves_counts_no_more():
-    plane, pool, other = Plane(10, ORDER), TablePool(), TablePool()
-    plane.join(pool)
-    pool.add(plane, Thing(8))
+    kv_budget, pool, other = KvBudget(10, ORDER), TablePool(), TablePool()
+    kv_budget.join(pool)
+    pool.add(kv_budget, Thing(8))
     with pytest.raises(OverBudget, match='the least is 11 bytes'):
-        plane.join(other, floor=3)
-    plane.leave(pool)
-    plane.join(other, floor=3)
-    assert plane.pools == (other,) and plane.bytes == 0
+        kv_budget.join(other, floor=3)
+    kv_budget.leave(pool)
+    kv_budget.join(other, floor=3)
+    assert kv_budget.pools == (other,) and kv_budget.bytes == 0

@@ -4,9 +4,9 @@ import pytest
 import torch
 from kv_cases import make_manager, write
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Held
 from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.memory.cache import HostCache
@@ -30,16 +30,16 @@ def counted(monkeypatch, kind, name):
 def test_a_frame_asks_the_host_cache_for_what_goes_alone(monkeypatch):
     layer = torch.zeros(1, 20, 8), torch.zeros(1, 20, 8)
     total = 2 * MANY * sum(part.nbytes for part in layer)
-    plane = Plane(total)
-    kv = make_manager(8, 4, plane=plane)
-    cache = HostCache(total, plane)
-    plane.join(cache)
+    kv_budget = KvBudget(total)
+    kv = make_manager(8, 4, kv_budget=kv_budget)
+    cache = HostCache(total, kv_budget)
+    kv_budget.join(cache)
     for unit in range(MANY):
         for number in range(2):
             cache.put(f'u{unit}', number, layer, 1e-4)
     offers = counted(monkeypatch, HostCache, '_offer')
     write(kv, kv.reserve(0.0))
-    assert plane.evictions == {'host cache': 1} and cache.get('u0', 0) is None
+    assert kv_budget.evictions == {'host cache': 1} and cache.get('u0', 0) is None
     assert len(offers) <= 3
 
 
@@ -75,11 +75,11 @@ def test_rows_that_streams_hold_are_ranked_without_a_look_at_each(monkeypatch):
 
 
 def test_a_claim_makes_few_offers_of_copies(monkeypatch):
-    kv = make_manager(MANY + 4, 4, (MANY, 32 * MANY), plane=(plane := Plane(2**30)))
+    kv = make_manager(MANY + 4, 4, (MANY, 32 * MANY), kv_budget=(kv_budget := KvBudget(2**30)))
     for robot in range(MANY):
         with kv.frames.acquire(write(kv, kv.reserve(0.0), robot=f'r{robot}')) as lease:
             kv.keep_copy(['language'], kv.copies.compress(lease, [torch.arange(2)[None]]))
-    plane.budget = plane.bytes_used
+    kv_budget.capacity = kv_budget.bytes_used
     offers = counted(monkeypatch, CopyPool, '_offer')
-    with plane.claim(kv.streams, 1):
+    with kv_budget.claim(kv.streams, 1):
         assert len(kv.copies) == MANY - 1 and len(offers) <= 3

@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from budget_cases import TablePool, Thing
 from kv_cases import make_manager, write
-from plane_cases import TablePool, Thing
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import MIB, EvictionOrder
-from embodied_kv.kv.plane import Plane
 
 ORDER = EvictionOrder(('action',), 0.0, {'copies': MIB})  # a second a byte
 KEPT = [torch.arange(4)[None]] * 2
@@ -15,13 +15,13 @@ KEPT = [torch.arange(4)[None]] * 2
 
 @pytest.fixture
 def kv():
-    return make_manager(6, 4, (6, 256), layers=2, plane=Plane(4096, ORDER))
+    return make_manager(6, 4, (6, 256), layers=2, kv_budget=KvBudget(4096, ORDER))
 
 
 def fill(kv, cost):
-    kv.plane.join(beside := TablePool())
+    kv.budget.join(beside := TablePool())
     free = 4096 - sum(pool.bytes_reserved for pool in kv.pools)
-    beside.add(kv.plane, Thing(free, cost=cost * free))
+    beside.add(kv.budget, Thing(free, cost=cost * free))
     return beside
 
 

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cases import frame, make_manager, write
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.going import Going
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
@@ -34,8 +34,10 @@ class Machine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.now = 0.0
-        plane = Plane(order=EvictionOrder.read())
-        self.kv = make_manager(6, 4, (6, 256), clock=lambda: self.now, layers=2, plane=plane)
+        kv_budget = KvBudget(order=EvictionOrder.read())
+        self.kv = make_manager(
+            6, 4, (6, 256), clock=lambda: self.now, layers=2, kv_budget=kv_budget
+        )
         self.kv.streams.token_seconds = 0.25
         self.writing, self.handles, self.leases, self.live = [], [], [], []
         self.offers = []  # made at some time
@@ -197,7 +199,7 @@ class Machine(RuleBasedStateMachine):
     def the_choice_is_that_of_looking_at_everything(self):
         if not hasattr(self, 'kv'):
             return
-        kv, order, least = self.kv, self.kv.plane._order, self.kv._preemption.least
+        kv, order, least = self.kv, self.kv.budget._order, self.kv._preemption.least
         offers = [
             (o.evict.args[0], o.size, o.bytes, pytest.approx(o.cost))
             for o in kv.streams.evictable()

@@ -2,18 +2,18 @@
 
 import pytest
 import yaml
+from budget_cases import ORDER, TablePool, Thing
 from hypothesis import given
 from hypothesis import strategies as st
 from kv_cases import make_manager, write
-from plane_cases import ORDER, TablePool, Thing
 
 from embodied_kv.capsule.device_pool import DevicePool
 from embodied_kv.engine.compression import ACTION
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.copy_pool import CopyPool
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import CONSUMERS, MIB, PATH, POOLS, EvictionOrder
 from embodied_kv.kv.manager import LANGUAGE
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.memory.cache import HostCache
@@ -33,13 +33,16 @@ THINGS = st.lists(
 
 
 def filled(things, order=ORDER):
-    """A plane that is full of them, in two pools by turns."""
-    plane, pools = Plane(sum(t.size for t in things), order), [TablePool('a'), TablePool('b')]
+    """A KV budget that is full of them, in two pools by turns."""
+    kv_budget, pools = (
+        KvBudget(sum(t.size for t in things), order),
+        [TablePool('a'), TablePool('b')],
+    )
     for pool in pools:
-        plane.join(pool)
+        kv_budget.join(pool)
     for number, thing in enumerate(things):
-        pools[number % 2].add(plane, thing)
-    return plane, pools
+        pools[number % 2].add(kv_budget, thing)
+    return kv_budget, pools
 
 
 def worth(thing, order=ORDER):
@@ -48,9 +51,9 @@ def worth(thing, order=ORDER):
 
 @given(things=THINGS, size=st.integers(1, 40))
 def test_nothing_stays_that_is_worth_less_than_what_went(things, size):
-    plane, pools = filled(things)
+    kv_budget, pools = filled(things)
     try:
-        pools[0].add(plane, new := Thing(size))
+        pools[0].add(kv_budget, new := Thing(size))
     except OverBudget:
         assert sum(t.size for t in things if 'action' not in t.consumers) < size
         assert not pools[0].gone and not pools[1].gone
@@ -65,9 +68,9 @@ def test_nothing_stays_that_is_worth_less_than_what_went(things, size):
 
 @given(things=THINGS, cost=st.floats(0.01, 9))
 def test_what_is_worth_more_than_what_comes_stays(things, cost):
-    plane, pools = filled(things)
+    kv_budget, pools = filled(things)
     try:
-        pools[1].add(plane, Thing(5), cost=cost)
+        pools[1].add(kv_budget, Thing(5), cost=cost)
     except OverBudget:
         pass
     assert all(worth(t) <= cost / 5 for t in pools[0].gone + pools[1].gone)
@@ -88,11 +91,11 @@ def test_an_unknown_cost_is_what_the_policy_assumes():
 
 
 def test_what_is_copied_before_it_goes_goes_for_those_who_wait():
-    plane, pools = filled([Thing(5, quick=False)])
+    kv_budget, pools = filled([Thing(5, quick=False)])
     with pytest.raises(OverBudget, match='a: no room for 5 bytes'):
-        pools[0].add(plane, Thing(5))
-    pools[0].add(plane, Thing(5), wait=True)
-    assert len(pools[0].gone) == 1 and plane.evictions == {'a': 1}
+        pools[0].add(kv_budget, Thing(5))
+    pools[0].add(kv_budget, Thing(5), wait=True)
+    assert len(pools[0].gone) == 1 and kv_budget.evictions == {'a': 1}
 
 
 def test_the_shipped_policy_never_gives_up_what_actions_read():

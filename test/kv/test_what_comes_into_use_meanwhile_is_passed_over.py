@@ -1,9 +1,9 @@
 """Where all that was to go came into use, the others are tried before a claim is refused."""
 
 import pytest
-from plane_cases import ORDER, TablePool, Thing
+from budget_cases import ORDER, TablePool, Thing
 
-from embodied_kv.kv.plane import OverBudget, Plane
+from embodied_kv.kv.budget import KvBudget, OverBudget
 
 
 class BusyPool(TablePool):
@@ -31,41 +31,41 @@ def pool():
 
 
 @pytest.fixture
-def plane(pool):
-    plane = Plane(20, ORDER)
-    plane.join(pool)
-    return plane
+def kv_budget(pool):
+    kv_budget = KvBudget(20, ORDER)
+    kv_budget.join(pool)
+    return kv_budget
 
 
-def test_another_goes_instead(plane, pool):
+def test_another_goes_instead(kv_budget, pool):
     cheap, dear = Thing(10, cost=1.0), Thing(10, cost=2.0)
-    pool.add(plane, cheap)
-    pool.add(plane, dear)
+    pool.add(kv_budget, cheap)
+    pool.add(kv_budget, dear)
     pool.taken = [cheap]
-    pool.add(plane, new := Thing(10))
+    pool.add(kv_budget, new := Thing(10))
     assert pool.gone == [dear] and pool.things == [cheap, new]
-    plane.check_integrity()
+    kv_budget.check_integrity()
 
 
-def test_where_all_are_in_use_it_is_refused(plane, pool):
+def test_where_all_are_in_use_it_is_refused(kv_budget, pool):
     pool.taken = [Thing(10), Thing(10)]
     for thing in pool.taken:
-        pool.add(plane, thing)
+        pool.add(kv_budget, thing)
     with pytest.raises(OverBudget, match='no room for 10 bytes'):
-        pool.add(plane, Thing(10))
+        pool.add(kv_budget, Thing(10))
     assert not pool.gone and pool.things == pool.taken
 
 
-def test_who_offers_what_never_goes_is_not_asked_for_ever(plane, pool):
-    pool.add(plane, Thing(20))
+def test_who_offers_what_never_goes_is_not_asked_for_ever(kv_budget, pool):
+    pool.add(kv_budget, Thing(20))
     pool.end = lambda thing: 0
     with pytest.raises(OverBudget):
-        pool.add(plane, Thing(10))
+        pool.add(kv_budget, Thing(10))
     assert pool.looks == 2
 
 
-def test_what_would_be_too_little_is_looked_at_once(plane, pool):
-    pool.add(plane, Thing(20))
+def test_what_would_be_too_little_is_looked_at_once(kv_budget, pool):
+    pool.add(kv_budget, Thing(20))
     with pytest.raises(OverBudget):
-        pool.add(plane, Thing(30))
+        pool.add(kv_budget, Thing(30))
     assert pool.looks == 1 and not pool.gone

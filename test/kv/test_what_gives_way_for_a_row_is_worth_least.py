@@ -1,12 +1,12 @@
 """Streams give way for a row in the order of the policy, and only if the row is had then."""
 
 import pytest
+from budget_cases import TablePool, Thing
 from kv_cases import make_manager, write
-from plane_cases import TablePool, Thing
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.rows import OutOfRows
 
 ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
@@ -14,9 +14,9 @@ ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of f
 
 def manager(rows, budget=400, floor=0, streams=4):
     """budget, floor: in rows."""
-    plane = Plane(budget * ROW, EvictionOrder.read())
+    kv_budget = KvBudget(budget * ROW, EvictionOrder.read())
     return make_manager(
-        rows, streams, (6, 256), reserved=1, layers=2, plane=plane, floor=floor * ROW
+        rows, streams, (6, 256), reserved=1, layers=2, kv_budget=kv_budget, floor=floor * ROW
     )
 
 
@@ -31,9 +31,9 @@ def crowded(budget):
     stream = ask(kv, length=4, max_tokens=1)
     for _ in range(5):
         kv.acquire(write(kv, kv.reserve(0.0), length=4))
-    kv.plane.join(beside := TablePool('host cache'))
+    kv.budget.join(beside := TablePool('host cache'))
     taken = 2 * ROW + kv.streams.bytes_reserved
-    beside.add(kv.plane, Thing(budget * ROW - taken, consumers=('action',)))
+    beside.add(kv.budget, Thing(budget * ROW - taken, consumers=('action',)))
     return kv, stream
 
 
@@ -52,7 +52,7 @@ def test_a_row_that_the_claim_made_free_is_not_made_free_again():
     write(kv, kv.reserve(0.0), length=16)
     assert [stream.reason for stream in streams] == [''] * 3
     kv.reserve(0.0)
-    assert kv.plane.evictions == {'streams': 1} and kv.stats().evictions == 1
+    assert kv.budget.evictions == {'streams': 1} and kv.stats().evictions == 1
 
 
 @pytest.mark.parametrize('costs', [(1000.0, 1.0), (1.0, 1000.0)])

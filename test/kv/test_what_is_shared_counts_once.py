@@ -2,12 +2,12 @@
 
 import pytest
 import torch
+from budget_cases import ORDER, TablePool, Thing
 from kv_cases import make_manager, write
-from plane_cases import ORDER, TablePool, Thing
 
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.going import Going
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.pool import Evictable, Held
 from embodied_kv.kv.rows import OutOfRows
 
@@ -25,15 +25,15 @@ def clock():
 
 @pytest.fixture
 def kv(clock):
-    plane = Plane(BUDGET, ORDER)
-    return make_manager(6, 4, (6, 256), clock=lambda: clock[0], layers=2, plane=plane)
+    kv_budget = KvBudget(BUDGET, ORDER)
+    return make_manager(6, 4, (6, 256), clock=lambda: clock[0], layers=2, kv_budget=kv_budget)
 
 
 def fill(kv):
     """Nothing is free, and what fills it stays."""
-    kv.plane.join(beside := TablePool())
+    kv.budget.join(beside := TablePool())
     reserved = sum(pool.bytes_reserved for pool in kv.pools)
-    beside.add(kv.plane, Thing(BUDGET - reserved, consumers=FIXED))
+    beside.add(kv.budget, Thing(BUDGET - reserved, consumers=FIXED))
 
 
 @pytest.mark.parametrize(('length', 'fits'), [(12, True), (11, False)])
@@ -64,13 +64,13 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
         kv.keep_copy(['language' if robot == 'a' else 'action'], copies[robot])
     fill(kv)
     clock[0] = 5.0  # the frame of a is not needed any more
-    kv.plane.join(asking := TablePool('asking'))
+    kv.budget.join(asking := TablePool('asking'))
     if fits:
-        asking.add(kv.plane, Thing(size))
+        asking.add(kv.budget, Thing(size))
         assert kv.frames.current('a') is None
     else:
         with pytest.raises(OverBudget, match='asking: no room'):
-            asking.add(kv.plane, Thing(size))
+            asking.add(kv.budget, Thing(size))
         assert kv.frames.current('a') is not None  # nothing has gone
         assert kv.copies.of(kv.frames.current('a'), 'language') is copies['a']
     kv.check_integrity()
@@ -88,13 +88,13 @@ def test_what_lies_in_a_pool_below_its_floor_helps_nobody():
 
 
 def test_only_what_went_is_counted_as_evicted():
-    plane, pool = Plane(10, ORDER), TablePool()
-    plane.join(pool)
-    pool.add(plane, Thing(10))
+    kv_budget, pool = KvBudget(10, ORDER), TablePool()
+    kv_budget.join(pool)
+    pool.add(kv_budget, Thing(10))
     pool.evictable = lambda: [Evictable(0, 1.0, lambda: 0, promised=10)]  # it is in use by now
-    with pytest.raises(OverBudget), plane.claim(pool, 5):
+    with pytest.raises(OverBudget), kv_budget.claim(pool, 5):
         pass
-    assert plane.evictions == {}
+    assert kv_budget.evictions == {}
 
 
 def test_a_stream_that_wrote_nothing_yet_frees_what_it_was_promised(kv):

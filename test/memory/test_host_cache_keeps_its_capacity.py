@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.plane import Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.cache import HostCache
 
@@ -42,10 +42,10 @@ class Pinned:
 
 
 def test_a_layer_that_the_budget_refuses_costs_none_of_the_others():
-    plane = Plane(100, EvictionOrder())
-    cache = HostCache(60, plane)
+    kv_budget = KvBudget(100, EvictionOrder())
+    cache = HostCache(60, kv_budget)
     for pool in (cache, Pinned()):
-        plane.join(pool)
+        kv_budget.join(pool)
     cache.put('a', 0, layer(20), seconds=1.0)
     cache.put('b', 0, layer(25), seconds=1e-9)  # neither fits beside a, and a is worth more
     assert cache.get('a', 0) is not None and cache.get('b', 0) is None

@@ -19,8 +19,8 @@ def kept(folder, rows=2, **more):
     own = {n: given.pop(n) for n in ('folder', 'planner', 'precompute', 'step_seconds')}
     params, config = MemoryParams(**own), PlanningConfig(**given)
 
-    def made(device, slack, plane):
-        return Memories(Path(params.planner), params, config, rows, device, slack, plane)
+    def made(device, slack, kv_budget):
+        return Memories(Path(params.planner), params, config, rows, device, slack, kv_budget)
 
     return made
 

@@ -28,7 +28,7 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
     perception, *_ = robot.up(Perception, Action, Language, Session, Memory, **given)
     robot.until(lambda: robot.chunks)
     silent()  # each question keeps its room
-    plane = engine().kv.plane
+    kv_budget = engine().kv.budget
     done(robot, 'upsert', segments=segments(*TABLE))
     for number in range(ROUNDS):
         asked = robot.call(Ask, 'language/ask', question='what is red?', max_tokens=1100)
@@ -38,7 +38,7 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
         assert taken.success, taken.message
         robot.more(robot.handles)
         engine().kv.check_integrity()
-    assert plane.evictions['streams'] > 0
+    assert kv_budget.evictions['streams'] > 0
     assert not perception.warning_counts['prefill']  # of any reason
     said = robot.call(KvStats, 'kv/stats').message
     assert 'of 1.00 MiB in use' in said and 'capsules' in said and 'planner row' in said
@@ -48,9 +48,9 @@ def test_a_policy_of_ones_own_is_in_force(robot, tmp_path):
     path = tmp_path / 'policy.yaml'
     path.write_text(PATH.read_text().replace('streams: 0.5', 'streams: 3.0'))
     robot.up(Perception, **{'engine.kv_policy': str(path)})
-    plane = engine().kv.plane
-    assert plane.budget == math.inf
-    assert plane.worth(engine().kv.streams, 2**20, 0.0) == pytest.approx(3.0 / 2**20)
+    kv_budget = engine().kv.budget
+    assert kv_budget.capacity == math.inf
+    assert kv_budget.worth(engine().kv.streams, 2**20, 0.0) == pytest.approx(3.0 / 2**20)
 
 
 def test_a_policy_that_is_none_is_refused_at_configure(robot, tmp_path, capfd):

@@ -104,7 +104,7 @@ def test_it_says_what_its_kv_takes(make):
     executor.spin_until_future_complete(asked, timeout_sec=60.0)
     executor.shutdown()
     response = asked.result()
-    assert response.success and response.bytes == node.host.plane.bytes > 0, response.message
+    assert response.success and response.bytes == node.host.kv_budget.bytes > 0, response.message
     assert node.trigger_deactivate() == SUCCESS
 
 

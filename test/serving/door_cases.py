@@ -178,7 +178,7 @@ class Door:
         self._listeners.append(self.sessions.hear)
         self.sessions.start()
         settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
-        self.memories = memory and memory(self.device, self.sessions.slack, self.engine.kv.plane)
+        self.memories = memory and memory(self.device, self.sessions.slack, self.engine.kv.budget)
         self.server = PolicyServer(
             ServerConfig(**settings), self.sessions, self.robot.contract, self.memories
         )

@@ -126,7 +126,7 @@ def test_metrics_say_what_each_pool_of_kv_holds():
         with opened.client() as client:
             client.infer(libero())
             found = page(opened.port, '/metrics')
-        for pool in opened.engine.kv.plane.pools:
+        for pool in opened.engine.kv.budget.pools:
             assert f'embodied_kv_server_kv_bytes{{pool="{pool.name}"}} {pool.bytes:.1f}' in found
             assert f'embodied_kv_server_kv_bytes_used{{pool="{pool.name}"}}' in found
         assert 'kv_bytes_used{pool="prefixes"} 0.0' not in found

@@ -1,7 +1,7 @@
 """The services `kv/*`: what the KV of a process is, and what of it is given up.
 
-Knows the manager, the plane and compression. Does not know robots: of an engine that serves many,
-the streams of all are meant.
+Knows the manager, the KV budget and compression. Does not know robots: of an engine that serves
+many, the streams of all are meant.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class KvServices:
         conversions.fill_stats(stats, response)
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
-            f'{stats.streams} streams; {self._host.plane}'
+            f'{stats.streams} streams; {self._host.kv_budget}'
         )
 
     def _set_limits(self, request: SetLimits.Request, response: SetLimits.Response) -> None:

@@ -17,11 +17,11 @@ T = TypeVar('T')
 class RemoteHost:
     """The dimensions of a policy server's model, and the sessions of this process.
 
-    fingerprint, plane, memory_device: as of an `EngineHost`. The capsules of a server state its
-    fingerprint themselves; no KV of this process has a budget.
+    fingerprint, kv_budget, memory_device: as of an `EngineHost`. The capsules of a server state
+    its fingerprint themselves; no KV of this process has a budget.
     """
 
-    fingerprint, plane, memory_device = 'policy server', None, 'cpu'
+    fingerprint, kv_budget, memory_device = 'policy server', None, 'cpu'
     _sessions: ClassVar[dict[str, RobotSession]] = {}  # by robot
     _lock: ClassVar[RLock] = RLock()
 

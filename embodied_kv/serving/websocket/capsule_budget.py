@@ -2,11 +2,11 @@
 
 A capsule gives way to those of its own tenant alone, the one used least recently first.
 
-Knows registries, bytes, and the plane of which it is a pool. Does not know clients. What a session
-may keep by itself, its own registry bounds.
+Knows registries, bytes, and the KV budget of which it is a pool. Does not know clients. What a
+session may keep by itself, its own registry bounds.
 
-Locks: the plane is asked before `_lock` is taken, which is held while capsules move, and asks for
-bytes at any moment, so these are told without it.
+Locks: the KV budget is asked before `_lock` is taken, which is held while capsules move, and asks
+for bytes at any moment, so these are told without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.plane import OverBudget, Own, Plane
+from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
 
@@ -31,7 +31,7 @@ class CapsuleBudget:
     """most: bytes of all capsules together, of which each tenant has the same part.
 
     say: told of each that gives way, in a sentence.
-    plane: where it is a pool from `join` to `leave`. Nothing else there takes the place of a
+    kv_budget: where it is a pool from `join` to `leave`. Nothing else there takes the place of a
     capsule, which nobody has beside; older ones of its tenant give way to a new one, last of all.
     given_up: capsules that gave way to those of other sessions. From any thread.
     """
@@ -39,9 +39,9 @@ class CapsuleBudget:
     name = 'capsules'
 
     def __init__(
-        self, most: float, say: Callable[[str], object], plane: Plane | None = None
+        self, most: float, say: Callable[[str], object], kv_budget: KvBudget | None = None
     ) -> None:
-        self._most, self._say, self._plane = most, say, plane or Plane()
+        self._most, self._say, self._kv_budget = most, say, kv_budget or KvBudget()
         self._lock = threading.Lock()
         self._registries: dict[str, Registry] = {}  # by session; replaced, never changed
         self._tenants: dict[str, str] = {}  # by session, replaced too
@@ -49,12 +49,12 @@ class CapsuleBudget:
         self.given_up = 0
 
     def join(self) -> None:
-        """From now on its bytes are the plane's."""
-        self._plane.join(self)
+        """From now on its bytes are the KV budget's."""
+        self._kv_budget.join(self)
 
     def leave(self) -> None:
         """They are not any more."""
-        self._plane.leave(self)
+        self._kv_budget.leave(self)
 
     def share(self, registry: Registry, session: str, tenant: str = '') -> None:
         """From now on it takes no capsule that has no room in the part of its tenant."""
@@ -96,13 +96,15 @@ class CapsuleBudget:
                 f'{self._part / MIB:g} MiB'
             )
         older = partial(self._own, registry, session, size)
-        with self._plane.claim(self, size, cost, wait=True, own=older), self._lock:
+        with self._kv_budget.claim(self, size, cost, wait=True, own=older), self._lock:
             while self.bytes_of(tenant) - self._gives(registry, size) + size > self._part:
                 self._give_up(self._of(tenant), registry)
             yield
 
-    def _own(self, registry: Registry, session: str, size: int, lacking: float) -> Own | None:
-        """Return what older capsules of the tenant give up of the plane for a new one of `size`.
+    def _own(
+        self, registry: Registry, session: str, size: int, lacking: float
+    ) -> OwnEviction | None:
+        """Return what older capsules of the tenant give up for a new one of `size`.
 
         They cannot be made again, so all that can goes before them. registry: of the session that
         the new one is for.
@@ -112,7 +114,7 @@ class CapsuleBudget:
         if oldest is None:
             return None
         most = min(self.bytes_of(tenant), math.ceil(lacking))
-        return Own(most, math.inf, oldest[0], partial(self._give, registry, session, size))
+        return OwnEviction(most, math.inf, oldest[0], partial(self._give, registry, session, size))
 
     def _give(self, registry: Registry, session: str, size: int, share: int) -> int:
         """Drop capsules for at least `share` bytes; return the bytes freed.

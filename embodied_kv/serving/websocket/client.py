@@ -24,7 +24,7 @@ from websockets.frames import CloseCode
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.errors import ErrorCode, code_of
-from embodied_kv.kv.plane import OverBudget
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.serving.fleet_server import ServedChunk

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 
 PREFIX = 'embodied_kv_server_'
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
@@ -47,12 +47,12 @@ class ValueCollector:
 class PoolCollector:
     """The KV of a device, by pool, whenever somebody looks: pools come and go."""
 
-    def __init__(self, plane: Plane) -> None:
-        self._plane = plane
+    def __init__(self, kv_budget: KvBudget) -> None:
+        self._kv_budget = kv_budget
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """As a registry asks for it."""
-        pools = self._plane.stats()
+        pools = self._kv_budget.stats()
         for name, text in OF_POOL.items():
             family = GaugeMetricFamily(f'{PREFIX}kv_{name}', text, labels=['pool'])
             sizes: dict[str, int] = {}  # of pools of one name together
@@ -100,9 +100,9 @@ class AccountCollector:
 
 
 class Metrics:
-    """values: of the sessions; plane: of the engine; both asked whenever somebody looks."""
+    """values: of the sessions; kv_budget: of the engine; both asked whenever somebody looks."""
 
-    def __init__(self, values: Callable[[], Mapping[str, object]], plane: Plane) -> None:
+    def __init__(self, values: Callable[[], Mapping[str, object]], kv_budget: KvBudget) -> None:
         self._registry = CollectorRegistry()
         own = {'registry': self._registry}
         self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
@@ -126,7 +126,7 @@ class Metrics:
             **own,
         )
         self._registry.register(ValueCollector(values))
-        self._registry.register(PoolCollector(plane))
+        self._registry.register(PoolCollector(kv_budget))
 
     def of_keys(self, values: Callable[[], Mapping[str, Mapping[str, float]]]) -> None:
         """Show the values of each key too."""

@@ -59,7 +59,7 @@ class PolicyServer(threading.Thread):
     ) -> None:
         super().__init__(name='policy server', daemon=True)
         self._config, self._contract = config, contract
-        self._metrics = Metrics(sessions.values, sessions.engine.kv.plane)
+        self._metrics = Metrics(sessions.values, sessions.engine.kv.budget)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
         self._waits = ThreadPoolExecutor(1, 'policy server, capsules')
         self._plans = ThreadPoolExecutor(PLANS, 'policy server, memories')

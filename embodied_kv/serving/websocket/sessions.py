@@ -88,8 +88,8 @@ class Sessions:
         self.engine, self._device, self._fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
         say = Throttled(log.warning)
-        most, plane = all_capsules_mib * MIB, engine.kv.plane
-        self._budget = CapsuleBudget(most, lambda line: say('capsule', line), plane)
+        most, kv_budget = all_capsules_mib * MIB, engine.kv.budget
+        self._budget = CapsuleBudget(most, lambda line: say('capsule', line), kv_budget)
         self._rows, self._shares = KeptRows(engine), StreamShares(engine)
         self._answers = Answers(engine, device, self._rows, self._shares)
         self._lock = threading.Lock()  # over who is there

@@ -29,8 +29,8 @@ class TablePool:
     def bytes_used(self):
         return self.bytes
 
-    def add(self, plane, thing, **claim):
-        with plane.claim(self, thing.size, **claim):
+    def add(self, kv_budget, thing, **claim):
+        with kv_budget.claim(self, thing.size, **claim):
             self.things.append(thing)
             self.bytes += thing.size
             self.bytes_reserved += thing.size

@@ -5,16 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from budget_cases import TablePool, Thing
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cases import make_manager, write
-from plane_cases import TablePool, Thing
 
+from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import Stale
-from embodied_kv.kv.plane import OverBudget, Plane
 from embodied_kv.kv.rows import OutOfRows
 
 ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
@@ -24,9 +24,11 @@ INDEX = st.integers(0, 99)
 
 def manager(clock=lambda: 0.0, **more):
     """A manager whose frames alone have two rows of a budget of four, and a pool beside it."""
-    plane = Plane(BUDGET, EvictionOrder.read())
-    kv = make_manager(6, 4, (6, 256), clock=clock, layers=2, plane=plane, floor=2 * ROW, **more)
-    plane.join(beside := TablePool('host cache'))
+    kv_budget = KvBudget(BUDGET, EvictionOrder.read())
+    kv = make_manager(
+        6, 4, (6, 256), clock=clock, layers=2, kv_budget=kv_budget, floor=2 * ROW, **more
+    )
+    kv_budget.join(beside := TablePool('host cache'))
     return kv, beside
 
 
@@ -73,7 +75,7 @@ class Machine(RuleBasedStateMachine):
     @rule(size=st.integers(1, 3 * ROW), cost=st.floats(0.0, 9.0), wait=st.booleans())
     def load(self, size, cost, wait):
         try:
-            self.beside.add(self.kv.plane, Thing(size), cost=cost or math.inf, wait=wait)
+            self.beside.add(self.kv.budget, Thing(size), cost=cost or math.inf, wait=wait)
         except OverBudget as error:
             assert 'host cache: no room' in str(error)
 
@@ -86,7 +88,7 @@ class Machine(RuleBasedStateMachine):
         if not hasattr(self, 'kv'):
             return
         self.kv.check_integrity()
-        assert self.kv.plane.bytes_used <= BUDGET
+        assert self.kv.budget.bytes_used <= BUDGET
         if self.action is not None:
             assert self.kv.frames.has_out(self.action)
         if self.copy is not None and self.kv.frames.holds(self.copy[0]):
@@ -99,7 +101,7 @@ TestActions.settings = settings(max_examples=60, stateful_step_count=30, deadlin
 
 def test_a_stream_takes_the_place_of_what_is_cheaper():
     kv, beside = manager()
-    beside.add(kv.plane, Thing(2 * ROW, cost=1e-6))
+    beside.add(kv.budget, Thing(2 * ROW, cost=1e-6))
     stream = kv.create(write(kv, kv.reserve(0.0)), Query('?', [3], max_tokens=9))
     assert not stream.reason and len(beside.gone) == 1
 
@@ -109,13 +111,13 @@ def test_what_is_cheaper_ends_no_stream():
     handle = write(kv, kv.reserve(0.0), prefill_ms=1e3)
     streams = [kv.create(handle, Query('?', [3], max_tokens=9)) for _ in range(3)]
     with pytest.raises(OverBudget):
-        beside.add(kv.plane, Thing(2 * ROW), cost=1e-6)
+        beside.add(kv.budget, Thing(2 * ROW), cost=1e-6)
     assert [stream.reason for stream in streams] == [''] * 3
 
 
 def test_a_stream_that_finds_no_room_is_refused_and_holds_nothing():
     kv, beside = manager()
-    beside.add(kv.plane, Thing(2 * ROW, consumers=('action',)))
+    beside.add(kv.budget, Thing(2 * ROW, consumers=('action',)))
     handle = write(kv, kv.reserve(0.0))
     with pytest.raises(OverBudget, match='streams: no room for .* raise engine.kv_budget_mib'):
         kv.create(handle, Query('?', [3], max_tokens=9))
@@ -124,19 +126,19 @@ def test_a_stream_that_finds_no_room_is_refused_and_holds_nothing():
 
 def test_a_frame_beyond_its_floor_is_refused_as_rows_are():
     kv, beside = manager()
-    beside.add(kv.plane, Thing(2 * ROW, consumers=('action',)))
+    beside.add(kv.budget, Thing(2 * ROW, consumers=('action',)))
     with kv.reserving(2, 0.0), pytest.raises(OutOfRows, match='prefixes: no room'):
         kv.reserve(0.0)
 
 
 def test_the_sums_are_what_the_arenas_hold():
     kv, beside = manager()
-    beside.add(kv.plane, Thing(100))
+    beside.add(kv.budget, Thing(100))
     kv.create(write(kv, kv.reserve(0.0), length=5), Query('?', [3], max_tokens=9))
     arenas = kv.prefixes, kv.decode_kv, kv.compressed
     held = sum(array.nbytes for arena in arenas for array in (arena.k, arena.v)) + 100
-    assert kv.plane.bytes == kv.stats().bytes == held
-    assert sum(pool.bytes for pool in kv.plane.stats()) == held
+    assert kv.budget.bytes == kv.stats().bytes == held
+    assert sum(pool.bytes for pool in kv.budget.stats()) == held
     assert kv.stats().bytes_used == 5 * ROW // 16 + 100
 
 

@@ -52,7 +52,7 @@ class PoolBytes:
 
 
 @dataclass(frozen=True)
-class Own:
+class OwnEviction:
     """What a pool gives up for its own claim, by a rule of its own.
 
     bytes: at most. cost: s to make all of it again, 0: not known. idle: s since the first to go
@@ -65,7 +65,7 @@ class Own:
     give: Callable[[int], int]
 
 
-class Plane:
+class KvBudget:
     """The pools of one device under one budget.
 
     budget: most bytes that are reserved by all pools together; infinite: each pool has its own
@@ -73,10 +73,10 @@ class Plane:
     evictions: of each pool, so far. Raises ValueError for a budget or file that is none.
     """
 
-    def __init__(self, budget: float = math.inf, order: EvictionOrder | str = '') -> None:
-        if budget < 0:
-            raise ValueError(f'a budget of {budget} bytes cannot be')
-        self.budget = budget
+    def __init__(self, capacity: float = math.inf, order: EvictionOrder | str = '') -> None:
+        if capacity < 0:
+            raise ValueError(f'capacity must be at least 0 bytes (got {capacity})')
+        self.capacity = capacity
         self._order = EvictionOrder.read(order) if isinstance(order, str) else order
         self._lock = threading.Lock()
         self._floors: dict[Pool, int] = {}  # replaced, never changed: it is read without the lock
@@ -89,9 +89,9 @@ class Plane:
         """From now on it counts. Raises OverBudget where it, or its floor, has no room."""
         with self._lock:
             needed = max(floor, pool.bytes_reserved) + sum(map(self._kept_for, self._floors))
-            if needed > self.budget:
+            if needed > self.capacity:
                 raise OverBudget(
-                    f'{pool.name}: a budget of {_mib(self.budget)} is too small, the least is '
+                    f'{pool.name}: a budget of {_mib(self.capacity)} is too small, the least is '
                     f'{_mib(needed)}: raise engine.kv_budget_mib'
                 )
             self._floors = {**self._floors, pool: floor}
@@ -115,7 +115,7 @@ class Plane:
         size: int,
         cost: float = math.inf,
         wait: bool = False,
-        own: Callable[[float], Own | None] = lambda lacking: None,
+        own: Callable[[float], OwnEviction | None] = lambda lacking: None,
     ) -> Iterator[None]:
         """Room for so many bytes more in a pool, which takes them within the block.
 
@@ -125,7 +125,7 @@ class Plane:
         offers to others. Raises OverBudget, and where all that could go is too little, nothing
         has gone.
         """
-        if self.budget == math.inf:
+        if self.capacity == math.inf:
             yield
             return
         most = math.inf if cost == math.inf else self.worth(pool, size, cost)
@@ -157,7 +157,7 @@ class Plane:
         with self._lock:
             own, floor = self._reserved(pool) + size, self._floors.get(pool, 0)
             others = sum(self._kept_for(other) for other in self._floors if other is not pool)
-            lacking = others + max(own, floor) - self.budget
+            lacking = others + max(own, floor) - self.capacity
             if own > floor and lacking > 0:
                 return lacking
             self._claims[pool] += size
@@ -179,7 +179,7 @@ class Plane:
         lacking: float,
         most: float,
         wait: bool,
-        own: Own | None,
+        own: OwnEviction | None,
     ) -> list[tuple[Pool, Evictable]]:
         """What is worth least, until so much would be free; none where all is too little.
 
@@ -217,7 +217,7 @@ class Plane:
         held = ', '.join(f'{p.name} {_mib(p.bytes_reserved)}' for p in self.pools)
         return (
             f'{pool.name}: no room for {_mib(size)}, {_mib(lacking)} of a budget of '
-            f'{_mib(self.budget)} are lacking and cannot be given up ({held}): unpin or drop '
+            f'{_mib(self.capacity)} are lacking and cannot be given up ({held}): unpin or drop '
             'capsules, end streams, or raise engine.kv_budget_mib'
         )
 
@@ -236,7 +236,7 @@ class Plane:
         for pool in self.pools:
             sizes[pool.name] += pool.bytes_used
         used = ', '.join(f'{name} {_mib(size)}' for name, size in sizes.items())
-        bound = '' if self.budget == math.inf else f' of {_mib(self.budget)}'
+        bound = '' if self.capacity == math.inf else f' of {_mib(self.capacity)}'
         return f'{_mib(self.bytes_used)}{bound} in use: {used}'
 
     @property
@@ -256,7 +256,7 @@ class Plane:
         with self._lock:
             kept = [(p.name, max(p.bytes_reserved, floor)) for p, floor in self._floors.items()]
             total = sum(size for _, size in kept)
-            assert total <= self.budget, f'{kept} are {total} of {self.budget} bytes'
+            assert total <= self.capacity, f'{kept} are {total} of {self.capacity} bytes'
 
 
 def _mib(size: float) -> str:
