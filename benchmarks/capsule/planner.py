@@ -21,7 +21,7 @@ from benchmarks.capsule.figures import MB, Stores, assert_same, copies, tail, te
 from benchmarks.common.report import once
 from embodied_kv.capsule.capsule import Capsule
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
-from embodied_kv.kv.moves import held_bytes
+from embodied_kv.kv.transfer import held_bytes
 from embodied_kv.session.robot_session import RobotSession
 
 if TYPE_CHECKING:  # not every version of transformers can run it

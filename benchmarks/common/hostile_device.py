@@ -249,7 +249,7 @@ class HostileDevice:
 
     def __enter__(self) -> HostileDevice:
         device, made, blocks = self, Arena.__init__, CompressedArena.__init__
-        lengths, give = Arena.set_length, CompressedArena.give
+        lengths, give = Arena.set_length, CompressedArena.free
 
         def init(arena: Arena, **size: object) -> None:
             made(arena, **size)
@@ -284,7 +284,7 @@ class HostileDevice:
             mock.patch.object(Arena, 'clear', clear),
             mock.patch.object(Arena, 'set_length', set_length),
             mock.patch.object(CompressedArena, '__init__', init_blocks),
-            mock.patch.object(CompressedArena, 'give', give_block),
+            mock.patch.object(CompressedArena, 'free', give_block),
         ]
         for patch in self._patches:
             patch.start()

@@ -30,7 +30,7 @@ from benchmarks.compress.ways import EARLY, ROW, STREAM, Way
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import CopyLease, Lease
+from embodied_kv.kv.handle import Lease
 from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.views import TailAppend
 from embodied_kv.model.policy import Policy
@@ -193,7 +193,7 @@ class Harness:
             *begun, last = query.ids
             query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
             stream = self._kv.resume(lease, query, [last])
-            self.engine.texts.resume(stream, said=1)
+            self.engine.detokenizer.resume(stream, said=1)
         decode_kv = self._kv.decode_kv
         whole = asked.after(way.after).decode_kv
         for part, own in zip((decode_kv.k, decode_kv.v), whole, strict=True):
@@ -215,7 +215,7 @@ class Harness:
     def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
         """A lease on a copy that all questions about the frame read."""
         kv, handle = self._kv, frame.lease.handle
-        if kv.copies.of(handle, name) is None:
+        if kv.copies.assigned(handle, name) is None:
             if way.method in EARLY:
                 copy = self._adopt(frame, [positions[0] for positions in kept])
             else:
@@ -223,13 +223,13 @@ class Harness:
             kv.keep_copy([name], copy)
         return kv.acquire(handle, name)
 
-    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> CopyLease:
+    def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> Lease:
         """A row of a prefix that was computed from these tokens alone."""
         made, arena = thinned(self._model, frame.embeddings, kept), self._kv.compressed
         budgets = [len(positions) for positions in kept]
         copy = _has_room(self._kv.copies.adopt(budgets, frame.n, frame.lease.handle))
         for layer, own in enumerate(zip(made.keys, made.values, strict=True)):
-            for part, values in zip(arena.piece(layer, copy.compressed_row), own, strict=True):
+            for part, values in zip(arena.piece(layer, copy.row), own, strict=True):
                 part.copy_(values)
         return copy
 
@@ -262,7 +262,7 @@ def _name(way: Way, kept: list[Tensor]) -> str:
     return f'{way.by} {way.after} {digest.hexdigest()}'
 
 
-def _has_room(copy: CopyLease | None) -> CopyLease:
+def _has_room(copy: Lease | None) -> Lease:
     if copy is None:
         raise RuntimeError('no room for a copy: a harness has room for the ways it was made for')
     return copy

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_kv.compress.budget import apportion
-from embodied_kv.compress.limits import check_keep_ratio
+from embodied_kv.compress.budget import apportion, check_keep_ratio
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from benchmarks.compress.early import fastv_kept, hired_kept
 from benchmarks.compress.fastv import FastV
 from benchmarks.compress.scores import RecordedTokens, Scorer, attention
 from benchmarks.compress.ways import EARLY, ROW, STREAM, STRICT, TEXT, Way
-from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.limits import scoring_queries
+from embodied_kv.compress.base import Method, Statistics, scoring_queries
 from embodied_kv.compress.registry import method
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import Lease

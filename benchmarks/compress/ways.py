@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.compress.shares import OWN, SHARES
+from embodied_kv.compress.budget import OWN, SHARES
 from embodied_kv.engine_config import EngineConfig
 
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')

@@ -24,8 +24,8 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import preset
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.budget import OverBudget
@@ -65,7 +65,7 @@ class Backlog:
 class Snapshots(threading.Thread):
     """Freezes the session once a second. took: s of the engine's thread, of each snapshot."""
 
-    def __init__(self, engine: Engine, device: DeviceThread) -> None:
+    def __init__(self, engine: Engine, device: EngineThread) -> None:
         super().__init__(name='snapshots', daemon=True)
         registry = Registry(fingerprint(engine), CAPACITIES)
         DevicePool(registry, engine.kv.budget)
@@ -137,7 +137,7 @@ def _serve(
     torch.set_num_threads(args.threads)
     warm_up(engine)
     backlog = Backlog(engine)
-    device = DeviceThread(engine, workers.watched(backlog.on_deltas))
+    device = EngineThread(engine, workers.watched(backlog.on_deltas))
     device.start()
     snapshots = Snapshots(engine, device)
     published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
@@ -174,7 +174,7 @@ def _serve(
             workers.check()
             workers.watch(device.prefill(frame, lambda f, n=number, d=due: act(f, n, d)))
             workers.watch(device.call(backlog.refill))
-            costs.append(engine.costs.median('decode', STREAMS))
+            costs.append(engine.latency.median('decode', STREAMS))
         sleep_until(first + args.deadlines * args.period)
     workers.check()
     step = statistics.mean(costs)

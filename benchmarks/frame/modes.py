@@ -218,7 +218,7 @@ def _decode_process(
 MANAGED = [
     *((KvManager, name) for name in ('reserve', 'acquire', 'create')),
     *((PrefixPool, name) for name in ('commit', 'give_back')),
-    *((StreamPool, name) for name in ('grow', 'update', 'live', 'take_ended')),
+    *((StreamPool, name) for name in ('grow', 'update', 'live', 'pop_ended')),
     (views.PrefixWrite, 'bind'),
     (views.PrefixWrite, 'store'),
     (views.SuffixRead, 'bind'),

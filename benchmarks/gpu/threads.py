@@ -42,11 +42,11 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.config import PI05, PI05_SMALL, TINY, ModelConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.kv.moves import copy_to
+from embodied_kv.kv.transfer import copy_to
 from embodied_kv.model.dtype import served
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, random_planner
 from embodied_kv.model.planner_config import PlannerConfig
@@ -208,7 +208,7 @@ class Together:
         self.engine, self.planner, self.size, self.reference = engine, planner, s, reference
         self.tally, self.over, self.planned = Tally(), threading.Event(), threading.Event()
         self.ends = math.inf  # s, steady clock
-        self.device = DeviceThread(engine, lambda deltas: None)
+        self.device = EngineThread(engine, lambda deltas: None)
 
     def run(self, folder: Path, registry: Registry) -> None:
         """Run the threads until enough was compared; raise what any of them raises."""

@@ -19,7 +19,7 @@ from itertools import chain, takewhile
 import numpy as np
 from torch import Tensor
 
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.group import Group, Transition
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Prompt
@@ -130,7 +130,7 @@ class WatchedRow(PlannerRow):
         front = min(sum(len(segment) for segment, _ in same), length - 1)
         if front:
             self.arena.set_length(0, length)
-            view = PlacedTokens(self.arena, 0)
+            view = SparsePositionView(self.arena, 0)
             for layer, kv in enumerate(zip(kept.k, kept.v, strict=True)):
                 view.put(layer, 0, *(part[:, :front] for part in kv))
         return front

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.prefill import Load, Prefill, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
@@ -64,7 +64,7 @@ class IsolatedKv:
     def _compute(self, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
         arena, positions = arena_of(self._model, len(ids)), torch.arange(len(ids))
         arena.set_length(0, len(ids))
-        view = PlacedTokens(arena, 0).bind(positions)
+        view = SparsePositionView(arena, 0).bind(positions)
         self._model(torch.tensor([ids]), positions[None], view)
         return [(k[0], v[0]) for k, v in arena.layers]
 

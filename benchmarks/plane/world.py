@@ -137,7 +137,7 @@ class World:
                 live = self.kv.streams.grow(streams, tokens)
                 self.kv.streams.update(live, [[WORD]] * len(live), EOS)
         costs = self.settings.costs
-        for stream in self.kv.streams.take_ended():
+        for stream in self.kv.streams.pop_ended():
             if stream.reason == 'length':
                 self.counts['answers'] += 1
             else:

@@ -100,7 +100,7 @@ def _cache(world: World) -> Iterator[Law]:
     yield 'bytes in use of all pools', stats.bytes_used, held
     yield 'compressed copies', stats.compressed, 0
     yield 'free tokens of compressed rows', compressed.tokens_free, compressed.tokens
-    yield 'texts of streams', len(world.engine.texts), 0
+    yield 'texts of streams', len(world.engine.detokenizer), 0
     yield 'states of frames', len(world.engine.states) <= stats.rows, True
 
 

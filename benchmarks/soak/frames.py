@@ -16,7 +16,7 @@ from benchmarks.soak.faults import Injected
 from benchmarks.soak.outcome import Declined, must_refuse
 from benchmarks.soak.world import ROBOTS, World
 from embodied_kv.config import TINY
-from embodied_kv.kv.handle import KvHandle, Stale
+from embodied_kv.kv.handle import KvHandle, StaleHandleError
 from embodied_kv.types import ActionChunk, Observation
 
 HELD = 3  # leases held longer than a frame, at most
@@ -133,7 +133,7 @@ def stale_handle(world: World, random: Random) -> None:
             dict(generation=handle.generation - 1),
         ]
     )
-    must_refuse(lambda: world.kv.acquire(replace(handle, **odd)), Stale)
+    must_refuse(lambda: world.kv.acquire(replace(handle, **odd)), StaleHandleError)
 
 
 def _observe(world: World, random: Random) -> Observation:

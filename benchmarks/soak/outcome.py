@@ -10,7 +10,7 @@ from collections.abc import Callable
 from benchmarks.soak.faults import was_injected
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.kv.budget import OverBudget
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.memory.segment import MemoryFault
 
@@ -20,7 +20,7 @@ class Declined(Exception):
 
 
 # None of them is a bug.
-REFUSALS = (Declined, Stale, OutOfRows, OverBudget, CapsuleError, MemoryFault)
+REFUSALS = (Declined, StaleHandleError, OutOfRows, OverBudget, CapsuleError, MemoryFault)
 
 
 class Accepted(Exception):

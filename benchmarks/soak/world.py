@@ -27,8 +27,8 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
@@ -81,7 +81,7 @@ class World(Participant):
         self.engine = Engine(Policy.random(TINY, seed=1), EngineConfig(**ENGINE), PERIOD)
         self.engine.kv.budget.capacity = BUDGET
         self.kv, self.compressed = self.engine.kv, self.engine.kv.compressed
-        self.device = DeviceThread(self.engine, self._listen)
+        self.device = EngineThread(self.engine, self._listen)
         self.registry = self.open_registry()
         DevicePool(self.registry, self.kv.budget)
         self.sessions = {

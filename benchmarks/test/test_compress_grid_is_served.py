@@ -45,7 +45,7 @@ def assert_served(tiny, way, **config):
     while not stream.lease.is_copy:
         engine.decode()
     for layer, (positions, whole) in enumerate(zip(kept, seen.scorer.prefix.keys, strict=True)):
-        own = engine.kv.compressed.piece(layer, stream.lease.compressed_row)[0]
+        own = engine.kv.compressed.piece(layer, stream.lease.row)[0]
         torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)
     while not stream.reason:
         engine.decode()

@@ -26,7 +26,7 @@ def serve(tiny, frame, question, **config):
     (handle,) = engine.prefill([frame])
     stream = engine.open(handle, question, max_tokens=TOKENS)
     text = ''.join(delta.text for delta in engine.decode())
-    row = stream.lease.compressed_row
+    row = stream.lease.row
     keys = [engine.kv.compressed.piece(layer, row)[0].clone() for layer in range(4)]
     while engine.kv.streams.live():
         text += ''.join(delta.text for delta in engine.decode())

@@ -75,7 +75,7 @@ def test_a_stream_keeps_its_share(engines, way):
         assert not stream.lease.is_copy and engine.kv.decode_kv.lengths[0, stream.decode_row] == 24
     else:
         assert (
-            engine.kv.compressed.lengths[:, stream.lease.compressed_row].sum()
+            engine.kv.compressed.lengths[:, stream.lease.row].sum()
             == scene.KEEP_RATIO * layers * 1000
         )
 

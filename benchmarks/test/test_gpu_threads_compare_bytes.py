@@ -9,7 +9,7 @@ import torch
 from benchmarks.common.hostile_device import HostileDevice
 from benchmarks.gpu import threads
 from embodied_kv.capsule import registry
-from embodied_kv.engine import loop
+from embodied_kv.engine import engine_thread
 from embodied_kv.session import engine_part
 
 ARGS = Namespace(device='cpu', dry=True, json=True)
@@ -69,14 +69,14 @@ def test_stored_kv_that_differs_is_counted(monkeypatch):
 
 
 def test_a_chunk_that_differs_is_counted(monkeypatch):
-    made = loop.DeviceThread._denoise
+    made = engine_thread.EngineThread._denoise
 
     def other(self, *args):
         chunk = made(self, *args)
         chunk.values.flat[0] += 1
         return chunk
 
-    monkeypatch.setattr(loop.DeviceThread, '_denoise', other)
+    monkeypatch.setattr(engine_thread.EngineThread, '_denoise', other)
     assert ('action chunk', '') in differing(threads.run(ARGS))
 
 
@@ -104,7 +104,7 @@ def test_late_streams_differ_only_without_a_wait(monkeypatch):
     with HostileDevice():
         assert threads.run(ARGS)['ok']
     waits = SimpleNamespace(synchronize=lambda: None)
-    monkeypatch.setattr(loop.DeviceThread, '_finish', lambda self: None)
+    monkeypatch.setattr(engine_thread.EngineThread, '_finish', lambda self: None)
     monkeypatch.setattr(engine_part, 'Stream', SimpleNamespace(current=lambda _: waits))
     with HostileDevice():
         assert differing(threads.run(ARGS)) >= {('frame', 'host'), ('frame', 'disk')}

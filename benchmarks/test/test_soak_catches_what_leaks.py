@@ -10,7 +10,7 @@ from benchmarks.soak import run, world
 from embodied_kv import storage
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.jobs import Job
+from embodied_kv.engine.engine_thread import Job
 from embodied_kv.kv.handle import Lease
 from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.memory.files import KvFiles
@@ -55,14 +55,14 @@ def test_futures_that_nobody_answers(soaked, monkeypatch):
 
 
 def test_streams_that_end_twice(soaked, monkeypatch):
-    take = StreamPool.take_ended
-    monkeypatch.setattr(StreamPool, 'take_ended', lambda streams: take(streams) * 2)
+    take = StreamPool.pop_ended
+    monkeypatch.setattr(StreamPool, 'pop_ended', lambda streams: take(streams) * 2)
     assert 'a stream ends once' in soaked(LANGUAGE)
 
 
 def test_streams_that_never_say_that_they_ended(soaked, monkeypatch):
-    take = StreamPool.take_ended
-    monkeypatch.setattr(StreamPool, 'take_ended', lambda streams: take(streams)[1:])
+    take = StreamPool.pop_ended
+    monkeypatch.setattr(StreamPool, 'pop_ended', lambda streams: take(streams)[1:])
     assert 'streams that never say that they ended' in soaked(LANGUAGE)
 
 

@@ -20,9 +20,9 @@ from benchmarks.whole.voices import Apart, Voices
 from benchmarks.whole.ways import Parts
 from embodied_kv.control.execution_horizon import Policy as Horizon
 from embodied_kv.control.execution_horizon import parse
-from embodied_kv.engine.budget import Costs
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
@@ -38,7 +38,7 @@ from embodied_kv.types import Observation
 HERE = 'here'
 
 
-class OwnCosts(Costs):
+class OwnCosts(LatencyEstimator):
     """Costs by the clock that work is charged by, whatever the time that it took on the wall."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -93,7 +93,7 @@ class Process:
     ) -> None:
         self._schedule, self._settings, self.parts = schedule, settings, parts
         self.engine = Engine(policy, engine_config(settings, parts), policy.config.action_dt)
-        self.costs = self.engine.costs = self.engine.budget.costs = OwnCosts(clock)
+        self.costs = self.engine.latency = self.engine.budget.latency = OwnCosts(clock)
         self.kept, self.shares = KeptRows(self.engine), StreamShares(self.engine)
         for robot in robots:
             self.shares.join(robot)

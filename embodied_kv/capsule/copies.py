@@ -19,7 +19,7 @@ from torch import Tensor
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.manifest import Manifest
 from embodied_kv.capsule.tiers import Tier, TierEntry
-from embodied_kv.kv.moves import block_bytes, one_block
+from embodied_kv.kv.transfer import block_bytes, one_block
 
 
 class TierStore(Protocol):

@@ -19,7 +19,7 @@ from embodied_kv.capsule.facts import Fact, decode
 from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.manifest import DAMAGED, FACTS, MAX_HEADER, Manifest, TensorEntry, parse
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv import moves
+from embodied_kv.kv import transfer
 
 
 def parts(capsule: Capsule) -> tuple[Manifest, Sequence[bytes | memoryview]]:
@@ -78,7 +78,7 @@ def _bytes(capsule: Capsule, name: str) -> memoryview:
     """As `plain_bytes`, of a tensor of the capsule."""
     tensor = capsule.tensors[name]
     try:
-        return moves.plain_bytes(tensor).data
+        return transfer.plain_bytes(tensor).data
     except (RuntimeError, TypeError) as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(
@@ -89,8 +89,8 @@ def _bytes(capsule: Capsule, name: str) -> memoryview:
 
 def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
     try:
-        moves.read(stream.fileno(), data, offset)
-    except moves.Damaged as fault:
+        transfer.read(stream.fileno(), data, offset)
+    except transfer.DamagedFileError as fault:
         raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
 
 
@@ -130,11 +130,11 @@ def read_manifest(stream: BinaryIO, name: str = '') -> Manifest:
 def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
     """at: where its bytes begin."""
     try:
-        plain = moves.read_tensor(
+        plain = transfer.read_tensor(
             stream.fileno(), at, (entry.bytes,), torch.uint8, entry.checksum, entry.name
         )
         return plain.view(entry.torch_dtype).reshape(entry.shape)
-    except moves.Damaged as fault:
+    except transfer.DamagedFileError as fault:
         raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
     except RuntimeError as error:
         reason = str(error).splitlines()[0]

@@ -36,7 +36,7 @@ from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.tiers import Move, NoRoom, Policy, Tier, TierCapacities, leave, make_room
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import OverBudget
-from embodied_kv.kv.moves import copy_to
+from embodied_kv.kv.transfer import copy_to
 from embodied_kv.text import listed
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.moves import held_bytes
+from embodied_kv.kv.transfer import held_bytes
 
 Policy = Literal['refuse', 'demote', 'drop']
 

@@ -1,4 +1,4 @@
-"""No compression, as a method: what the others are measured against."""
+"""No compression, as a method: the baseline of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.limits import check_keep_ratio
+from embodied_kv.compress.budget import check_keep_ratio
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embodied_kv.compress.base import Statistics
-from embodied_kv.compress.shares import BETA, pyramid
+from embodied_kv.compress.budget import BETA, pyramid
 from embodied_kv.compress.snapkv import SnapKv
 
 
@@ -20,7 +20,7 @@ class PyramidKv(SnapKv):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.beta < 1:
-            raise ValueError(f'beta is {self.beta}: below 1 the budgets would rise')
+            raise ValueError(f'beta must be >= 1 (got {self.beta}): the budgets would rise')
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
         return pyramid(stats.dense, keep_ratio, stats.n, self.beta)

@@ -1,6 +1,6 @@
-"""Stores as a Triton kernel: one program per slot, KV head and block of tokens.
+"""`store_rows` as a Triton kernel: one program per slot, KV head and block of tokens.
 
-Row ids, starts and counts are device tensors: a captured graph can be rebound to other rows.
+Row ids, starts and counts are device tensors, so a captured graph can be bound to other rows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from embodied_kv.kernels.blocks import width
 from embodied_kv.kernels.rows import RowBatch
+from embodied_kv.kernels.tiles import width
 from embodied_kv.kernels.triton_attention import alike
 
 BLOCK_TOKENS = 64

@@ -1,7 +1,4 @@
-"""What stands before a slot's own tokens, and the fields by which a view is told what to read.
-
-Knows arenas and a step's inputs. Does not know what a slot appends.
-"""
+"""Reading a prefix row, or a compressed copy of one, before a slot's own tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +18,9 @@ from embodied_kv.runtime.inputs import StepInputs
 
 
 class PrefixRead:
-    """What stands before a slot's own tokens: a prefix row, or a compressed copy of one.
+    """The prefix that each slot reads: a prefix row, or a compressed copy of one.
 
-    flats: None where nothing is compressed. reads_copies: whether a slot reads a compressed copy.
+    flats: None if nothing is compressed. reads_copies: whether a slot reads a compressed copy.
     """
 
     def __init__(
@@ -43,14 +40,17 @@ class PrefixRead:
 
     @staticmethod
     def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> dict:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         found = table_field('prefix', slots, prefixes.lengths)
         if flats is not None:
             found |= table_field('flat', slots, flats.lengths, flats.offsets)
         return found
 
     def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> np.ndarray:
-        """rows, flats: of each slot, one of them -1. Returns where each slot goes on, int64."""
+        """Bind the first slots, and return the logical position after each prefix, int64.
+
+        rows, flats: prefix row and compressed row of each slot, one of them -1.
+        """
         after = np.zeros(len(rows), np.int64)
         self.reads_copies = max(flats, default=-1) >= 0
         for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
@@ -64,32 +64,32 @@ class PrefixRead:
 
     @property
     def whole(self) -> RowBatch:
-        """The slots that read a prefix row."""
+        """Return the batch of the slots that read a prefix row."""
         return self._parts[0][1]
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads beside K and V."""
+        """Return what it reads in addition to K and V."""
         names = 'prefix.table', 'flat.table'
         return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
 
     def attend(self, layer: int, q: Tensor, own: Segment) -> Tensor:
-        """Over it and over the slots' own tokens; see `kernels.attention.segments_attention`."""
+        """Return `segments_attention` over the prefix and the slots' own tokens."""
         parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
         return segments_attention(q, (*parts, own), layer)
 
 
 def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
-    """As a view is bound: the prefix row and the compressed row of each lease, one of them -1."""
+    """Return the prefix row and the compressed row of each lease, one of them -1, for `bind`."""
     rows = [-1 if lease.is_copy else lease.row for lease in leases]
-    copies = [lease.compressed_row if lease.is_copy else -1 for lease in leases]
+    copies = [lease.row if lease.is_copy else -1 for lease in leases]
     return rows, copies
 
 
 def table_field(
     name: str, slots: int, lengths: np.ndarray, offsets: np.ndarray | None = None
 ) -> dict[str, tuple[int, type[np.generic]]]:
-    """The field of a batch of rows."""
+    """Return the field of the table of a batch of rows."""
     return {name: (prod(RowBatch.size(slots, lengths, offsets)), np.int32)}
 
 
@@ -102,12 +102,12 @@ def batch_over(
     causal: bool = False,
     offsets: np.ndarray | None = None,
 ) -> RowBatch:
-    """Over that field."""
+    """Return a batch of rows whose table is a field of the inputs."""
     own = inputs.cut(name, *RowBatch.size(slots, lengths, offsets))
     return RowBatch(slots, lengths, tokens, causal, offsets, table=(own.host, own.device))
 
 
 def place(positions: np.ndarray, starts: np.ndarray) -> None:
-    """Slot b begins at position starts[b]; padding at 0."""
+    """Write consecutive positions: slot b begins at starts[b], padding at 0."""
     positions[:] = np.arange(positions.shape[1])
     positions[: len(starts)] += starts[:, None]

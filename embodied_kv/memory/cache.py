@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kv.budget import KvBudget, OverBudget
-from embodied_kv.kv.moves import held_bytes
 from embodied_kv.kv.pool import GONE, Evictable, Offers
+from embodied_kv.kv.transfer import held_bytes
 
 Layer = tuple[Tensor, Tensor]
 

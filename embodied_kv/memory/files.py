@@ -28,7 +28,7 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv import moves
+from embodied_kv.kv import transfer
 from embodied_kv.memory.segment import MemoryFault
 
 log = logging.getLogger(__name__)
@@ -144,12 +144,12 @@ class KvFiles:
             header, own = bytearray(entry.offset), entry.checksums[1 + layer]
             at = entry.offset + layer * entry.layer_bytes
             try:
-                moves.read(descriptor, header, 0)
-                moves.compare(header, entry.checksums[0], 'its header')
-                kv = moves.read_tensor(  # [2, kv_heads, tokens, head_dim]
+                transfer.read(descriptor, header, 0)
+                transfer.compare(header, entry.checksums[0], 'its header')
+                kv = transfer.read_tensor(  # [2, kv_heads, tokens, head_dim]
                     descriptor, at, entry.shape[1:], entry.torch_dtype, own, f'layer {layer}'
                 )
-            except moves.Damaged as fault:
+            except transfer.DamagedFileError as fault:
                 raise MemoryFault(f'{path} ' + DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
             with suppress(OSError):
                 os.utime(descriptor)  # `used` reads it after a restart

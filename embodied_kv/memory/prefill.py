@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.moves import copy_to
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.transfer import copy_to
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.loader import Loader
@@ -64,7 +64,7 @@ class Model(Protocol):
     def rope(self, positions: Tensor) -> tuple[Tensor, Tensor]: ...
 
     def layer(
-        self, i: int, hidden: Tensor, cache: PlacedTokens, rope: tuple[Tensor, Tensor]
+        self, i: int, hidden: Tensor, cache: SparsePositionView, rope: tuple[Tensor, Tensor]
     ) -> Tensor: ...
 
     def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor: ...
@@ -177,7 +177,7 @@ class Prefill:
     def _compute(
         self, layer: int, layout: LayerLayout, positions: Tensor, hidden: Tensor
     ) -> Block:
-        view = PlacedTokens(self._arena, self._row).bind(layout.places[positions])
+        view = SparsePositionView(self._arena, self._row).bind(layout.places[positions])
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
@@ -205,7 +205,9 @@ class Prefill:
             tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
-            PlacedTokens(self._arena, self._row).keys(layer)[:, : prompt.length - layout.lacks],
+            SparsePositionView(self._arena, self._row).keys(layer)[
+                :, : prompt.length - layout.lacks
+            ],
             layout,
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
             on_choice=work.chosen.append,
@@ -238,7 +240,7 @@ class Prefill:
         """On the loading thread: the stored KV of a whole piece goes where it lies."""
         i = pieces[segment]
         k, v = self._stored(prompt, i, layer)
-        PlacedTokens(self._arena, self._row).put(layer, prompt.starts[i], k, v)
+        SparsePositionView(self._arena, self._row).put(layer, prompt.starts[i], k, v)
 
     def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
         """Stored K and V of piece i, on the device, as if computed where it lies now."""

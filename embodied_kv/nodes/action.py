@@ -23,7 +23,7 @@ from embodied_kv.control.of_contract import (
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.stillness import Stillness
 from embodied_kv.control.trajectory_executor import CLAMPED, FRESH, STOP, TrajectoryExecutor
-from embodied_kv.kv.handle import KvHandle, Lease, Stale
+from embodied_kv.kv.handle import KvHandle, Lease, StaleHandleError
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, WARN, SuiteNode
@@ -306,7 +306,7 @@ class Action(SuiteNode, Participant):
             return
         try:
             lease = self.host.engine.kv.acquire(handle)
-        except Stale as error:
+        except StaleHandleError as error:
             self.warn_throttled('stale handle', f'handle refused: {error}')
             return
         if self._work is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.kv.handle import KvHandle, Stale
+from embodied_kv.kv.handle import KvHandle, StaleHandleError
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.engine_host import EngineHost
@@ -83,7 +83,7 @@ class Voice:
         return True
 
     def prompt(self, handle: KvHandle) -> None:
-        """Continues the contract's prompts on a frame. Raises Stale, ValueError."""
+        """Continues the contract's prompts on a frame. Raises StaleHandleError, ValueError."""
         params = self._params()
         for prompt in self._contract.prompts:
             self._open(
@@ -107,7 +107,7 @@ class Voice:
     ) -> None:
         """A stream that answers. newest: the frame that it looks at, or why there is none.
 
-        Raises ValueError, Stale.
+        Raises ValueError, StaleHandleError.
         """
         if not self._contract.questions:
             raise CodedError(
@@ -129,7 +129,7 @@ class Voice:
             try:
                 stream = self._open(handle, request.question, **how)
                 break
-            except Stale:
+            except StaleHandleError:
                 if handle == (newer := newest()):
                     raise
                 handle = newer  # it came meanwhile, and took the row of the one before
@@ -233,7 +233,7 @@ class Language(SuiteNode, Participant):
             self.host.engine.kv.acquire(handle).release()
             if self._voice.due():
                 self._voice.prompt(handle)
-        except Stale as error:
+        except StaleHandleError as error:
             self.warn_throttled('stale handle', f'handle refused: {error}')
         except ValueError as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
@@ -265,7 +265,7 @@ class Language(SuiteNode, Participant):
         values = {
             'frames': self._voice.frames,
             'own streams': len(self._voice.streams),
-            'decode (ms)': f'{engine.costs.estimate("decode", batch) * 1e3:.1f}',
+            'decode (ms)': f'{engine.latency.estimate("decode", batch) * 1e3:.1f}',
         }
         if engine.policy.is_mute:
             return OK, 'mute: the policy was trained without words', values

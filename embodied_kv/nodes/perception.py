@@ -63,7 +63,7 @@ class Perception(SuiteNode, Participant):
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         values = {
             **self._period.values(),
-            'prefill (ms)': f'{self.host.engine.costs.median("prefill") * 1e3:.1f}',
+            'prefill (ms)': f'{self.host.engine.latency.median("prefill") * 1e3:.1f}',
             'instruction': shown(self._frames.instruction, 200),
             'missing views': ', '.join(self._frames.missing) or 'none',
         }

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import ScoringTokens
+from embodied_kv.kv.sparse_position_view import ScoredSparsePositionView
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 
@@ -38,7 +38,7 @@ def compress_row(
     already. block: tokens that one step computes in all layers; what a layer keeps is a step.
     """
     seen = [question_at - lacks for lacks in absent]
-    view = ScoringTokens(arena, 0, model.config.backbone.heads, seen, absent)
+    view = ScoredSparsePositionView(arena, 0, model.config.backbone.heads, seen, absent)
     positions = torch.arange(question_at, question_at + len(ids))
     tokens = torch.tensor(ids)
     for at, some in zip(positions.split(block), tokens.split(block), strict=True):
@@ -52,7 +52,9 @@ def compress_row(
 
 
 @torch.inference_mode()
-def _append(model: Planner, view: ScoringTokens, positions: Tensor, ids: Tensor) -> None:
+def _append(
+    model: Planner, view: ScoredSparsePositionView, positions: Tensor, ids: Tensor
+) -> None:
     device = model.device
     model(ids[None].to(device), positions[None].to(device), view.bind(positions))
 

@@ -15,7 +15,7 @@ import torch
 from embodied_kv.engine.shapes import smallest
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.decode_view import DecodeView
-from embodied_kv.kv.moves import host_memory
+from embodied_kv.kv.transfer import host_memory
 from embodied_kv.model.planner import Planner
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape

@@ -15,7 +15,7 @@ from torch import Tensor
 from embodied_kv.compress.base import Method, Statistics
 from embodied_kv.compress.registry import METHODS
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import ScoringTokens
+from embodied_kv.kv.sparse_position_view import ScoredSparsePositionView
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 
@@ -38,7 +38,7 @@ def own_attention(
 ) -> Tensor:
     """What the tokens in row 0 attend to, float32 [layers, heads, tokens]; block: of a step."""
     layers, heads = len(arena.layers), model.config.backbone.heads
-    view = ScoringTokens(arena, 0, heads, [len(ids)] * layers)
+    view = ScoredSparsePositionView(arena, 0, heads, [len(ids)] * layers)
     tokens, positions = torch.tensor(ids), torch.arange(len(ids))
 
     @torch.inference_mode()

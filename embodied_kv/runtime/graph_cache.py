@@ -91,7 +91,7 @@ class Graph(Generic[V]):
     def replay(self) -> None:
         """Run over what the buffers hold now, on the current stream.
 
-        Raises Moved, before anything runs, if a buffer was rebound.
+        Raises BufferMovedError, before anything runs, if a buffer was rebound.
         """
         self.buffers.require_unmoved()
         if self._run_compiled is not None and self.view.fits_compiled:
@@ -178,7 +178,7 @@ class GraphCache:
                 name or another device.
             TypeError: The computation returns a result.
             UndeclaredWrite: It writes something else, and is watched.
-            Moved: It rebinds a buffer.
+            BufferMovedError: It rebinds a buffer.
         """
         if shape in self._graphs:
             raise ValueError(f'shape must be captured once (got {shape} again)')

@@ -84,7 +84,7 @@ def _steps(result: ActionChunk | Exception | None) -> int:
 def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]:
     """By robot, the Euler steps that end in time once all of them are prefilled; 0: too few."""
     budget, count = engine.budget, len(frames)
-    ready = time.monotonic() + budget.costs.estimate('prefill', count)
+    ready = time.monotonic() + budget.latency.estimate('prefill', count)
     most = budget.euler_steps
     return {
         frame.robot: min(budget.steps_before(ready, frame.deadline, count), frame.steps or most)

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
@@ -58,7 +58,7 @@ class Memories:
         params: MemoryParams,
         config: PlanningConfig,
         rows: int,
-        device: DeviceThread,
+        device: EngineThread,
         slack: Slack,
         kv_budget: KvBudget,
     ) -> None:
@@ -78,7 +78,7 @@ class Memories:
         params: MemoryParams,
         config: PlanningConfig,
         planner: str,
-        device: DeviceThread,
+        device: EngineThread,
         slack: Slack,
         kv_budget: KvBudget,
     ) -> Memories | None:

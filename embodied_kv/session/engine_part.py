@@ -23,7 +23,7 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import CopyLease, KvHandle, Lease, RowLease
+from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.runtime.stream import Stream
@@ -99,8 +99,8 @@ class EnginePart:
     def _frozen(
         self,
         streams: Sequence[DecodeStream],
-        current: RowLease | None,
-        action: CopyLease | None,
+        current: Lease | None,
+        action: Lease | None,
     ) -> FrozenPart:
         """current, action: the newest frame, and what its actions read instead of its row."""
         leases = [stream.lease for stream in streams] + [current, action]
@@ -110,7 +110,7 @@ class EnginePart:
         tensors: dict[str, Tensor] = {}
         for i, lease in enumerate(read.values()):
             if lease.is_copy:
-                block = self._kv.compressed.block(lease.compressed_row)
+                block = self._kv.compressed.block(lease.row)
                 tensors |= frozen_kv.copied(f'row/{i}', *block)
             else:
                 row = lease.row
@@ -130,7 +130,7 @@ class EnginePart:
                     'row': numbers[_read_by(stream.lease)],
                     'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
                     'tokens': list(stream.tokens),
-                    'said': self._engine.texts.said(stream.id),
+                    'said': self._engine.detokenizer.said(stream.id),
                 }
                 for stream in streams
             ],
@@ -144,7 +144,7 @@ class EnginePart:
         """
         handle, budgets = lease.handle, None
         if lease.is_copy:
-            budgets = self._kv.compressed.lengths[:, lease.compressed_row].tolist()
+            budgets = self._kv.compressed.lengths[:, lease.row].tolist()
         frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
         return {**frame, 'budgets': budgets, 'scored': scores and scores.queries}
 
@@ -154,7 +154,7 @@ class EnginePart:
         waiting = (s.lease for s in streams if decided.until_choice(s) is not None)
         if _read_by(lease) not in map(_read_by, waiting):
             return None
-        return self._engine.compression.prompts.of(lease.handle)
+        return self._engine.compression.prompts.get(lease.handle)
 
     def streams(self) -> list[DecodeStream]:
         """The robot's live ones, oldest first."""
@@ -289,7 +289,7 @@ class EnginePart:
         # As in a step: its row stays its own, whoever ends it meanwhile.
         if self._kv.streams.grow([stream], 0):
             frozen_kv.fill(frozen, f'stream/{i}', self._kv.decode_kv, stream.decode_row)
-        self._engine.texts.resume(stream, facts['said'])
+        self._engine.detokenizer.resume(stream, facts['said'])
         return stream
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
@@ -304,7 +304,7 @@ class EnginePart:
             undo.enter_context(lease)
             if facts.get('scored'):
                 scores = frozen_scores.thawed(frozen, f'row/{number}', facts, self._kv.prefixes)
-                self._engine.compression.prompts.keep(lease.handle, scores)
+                self._engine.compression.prompts.attach(lease.handle, scores)
             undo.pop_all()
         return lease
 
@@ -319,7 +319,7 @@ class EnginePart:
         except OutOfRows as error:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
-    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> CopyLease:
+    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
         """Row `number` of the capsule, in a compressed row; handle: of its frame."""
         facts = frozen.facts['rows'][number]
         copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
@@ -329,7 +329,7 @@ class EnginePart:
             )
         with ExitStack() as undo:
             undo.enter_context(copy)
-            block = self._kv.compressed.block(copy.compressed_row)
+            block = self._kv.compressed.block(copy.row)
             for kind, target in zip('kv', block, strict=True):
                 target.copy_(frozen.tensors[f'row/{number}/{kind}'])
             undo.pop_all()
@@ -369,7 +369,7 @@ class EnginePart:
 
 def _read_by(lease: Lease) -> tuple[bool, int]:
     """Whether it reads a compressed row, and which row."""
-    return lease.is_copy, lease.compressed_row if lease.is_copy else lease.row
+    return lease.is_copy, lease.row
 
 
 def _extent(facts: Mapping) -> int:

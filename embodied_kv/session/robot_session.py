@@ -83,7 +83,7 @@ class RobotSession:
 
     engine_part: rows and streams, of the engine that computes for the robot. registry: None where
     capsules are not kept yet, see `keep_in`. call: runs work on the engine's thread,
-    `DeviceThread.call`. limits: of re-entry. participants: the nodes that take part in it.
+    `EngineThread.call`. limits: of re-entry. participants: the nodes that take part in it.
     sight: waits for what they see.
     """
 

@@ -58,14 +58,14 @@ def test_the_choice_is_by_the_question_and_the_answer(make_engine, observe):
     (stream,) = opened(engine, observe(1), QUESTIONS[:1])
     while not stream.lease.is_copy:
         engine.decode()
-    kept = [part.clone() for part in engine.kv.compressed.block(stream.lease.compressed_row)]
+    kept = [part.clone() for part in engine.kv.compressed.block(stream.lease.row)]
     other = make_engine(**KEPT)
     (handle,) = other.prefill([observe(1)])
     ids = [*stream.query.ids, *stream.tokens[:2]]
     longer = other.kv.create(handle, type(stream.query)('', ids, SAID))
     other.decode()
     assert longer.tokens[0] == stream.tokens[2]
-    block = other.kv.compressed.block(longer.lease.compressed_row)
+    block = other.kv.compressed.block(longer.lease.row)
     assert all(torch.equal(own, part) for own, part in zip(kept, block, strict=True))
 
 
@@ -145,9 +145,9 @@ def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine
     (stream,) = opened(engine, observe(1), ['what?'])  # a bucket of 8 tokens, and then of 16
     while len(stream.tokens) < 4:
         engine.decode()
-    engine.costs.clear()
+    engine.latency.clear()
     for size, seconds in ((8, 0.001), (16, 0.050)):
-        engine.costs.observe('begin', seconds, size)
+        engine.latency.observe('begin', seconds, size)
     until_next = engine.budget._last_frame + engine.budget.period - engine.budget.margin
     assert not engine.decode_fits(until_next - 0.040) and engine.decode_fits(until_next - 0.060)
 
@@ -155,8 +155,8 @@ def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine
 def test_warm_up_goes_through_the_choice(make_engine):
     engine = make_engine(time_budget=True, streams=2, compress_after=2, **KEPT)
     warm_up(engine)
-    assert {'begin', 'decode'} <= set(engine.costs._measured)
-    assert set(engine.costs._measured['decode']) >= {2}
+    assert {'begin', 'decode'} <= set(engine.latency._measured)
+    assert set(engine.latency._measured['decode']) >= {2}
     assert engine.kv.stats().streams == engine.kv.stats().compressed == 0
     engine.kv.check_integrity()
 

@@ -18,7 +18,7 @@ def denoise(engine, observation, deadline, **more):
 
 def test_a_short_deadline_gives_a_chunk_of_fewer_steps(make_engine, observe):
     engine = make_engine(time_budget=True, margin_ms=0.0)
-    engine.costs.observe('denoise_step', 1.0)
+    engine.latency.observe('denoise_step', 1.0)
     (chunk,) = denoise(engine, observe(0), time.monotonic() + 6.5)
     assert chunk.steps == 6
     assert np.isfinite(chunk.values).all()
@@ -26,7 +26,7 @@ def test_a_short_deadline_gives_a_chunk_of_fewer_steps(make_engine, observe):
 
 def test_a_hopeless_deadline_gives_none_and_costs_nothing(make_engine, observe):
     engine = make_engine(time_budget=True)
-    engine.costs.observe('denoise_step', 1.0)
+    engine.latency.observe('denoise_step', 1.0)
     assert denoise(engine, observe(0), time.monotonic() + 3.9) == []
     engine.kv.check_integrity()
     assert engine.kv.stats().leases == 0

@@ -61,9 +61,7 @@ def test_the_copies_of_a_restored_session_have_the_same_bytes(make_engine, obser
     for stream, facts in zip(
         engine.kv.streams.live(), first.facts['session']['streams'], strict=True
     ):
-        for kind, block in zip(
-            'kv', engine.kv.compressed.block(stream.lease.compressed_row), strict=True
-        ):
+        for kind, block in zip('kv', engine.kv.compressed.block(stream.lease.row), strict=True):
             assert torch.equal(block, first.tensors[f'session/row/{facts["row"]}/{kind}'])
 
 
@@ -74,7 +72,7 @@ def test_forks_share_one_copy(make_engine, observe):
     capsules.snapshot('here')
     compressed = engine.kv.stats().compressed
     grown, _ = capsules.fork('here', [Branch(seed=seed) for seed in range(4)])
-    assert len({stream.lease.compressed_row for streams in grown for stream in streams}) == 1
+    assert len({stream.lease.row for streams in grown for stream in streams}) == 1
     assert engine.kv.stats().compressed == compressed + 1
     go_on(engine)
     engine.kv.check_integrity()

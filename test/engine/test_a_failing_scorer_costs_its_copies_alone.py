@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 SMALL = dict(rows=8, robots=2, streams=4, compressed_rows=4)
 
@@ -81,7 +81,7 @@ def test_failures_are_logged_at_a_bounded_rate(make_failing, observe, caplog):
 
 def test_every_frame_reaches_whoever_asked_for_it(make_failing, observe):
     engine = make_failing(compress_by='row', language_keep_ratio=0.3)
-    device = DeviceThread(engine, lambda deltas: None)
+    device = EngineThread(engine, lambda deltas: None)
     device.start()
     try:
         for n in range(5):

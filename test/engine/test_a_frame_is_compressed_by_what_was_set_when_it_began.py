@@ -29,9 +29,9 @@ def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
     change = lambda: engine.compression.set_keep_ratio(consumer, after)  # noqa: E731
     during(monkeypatch, engine.policy.model, 'prefill', change)
     (handle,) = engine.prefill([observe(1)])
-    assert (engine.kv.copies.of(handle, consumer) is not None) == (before < 1)
+    assert (engine.kv.copies.assigned(handle, consumer) is not None) == (before < 1)
     (handle,) = engine.prefill([observe(2)])
-    assert (engine.kv.copies.of(handle, consumer) is not None) == (after < 1)
+    assert (engine.kv.copies.assigned(handle, consumer) is not None) == (after < 1)
 
 
 @pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from benchmarks.common.hostile_device import Fault, HostileDevice
-from embodied_kv.engine import loop
-from embodied_kv.engine.loop import DeviceThread, kind_of
+from embodied_kv.engine import engine_thread
+from embodied_kv.engine.engine_thread import EngineThread, kind_of
 
 TIMEOUT = 30
 
@@ -21,7 +21,7 @@ def start(make_engine):
 
     def make(on_lost=None, **config):
         engine = make_engine(**config)
-        threads.append(DeviceThread(engine, lambda deltas: None, on_lost))
+        threads.append(EngineThread(engine, lambda deltas: None, on_lost))
         threads[-1].start()
         return threads[-1]
 
@@ -112,10 +112,10 @@ def done():
 
 
 def test_a_step_waits_for_idle_time_that_holds_its_measured_cost(start, monkeypatch):
-    monkeypatch.setattr(loop, 'PATIENCE', 1e9)
+    monkeypatch.setattr(engine_thread, 'PATIENCE', 1e9)
     device = start(time_budget=True)
     budget, idle = device.engine.budget, [0.02]
-    device.call(lambda: device.engine.costs.observe(kind_of(done), 0.04)).result(TIMEOUT)
+    device.call(lambda: device.engine.latency.observe(kind_of(done), 0.04)).result(TIMEOUT)
     budget.forecast = lambda now: idle[0]
     step = device.background(partial(done))
     for _ in range(3):  # turns of the thread
@@ -129,17 +129,17 @@ def test_a_step_waits_for_idle_time_that_holds_its_measured_cost(start, monkeypa
 
 
 def test_a_step_that_never_fits_is_done_after_a_while(start, monkeypatch):
-    monkeypatch.setattr(loop, 'PATIENCE', 0.05)
+    monkeypatch.setattr(engine_thread, 'PATIENCE', 0.05)
     device = start(time_budget=True)
-    device.call(lambda: device.engine.costs.observe(kind_of(done), 0.04)).result(TIMEOUT)
+    device.call(lambda: device.engine.latency.observe(kind_of(done), 0.04)).result(TIMEOUT)
     device.engine.budget.forecast = lambda now: 0.0
     assert [device.background(done).result(TIMEOUT) for _ in range(2)] == ['done'] * 2
 
 
 def test_a_long_step_delays_none_of_another_kind(start, monkeypatch):
-    monkeypatch.setattr(loop, 'PATIENCE', 1e9)
+    monkeypatch.setattr(engine_thread, 'PATIENCE', 1e9)
     device = start(time_budget=True)
-    device.call(lambda: device.engine.costs.observe(kind_of(done), 0.04)).result(TIMEOUT)
+    device.call(lambda: device.engine.latency.observe(kind_of(done), 0.04)).result(TIMEOUT)
     device.engine.budget.forecast = lambda now: 0.02
     assert device.background(lambda: 'short').result(TIMEOUT) == 'short'
 
@@ -148,7 +148,7 @@ def test_a_step_is_charged_with_its_own_time(start):
     device = start()
     device.background(partial(time.sleep, 0.03)).result(TIMEOUT)
     kind = kind_of(time.sleep)
-    assert device.call(lambda: device.engine.costs.estimate(kind)).result(TIMEOUT) >= 0.03
+    assert device.call(lambda: device.engine.latency.estimate(kind)).result(TIMEOUT) >= 0.03
 
 
 # ---------------------------------------------------------------------- faults of a turn
@@ -232,12 +232,12 @@ def test_a_lost_device_is_reported_once_all_futures_are_resolved(hostile, start,
     hostile.lose()
     gate.set()
     assert lost.wait(TIMEOUT) and all(resolved)
-    with pytest.raises(RuntimeError, match='device thread ended'):
+    with pytest.raises(RuntimeError, match='engine thread ended'):
         device.call(lambda: None).result(TIMEOUT)
 
 
 def test_a_process_whose_device_is_lost_ends_with_status_70(monkeypatch, caplog):
     statuses = []
-    monkeypatch.setattr(loop.os, '_exit', statuses.append)
-    loop.end_process(torch.AcceleratorError('CUDA error: an illegal memory access'))
+    monkeypatch.setattr(engine_thread.os, '_exit', statuses.append)
+    engine_thread.end_process(torch.AcceleratorError('CUDA error: an illegal memory access'))
     assert statuses == [70] and 'illegal memory access' in caplog.text

@@ -14,8 +14,8 @@ def engine(make_engine):
     """A short query costs 1 ms, a long one 50; the slack is 20 ms."""
     engine = make_engine(time_budget=True)
     for _ in range(3):
-        engine.costs.observe('begin', 0.001, 8)
-        engine.costs.observe('begin', 0.050, 64)
+        engine.latency.observe('begin', 0.001, 8)
+        engine.latency.observe('begin', 0.050, 64)
     return engine
 
 
@@ -29,13 +29,13 @@ def test_it_begins_only_if_a_query_of_its_length_fits(engine, observe, text, fit
 
 def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
     (handle,) = engine.prefill([observe(1)])
-    engine.costs.clear()
+    engine.latency.clear()
     began = time.monotonic()
     for text in (SHORT, LONG):
         engine.open(handle, text, max_tokens=4)
         engine.decode()
-    assert set(engine.costs._measured['begin']) == {8, 64}
-    assert max(engine.costs.estimate('begin', 8), engine.costs.estimate('begin', 64)) <= (
+    assert set(engine.latency._measured['begin']) == {8, 64}
+    assert max(engine.latency.estimate('begin', 8), engine.latency.estimate('begin', 64)) <= (
         time.monotonic() - began
     )
 
@@ -46,5 +46,5 @@ def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
 def test_warm_up_measures_short_and_long_ones(make_engine, decode_tokens, sizes):
     engine = make_engine(time_budget=True, decode_tokens=decode_tokens)
     warm_up(engine)
-    assert set(engine.costs._measured['begin']) == sizes
+    assert set(engine.latency._measured['begin']) == sizes
     assert engine.kv.stats().streams == 0 and engine.deltas() == []

@@ -10,8 +10,8 @@ from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
@@ -53,7 +53,7 @@ def test_a_capsule_holds_the_frozen_kv(make_engine, observe, tmp_path, tier):
 def test_a_restored_row_acts_as_the_frozen_one(make_engine, observe):
     with HostileDevice():
         engine = make_engine()
-        device = DeviceThread(engine, lambda deltas: None)
+        device = EngineThread(engine, lambda deltas: None)
         device.start()
         try:
             session = RobotSession(EnginePart(engine), Registry(fingerprint(engine)), device.call)

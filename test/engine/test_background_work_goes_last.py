@@ -6,14 +6,14 @@ import time
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 TIMEOUT = 20
 
 
 @pytest.fixture
 def device(make_engine):
-    thread = DeviceThread(make_engine(), lambda deltas: None)
+    thread = EngineThread(make_engine(), lambda deltas: None)
     thread.start()
     yield thread
     thread.stop()

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.engine.budget import Costs, TimeBudget
+from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 
 
 def make(step=0.01, **config):
-    costs = Costs()
+    costs = LatencyEstimator()
     costs.observe('denoise_step', step)
     return TimeBudget(
         costs,
@@ -31,7 +31,9 @@ def test_planned_steps_end_before_the_deadline(left, step):
 
 
 def test_past_deadline_plans_nothing_even_before_any_measurement():
-    budget = TimeBudget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
+    budget = TimeBudget(
+        LatencyEstimator(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4
+    )
     assert budget.euler_plan(now=1.0, deadline=2.0) == 4
     assert budget.euler_plan(now=1.0, deadline=0.9) == 0
 
@@ -45,10 +47,10 @@ def test_without_a_deadline_every_step_fits():
 def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
     budget = make(step=0.05)
     for _ in range(measured - 1):
-        budget.costs.observe('denoise_step', 0.05)
+        budget.latency.observe('denoise_step', 0.05)
     plans = [budget.euler_plan(now=i, deadline=i + 0.1) for i in range(measured + 1)]
     assert plans == [0] * measured + [4]
-    budget.costs.observe('denoise_step', 0.005)  # it was slow only then
+    budget.latency.observe('denoise_step', 0.005)  # it was slow only then
     assert budget.euler_plan(now=9.0, deadline=9.1) == 10
 
 
@@ -56,27 +58,29 @@ def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
 def test_what_a_late_chunk_may_take_is_not_given_up(allowed, kept):
     budget = make(step=0.03, allowed=allowed)  # 4 steps are more than a period
     assert budget.euler_plan(now=0.0, deadline=0.5) == 10
-    assert (budget.costs.estimate('denoise_step') > 0) == kept
+    assert (budget.latency.estimate('denoise_step') > 0) == kept
 
 
 def test_a_prefill_longer_than_a_period_leaves_the_plan_to_the_deadline():
-    budget = TimeBudget(Costs(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4)
-    budget.costs.observe('prefill', 0.2)
+    budget = TimeBudget(
+        LatencyEstimator(), period=0.1, margin=0.0, euler_steps=10, min_euler_steps=4
+    )
+    budget.latency.observe('prefill', 0.2)
     assert budget.euler_plan(now=0.0, deadline=0.1) == 4
-    budget.costs.observe('denoise_step', 0.01)
+    budget.latency.observe('denoise_step', 0.01)
     assert budget.euler_plan(now=0.0, deadline=0.1) == 10
-    assert budget.costs.estimate('denoise_step') == 0.01  # it is not what makes frames late
+    assert budget.latency.estimate('denoise_step') == 0.01  # it is not what makes frames late
 
 
 def test_a_frame_that_comes_late_costs_no_measurement():
     budget = make(step=0.01)
     assert [budget.euler_plan(now=0.09, deadline=0.1) for _ in range(5)] == [0] * 5
-    assert budget.costs.estimate('denoise_step') == 0.01
+    assert budget.latency.estimate('denoise_step') == 0.01
 
 
 def test_an_estimate_that_fits_a_period_but_not_beside_a_prefill_is_tried_again():
     budget = make(step=0.012)
-    budget.costs.observe('prefill', 0.06)
+    budget.latency.observe('prefill', 0.06)
     frames = [budget.euler_plan(now=i + 0.06, deadline=i + 0.1) for i in range(2)]
     assert frames == [0, 4]
 
@@ -92,7 +96,7 @@ def test_slack_ends_where_the_next_prefill_is_expected():
 
 def test_decode_is_admitted_only_if_its_cost_fits():
     budget = make()
-    budget.costs.observe('decode', 0.02, size=4)
+    budget.latency.observe('decode', 0.02, size=4)
     budget.frame_began(0.0)
     assert budget.admits(0.07, 'decode', 4)
     assert not budget.admits(0.08, 'decode', 4)
@@ -104,7 +108,7 @@ def test_decode_is_admitted_only_if_its_cost_fits():
 def test_language_that_fits_no_period_is_tried_again_once_frames_have_gone_by():
     budget = make()
     for _ in range(3):
-        budget.costs.observe('decode', 0.5, size=4)
+        budget.latency.observe('decode', 0.5, size=4)
     admitted = []
     for frame in range(3):
         budget.frame_began(frame / 10)
@@ -120,7 +124,7 @@ def test_without_a_budget_everything_is_allowed():
 
 
 def test_the_estimate_is_a_high_quantile_of_the_latest():
-    costs = Costs(window=10, quantile=0.9)
+    costs = LatencyEstimator(window=10, quantile=0.9)
     for seconds in [100.0] * 5 + [1.0] * 8 + [2.0, 9.0]:
         costs.observe('decode', seconds)
     assert costs.estimate('decode') == 2.0
@@ -128,7 +132,7 @@ def test_the_estimate_is_a_high_quantile_of_the_latest():
 
 
 def test_estimates_of_a_size_come_from_the_next_larger_one():
-    costs = Costs()
+    costs = LatencyEstimator()
     for size, seconds in ((1, 1.0), (4, 2.0), (8, 3.0)):
         costs.observe('decode', seconds, size)
     assert [costs.estimate('decode', size) for size in (1, 2, 4, 7, 16)] == [
@@ -142,7 +146,7 @@ def test_estimates_of_a_size_come_from_the_next_larger_one():
 
 def test_a_forecast_takes_the_place_of_the_period():
     budget = make()
-    budget.costs.observe('decode', 0.01)
+    budget.latency.observe('decode', 0.01)
     budget.frame_began(0.0)
     assert budget.admits(0.0, 'decode') and not budget.admits(0.09, 'decode')
     budget.forecast = lambda now: {0.0: 0.0, 0.09: 0.0151}[now]

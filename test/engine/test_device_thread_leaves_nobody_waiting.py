@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 TIMEOUT = 20
 
@@ -16,7 +16,7 @@ def start(make_engine):
     threads = []
 
     def make(on_deltas=lambda deltas: None):
-        threads.append(DeviceThread(make_engine(), on_deltas))
+        threads.append(EngineThread(make_engine(), on_deltas))
         threads[-1].start()
         return threads[-1]
 
@@ -82,7 +82,7 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
     monkeypatch.setattr(device, '_turn', fail)
     gate.set()
     for future in waiting:
-        with pytest.raises(RuntimeError, match='device thread ended.*broken'):
+        with pytest.raises(RuntimeError, match='engine thread ended.*broken'):
             future.result(TIMEOUT)
     device.join(TIMEOUT)
     for later in (
@@ -90,7 +90,7 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
         device.background(lambda: 7),
         device.prefill(observe(0)),
     ):
-        with pytest.raises(RuntimeError, match='device thread ended.*broken'):
+        with pytest.raises(RuntimeError, match='engine thread ended.*broken'):
             later.result(TIMEOUT)
 
 
@@ -105,12 +105,12 @@ def test_a_callback_that_raises_what_no_future_catches_ends_it_aloud(start):
 
     first.add_done_callback(callback)
     gate.set()
-    with pytest.raises(RuntimeError, match='device thread ended.*callback'):
+    with pytest.raises(RuntimeError, match='engine thread ended.*callback'):
         waiting.result(TIMEOUT)
 
 
 def test_stopping_one_that_never_started_cancels_what_waits(make_engine):
-    device = DeviceThread(make_engine(), fail)
+    device = EngineThread(make_engine(), fail)
     waiting = device.call(lambda: 1)
     device.stop()
     assert waiting.cancelled() and device.call(lambda: 1).cancelled()

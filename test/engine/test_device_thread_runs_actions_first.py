@@ -9,7 +9,7 @@ from concurrent.futures import wait
 
 import pytest
 
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 
 TIMEOUT = 120
 
@@ -20,7 +20,7 @@ def start(make_engine):
 
     def make(**config):
         said = []
-        thread = DeviceThread(make_engine(**config), said.extend)
+        thread = EngineThread(make_engine(**config), said.extend)
         threads.append(thread)
         thread.start()
         return thread, said

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from embodied_kv.compress.base import Statistics
-from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.engine.compression import PromptScores
 from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
@@ -82,7 +82,7 @@ def test_a_stream_by_text_keeps_another_choice(make_engine, observe):
         (handle,) = engine.prefill([observe(1)])
         stream = engine.open(handle, QUESTION, max_tokens=4)
         engine.decode()
-        keys, _ = engine.kv.compressed.piece(1, stream.lease.compressed_row)
+        keys, _ = engine.kv.compressed.piece(1, stream.lease.row)
         chosen[by] = keys.clone()
         engine.kv.check_integrity()
     assert chosen['stream'].shape != chosen['text'].shape or not torch.equal(*chosen.values())

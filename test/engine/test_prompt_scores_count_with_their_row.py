@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.engine.prompt_scores import PromptScores
+from embodied_kv.engine.compression import PromptScores
 
 
 @pytest.fixture
@@ -23,11 +23,11 @@ def test_the_pool_of_the_row_counts_them_and_frees_them_with_it(engine, observe)
     frames = engine.kv.frames
     before = frames.bytes
     (first,) = engine.prefill([observe(1)])
-    assert engine.compression.prompts.of(first) is not None
+    assert engine.compression.prompts.get(first) is not None
     assert frames.bytes_used == frames.bytes_reserved == row_bytes(engine, first)
     assert frames.bytes == before + size(engine, first)
     (second,) = engine.prefill([observe(2)])  # the first row is free
-    assert engine.compression.prompts.of(first) is None
+    assert engine.compression.prompts.get(first) is None
     assert frames.bytes_used == frames.bytes_reserved == row_bytes(engine, second)
     frames.retire(second)
     assert (frames.bytes_used, frames.bytes) == (0, before)
@@ -49,20 +49,20 @@ def test_an_eviction_frees_them(engine, observe):
 def test_the_same_frame_is_counted_once(engine, observe):
     (handle,) = engine.prefill([observe(1)])
     scores, used = engine.compression.prompts, engine.kv.frames.bytes_used
-    scores.keep(handle, scores.of(handle))
+    scores.attach(handle, scores.get(handle))
     assert engine.kv.frames.bytes_used == used
 
 
 def test_none_are_kept_where_the_budget_has_no_room(engine, observe):
     (handle,) = engine.prefill([observe(1)])
-    statistics = engine.compression.prompts.of(handle)
+    statistics = engine.compression.prompts.get(handle)
     (handle,) = engine.prefill([observe(2)])
     kv_budget = engine.kv.budget
     engine.kv.frames.attach(handle, None, 0)
     kv_budget.capacity, kv_budget._floors = kv_budget.bytes_used, dict.fromkeys(kv_budget.pools, 0)
     failures = engine.kv.copies.allocation_failures
-    engine.compression.prompts.keep(handle, statistics)
-    assert engine.compression.prompts.of(handle) is None
+    engine.compression.prompts.attach(handle, statistics)
+    assert engine.compression.prompts.get(handle) is None
     assert engine.kv.copies.allocation_failures == failures + 1
 
 

@@ -81,7 +81,7 @@ def test_one_that_fails_among_them_ends_there(make_engine, observe, monkeypatch)
 
 def test_no_more_are_taken_than_fit_the_slack(make_engine):
     budget = make_engine(time_budget=True).budget
-    budget.costs.observe('decode', 0.01, 2)
+    budget.latency.observe('decode', 0.01, 2)
     budget.frame_began(100.0)
     left = budget.slack(100.0)
     assert budget.times(100.0, 'decode', 2, 100) == int(left / 0.01) > 2

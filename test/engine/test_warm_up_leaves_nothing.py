@@ -10,7 +10,7 @@ from embodied_kv.engine.warmup import warm_up
 def test_every_kind_of_work_is_estimated_after_one_measured_run(make_engine):
     engine = make_engine(time_budget=True, streams=5)
     warm_up(engine)
-    measured = engine.costs._measured
+    measured = engine.latency._measured
     assert set(measured) == {'prefill', 'denoise_step', 'begin', 'decode'}
     assert len(measured['prefill'][1]) == 1
     assert len(measured['denoise_step'][1]) == 10 - 4 + 1
@@ -19,17 +19,17 @@ def test_every_kind_of_work_is_estimated_after_one_measured_run(make_engine):
 
 def test_a_slow_first_run_is_not_in_the_estimates(make_engine, monkeypatch):
     engine = make_engine()
-    observe = engine.costs.observe
+    observe = engine.latency.observe
     slow = {'prefill', 'denoise_step', 'begin', 'decode'}
 
     def first_is_slow(kind, seconds, size=1):
         observe(kind, 1e3 if kind in slow else seconds, size)
         slow.discard(kind)
 
-    monkeypatch.setattr(engine.costs, 'observe', first_is_slow)
+    monkeypatch.setattr(engine.latency, 'observe', first_is_slow)
     warm_up(engine)
     assert all(
-        engine.costs.estimate(kind, 1) < 1e3
+        engine.latency.estimate(kind, 1) < 1e3
         for kind in ('prefill', 'denoise_step', 'begin', 'decode')
     )
 

@@ -9,7 +9,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from embodied_kv.kernels.blocks import LIMITS
+from embodied_kv.kernels.tiles import LIMITS
 
 REGISTERS = 65_536  # of a multiprocessor, of all compute capabilities from 5.0 to 9.0
 PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'

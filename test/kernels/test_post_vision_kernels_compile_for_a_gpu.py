@@ -11,7 +11,7 @@ from gpu_builds import COUNT, EXACT, HALF, build
 from test_row_kernels_compile_for_a_gpu import CARDS, HEADS
 
 from embodied_kv.kernels import triton_score
-from embodied_kv.kernels.blocks import width
+from embodied_kv.kernels.tiles import width
 
 TYPES = {
     **dict.fromkeys(('q', 'k'), HALF),

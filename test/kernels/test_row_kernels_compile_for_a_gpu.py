@@ -10,7 +10,7 @@ pytest.importorskip('triton', reason='the Triton kernels need the triton package
 from gpu_builds import COUNT, EXACT, HALF, build
 
 from embodied_kv.kernels import triton_attention, triton_segments, triton_store
-from embodied_kv.kernels.blocks import (
+from embodied_kv.kernels.tiles import (
     LIMITS,
     Card,
     attention_tile,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from embodied_kv.kernels.choose import BLOCK, drawn
+from embodied_kv.kernels.sampling import BLOCK, sample_tokens
 
 VOCAB = 37
 TOLD = st.lists(
@@ -24,7 +24,7 @@ def made(slots, seed, vocab=VOCAB):
 def drawn_of(logits, told):
     """told: temperature and share of each slot."""
     temperatures, shares = torch.tensor(told, dtype=torch.float64).unbind(1)
-    return drawn(logits, *logits.max(-1), temperatures, shares).tolist()
+    return sample_tokens(logits, *logits.max(-1), temperatures, shares).tolist()
 
 
 def ends(logits, temperature):
@@ -81,7 +81,8 @@ def test_the_least_and_the_greatest_share_draw_tokens_that_are_likely(share):
 
 def test_the_sum_is_of_integers_so_that_its_order_changes_nothing():
     operations = make_fx(
-        lambda logits, some: drawn(logits, *logits.max(-1), some, some / 2), tracing_mode='fake'
+        lambda logits, some: sample_tokens(logits, *logits.max(-1), some, some / 2),
+        tracing_mode='fake',
     )(made(2, 0), torch.ones(2, dtype=torch.float64))
     sums = [n for n in operations.graph.nodes if 'sum' in str(n.target)]
     assert sums and all(n.meta['val'].dtype == torch.int64 for n in sums)
@@ -92,7 +93,7 @@ def test_no_temperature_is_too_small():
     scores, tokens = logits.max(-1)
     tiny = torch.full((2,), 1e-300, dtype=torch.float64)
     shares = torch.tensor([0.01, 0.99], dtype=torch.float64)
-    assert torch.equal(drawn(logits, scores, tokens, tiny, shares), tokens)
+    assert torch.equal(sample_tokens(logits, scores, tokens, tiny, shares), tokens)
 
 
 def test_what_is_no_number_is_told_by_its_score_and_the_token_is_one():
@@ -101,5 +102,5 @@ def test_what_is_no_number_is_told_by_its_score_and_the_token_is_one():
     scores, tokens = logits.max(-1)
     assert scores.isfinite().tolist() == [True, False, True]
     warm = torch.ones(3, dtype=torch.float64)
-    found = drawn(logits, scores, tokens, warm, warm * 0.999)
+    found = sample_tokens(logits, scores, tokens, warm, warm * 0.999)
     assert ((found >= 0) & (found < VOCAB)).all()

@@ -8,15 +8,15 @@ from embodied_kv.kv.pool import Evictable
 def freed_with(kv, lease, others):
     """The rows, as (bytes, holders), that are free once a lease and these others are released."""
     if lease.is_copy:
-        readers = kv.copies._readers[lease.compressed_row]
-        size = kv.compressed.bytes_of(lease.compressed_row)
+        readers = kv.copies._leases[lease.row]
+        size = kv.compressed.bytes_of(lease.row)
         return [(size, len(readers))] if readers <= {lease, *others} else []
     readers = kv.frames._leases[lease.row]
     is_current = any(frame.row == lease.row for frame in kv.frames._current.values())
     if is_current or not readers <= {lease, *others}:
         return []
-    own = set(kv.copies._kept.get(lease.handle.place, {}).values())
-    rows = {copy.compressed_row for copy in own if kv.copies._readers[copy.compressed_row] <= own}
+    own = set(kv.copies._assigned.get(lease.handle.place, {}).values())
+    rows = {copy.row for copy in own if kv.copies._leases[copy.row] <= own}
     sizes = [kv.prefixes.bytes_of(lease.row), *map(kv.compressed.bytes_of, rows)]
     return [(size, len(readers)) for size in sizes]
 

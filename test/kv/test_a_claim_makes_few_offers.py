@@ -5,7 +5,7 @@ import torch
 from kv_cases import make_manager, write
 
 from embodied_kv.kv.budget import KvBudget
-from embodied_kv.kv.copy_pool import CopyPool
+from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.pool import Held
 from embodied_kv.kv.stream_pool import StreamPool
@@ -80,6 +80,6 @@ def test_a_claim_makes_few_offers_of_copies(monkeypatch):
         with kv.frames.acquire(write(kv, kv.reserve(0.0), robot=f'r{robot}')) as lease:
             kv.keep_copy(['language'], kv.copies.compress(lease, [torch.arange(2)[None]]))
     kv_budget.capacity = kv_budget.bytes_used
-    offers = counted(monkeypatch, CopyPool, '_offer')
+    offers = counted(monkeypatch, CompressedPool, '_offer')
     with kv_budget.claim(kv.streams, 1):
         assert len(kv.copies) == MANY - 1 and len(offers) <= 3

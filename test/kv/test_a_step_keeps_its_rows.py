@@ -21,7 +21,7 @@ def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
     frame(kv, 2)  # supersedes: the stream's lease alone holds the first row now
     live = kv.streams.grow([stream], 2)
     kv.streams.release(stream, 'cancelled')
-    assert kv.streams.live() == [] and kv.streams.take_ended() == [stream]
+    assert kv.streams.live() == [] and kv.streams.pop_ended() == [stream]
     assert lengths(kv, stream) == (2, 7)
     kv.check_integrity()
     kv.streams.update(live, [[9]], EOS)

@@ -31,7 +31,7 @@ def make_arenas():
         arena.v.normal_(generator=generator)
     arenas[0].set_length([0, 2], [5, 18])
     arenas[1].set_length([0, 1, 2], [4, 9, 5])
-    assert flats.take(BUDGETS, 18) == 0
+    assert flats.allocate(BUDGETS, 18) == 0
     return *arenas, flats
 
 

@@ -11,7 +11,7 @@ from kv_cases import frame as reserve_and_write
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import BLOCK, CompressedArena
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 
 LENGTH = 15
 
@@ -45,10 +45,10 @@ def test_a_copy_holds_the_kept_tokens_and_their_position(kv):
     handle, kept = frame(kv), some([3, 1, 7])
     with kv.acquire(handle) as lease:
         copy = kv.copies.compress(lease, kept)
-    assert kv.compressed.lengths[:, copy.compressed_row].tolist() == [3, 1, 7]
-    assert kv.compressed.positions[copy.compressed_row] == LENGTH  # not what was retained
+    assert kv.compressed.lengths[:, copy.row].tolist() == [3, 1, 7]
+    assert kv.compressed.positions[copy.row] == LENGTH  # not what was retained
     for layer, positions in enumerate(kept):
-        k, v = kv.compressed.piece(layer, copy.compressed_row)
+        k, v = kv.compressed.piece(layer, copy.row)
         for head in range(2):
             at = positions[head]
             assert torch.equal(k[head], kv.prefixes.layers[layer][0][handle.row, head, at])
@@ -82,7 +82,7 @@ def test_other_readers_keep_the_whole_row(kv):
     assert kv.prefixes.lengths[0, first.row] == LENGTH
     assert kv.stats().bytes_saved == -6 * kv.compressed.bytes_per_token  # both are held
     kv.streams.release(whole, 'cancelled')
-    with pytest.raises(Stale):
+    with pytest.raises(StaleHandleError):
         kv.acquire(first)
     kv.check_integrity()
 
@@ -92,7 +92,7 @@ def test_a_copy_of_a_frame_is_read_by_all_its_streams(kv):
     with kv.acquire(handle) as lease:
         kv.keep_copy(['language'], kv.copies.compress(lease, some([2, 2, 2])))
     streams = [kv.create(handle, query()) for _ in range(3)]
-    assert len({s.lease.compressed_row for s in streams}) == 1
+    assert len({s.lease.row for s in streams}) == 1
     assert not kv.acquire(handle).is_copy  # an action reads the row
     kv.check_integrity()
 
@@ -103,7 +103,7 @@ def test_a_copy_outlives_its_frame_as_long_as_it_is_read(kv):
         kv.keep_copy(['language', 'action'], kv.copies.compress(lease, some([2, 2, 2])))
     stream = kv.create(handle, query())
     frame(kv, 1)
-    assert kv.copies.of(handle, 'action') is None
+    assert kv.copies.assigned(handle, 'action') is None
     assert kv.stats().compressed == 1
     kv.check_integrity()
     kv.streams.release(stream, 'cancelled')
@@ -131,15 +131,15 @@ def test_blocks_tile_the_arena_after_any_takes_and_gives(acts):
     taken = []
     for take, tokens, which in acts:
         if take:
-            row = arena.take([tokens, 1, 2], 7)
+            row = arena.allocate([tokens, 1, 2], 7)
             if row is None:
                 biggest = max((end - begin for begin, end in arena._gaps), default=0)
                 assert len(taken) == 6 or biggest < tokens + 3
             else:
                 taken.append(row)
         elif taken:
-            arena.give(taken.pop(which % len(taken)))
+            arena.free(taken.pop(which % len(taken)))
         arena.check_integrity()
     for row in taken:
-        arena.give(row)
+        arena.free(row)
     assert arena.tokens_free == arena.tokens == 8 * BLOCK

@@ -6,7 +6,7 @@ import torch
 from embodied_kv.kernels.rows import PADDING
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.decode_view import DecodeView
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 
 LAYERS, ROWS, TOKENS, HEADS, KV_HEADS, DIM = 3, 4, 24, 4, 2, 8
 # row: logical position of its token, tokens that each layer lacks before it
@@ -48,7 +48,7 @@ def test_each_token_reads_its_row_as_it_does_alone(slots, batch):
         k, v = random(2, slots, 1, KV_HEADS, DIM, seed=layer)
         out = view.attend(layer, q, k, v)
         for slot, (row, (at, lacks)) in enumerate(batch.items()):
-            own = PlacedTokens(alone, row, lacks).bind(torch.tensor([at]))
+            own = SparsePositionView(alone, row, lacks).bind(torch.tensor([at]))
             parts = (part[slot : slot + 1] for part in (q, k, v))
             assert torch.allclose(out[slot], own.attend(layer, *parts)[0], atol=1e-6)
         assert not out[n:].any()

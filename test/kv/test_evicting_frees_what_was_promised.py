@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cases import frame, make_manager, write
 
-from embodied_kv.kv.budget import KvBudget
+from embodied_kv.kv.budget import EvictionPlan, KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.going import Going
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
@@ -77,7 +76,7 @@ class Machine(RuleBasedStateMachine):
     def act(self, index):
         try:
             self.leases.append(self.kv.acquire(self.of(self.handles[-5:], index)))
-        except Stale:
+        except StaleHandleError:
             pass
 
     @precondition(lambda self: self.leases)
@@ -90,7 +89,7 @@ class Machine(RuleBasedStateMachine):
     def ask(self, index):
         try:
             self.kv.create(self.of(self.handles[-5:], index), Query('?', [5, 6], max_tokens=8))
-        except Stale:
+        except StaleHandleError:
             pass
 
     @precondition(lambda self: self.handles)
@@ -100,7 +99,7 @@ class Machine(RuleBasedStateMachine):
         try:
             with self.kv.frames.acquire(handle) as lease:
                 copy = self.kv.copies.compress(lease, some(handle, tokens))
-        except Stale:
+        except StaleHandleError:
             return
         if copy is not None:
             self.kv.keep_copy(['language', 'action'] if both else ['language'], copy)
@@ -182,7 +181,7 @@ class Machine(RuleBasedStateMachine):
     def evict_several(self, chosen):
         """They free together what was foretold, whichever of them share rows and copies."""
         offers = [(pool, offer) for pool in self.kv.pools for offer in pool.evictable()]
-        going = Going({pool: pool.bytes_reserved for pool in self.kv.pools})
+        going = EvictionPlan({pool: pool.bytes_reserved for pool in self.kv.pools})
         some = [offers[index] for index in chosen if index < len(offers)]
         before, foretold = self.reserved(), sum(going.add(*offer) for offer in some)
         for _, offer in some:
@@ -199,7 +198,7 @@ class Machine(RuleBasedStateMachine):
     def the_choice_is_that_of_looking_at_everything(self):
         if not hasattr(self, 'kv'):
             return
-        kv, order, least = self.kv, self.kv.budget._order, self.kv._preemption.least
+        kv, order, least = self.kv, self.kv.budget._order, self.kv.streams.least_valuable
         offers = [
             (o.evict.args[0], o.size, o.bytes, pytest.approx(o.cost))
             for o in kv.streams.evictable()
@@ -213,7 +212,7 @@ class Machine(RuleBasedStateMachine):
         groups, freeing = kv.streams.by_row(), reference.freeing(kv)
         assert least(groups, 9) == reference.least(kv, reference.by_row(kv).values())
         assert least(groups.only(groups.frees), 9) == reference.least(kv, freeing.values())
-        assert kv._preemption.rows == len(freeing)
+        assert kv.streams.rows_freeable == len(freeing)
 
     @invariant()
     def what_is_held_is_there(self):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from kv_cases import make_manager
 
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def commit(kv, sequence, now=0.0):
 def test_superseded_and_unleased_is_stale(kv):
     old = commit(kv, 1)
     commit(kv, 2)
-    with pytest.raises(Stale, match='frame 1 is gone'):
+    with pytest.raises(StaleHandleError, match='frame 1 is gone'):
         kv.acquire(old)
 
 
@@ -34,7 +34,7 @@ def test_superseded_but_leased_is_kept_and_can_be_leased_again(kv):
         assert second.row == old.row
     lease.release()
     lease.release()  # a second release does nothing
-    with pytest.raises(Stale):
+    with pytest.raises(StaleHandleError):
         kv.acquire(old)
 
 
@@ -43,29 +43,29 @@ def test_rewritten_row_is_stale_though_the_row_is_held(kv):
     commit(kv, 2)
     newest = commit(kv, 3)
     assert newest.row == old.row
-    with pytest.raises(Stale, match='freed or rewritten'):
+    with pytest.raises(StaleHandleError, match='freed or rewritten'):
         kv.acquire(old)
 
 
 def test_past_its_deadline_is_stale_once_a_row_is_needed(kv):
     handle = commit(kv, 1)
     kv.frames.abandon(kv.reserve(now=handle.deadline + kv.frames.grace + 0.01))
-    with pytest.raises(Stale):
+    with pytest.raises(StaleHandleError):
         kv.acquire(handle)
 
 
 def test_a_handle_of_another_process_is_refused_with_the_reason(kv):
-    with pytest.raises(Stale, match='another process'):
+    with pytest.raises(StaleHandleError, match='another process'):
         kv.acquire(replace(commit(kv, 1), process_id='f' * 32))
 
 
 def test_a_handle_of_another_layout_is_refused_with_the_reason(kv):
-    with pytest.raises(Stale, match='layout'):
+    with pytest.raises(StaleHandleError, match='layout'):
         kv.acquire(replace(commit(kv, 1), layout='0' * 16))
 
 
 def test_row_that_does_not_exist_is_refused(kv):
-    with pytest.raises(Stale, match='does not exist'):
+    with pytest.raises(StaleHandleError, match='does not exist'):
         kv.acquire(replace(commit(kv, 1), row=99))
 
 
@@ -78,7 +78,7 @@ def test_a_handle_with_other_facts_is_refused_with_the_difference(kv, change):
     handle = commit(kv, 1)
     own = ', '.join(f'{name} {getattr(handle, name)!r}' for name in change)
     given = ', '.join(map(repr, change.values()))
-    with pytest.raises(Stale, match=re.escape(f'must have {own} (got {given})')):
+    with pytest.raises(StaleHandleError, match=re.escape(f'must have {own} (got {given})')):
         kv.acquire(replace(handle, **change))
     assert kv.stats().leases == 0
 

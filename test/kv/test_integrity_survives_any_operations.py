@@ -4,7 +4,7 @@ import numpy as np
 from kv_cases import make_manager
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.kv.rows import OutOfRows
 
 EOS = 1
@@ -72,7 +72,7 @@ class RandomOperations:
         if self.handles and len(self.leases) < 3:
             try:
                 self.leases.append(self.kv.acquire(self.pick(self.handles[-6:])))
-            except Stale:
+            except StaleHandleError:
                 pass
 
     def give_back(self):
@@ -83,7 +83,7 @@ class RandomOperations:
         if self.handles:
             try:
                 self.kv.create(self.pick(self.handles[-4:]), Query('?', [5, 6], max_tokens=8))
-            except Stale:
+            except StaleHandleError:
                 pass
             except ValueError:
                 assert 0 in (self.kv.streams_max, self.kv.language_rows_max)
@@ -140,7 +140,7 @@ def test_every_stream_is_reported_ended_exactly_once():
     random = RandomOperations(seed=5)
     for _ in range(3_000):
         random.act()
-    ended = [stream.id for stream in random.kv.streams.take_ended()]
+    ended = [stream.id for stream in random.kv.streams.pop_ended()]
     living = [stream.id for stream in random.kv.streams.live()]
     assert sorted(ended + living) == list(range(1, len(ended) + len(living) + 1))
-    assert random.kv.streams.take_ended() == []
+    assert random.kv.streams.pop_ended() == []

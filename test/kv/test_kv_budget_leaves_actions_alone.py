@@ -14,7 +14,7 @@ from kv_cases import make_manager, write
 from embodied_kv.kv.budget import KvBudget, OverBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.kv.rows import OutOfRows
 
 ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
@@ -60,7 +60,7 @@ class Machine(RuleBasedStateMachine):
         copy = self.kv.copies.compress(self.action, kept)
         if copy is not None:
             self.kv.keep_copy(['action'], copy)
-            self.copy = self.action.handle, self.kv.copies.arena.bytes_of(copy.compressed_row)
+            self.copy = self.action.handle, self.kv.copies.arena.bytes_of(copy.row)
 
     def indices(self, count):
         return torch.arange(min(count, self.action.handle.length))[None]
@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
     def ask(self, tokens):
         try:
             self.kv.create(self.handle, Query('?', [5], max_tokens=tokens))
-        except (OverBudget, Stale) as error:
+        except (OverBudget, StaleHandleError) as error:
             assert str(error)
 
     @rule(size=st.integers(1, 3 * ROW), cost=st.floats(0.0, 9.0), wait=st.booleans())
@@ -90,9 +90,9 @@ class Machine(RuleBasedStateMachine):
         self.kv.check_integrity()
         assert self.kv.budget.bytes_used <= BUDGET
         if self.action is not None:
-            assert self.kv.frames.has_out(self.action)
+            assert self.kv.frames.is_leased_by(self.action)
         if self.copy is not None and self.kv.frames.holds(self.copy[0]):
-            assert self.kv.copies.of(self.copy[0], 'action') is not None
+            assert self.kv.copies.assigned(self.copy[0], 'action') is not None
 
 
 TestActions = Machine.TestCase

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_config import PlannerConfig
 
@@ -34,7 +34,7 @@ def whole(model, ids):
     """Everything at once, with attention written out."""
     kept = arena()
     positions = torch.arange(TOKENS)
-    hidden = model(ids[None], positions[None], PlacedTokens(kept, 1).bind(positions))
+    hidden = model(ids[None], positions[None], SparsePositionView(kept, 1).bind(positions))
     return kept, hidden[0]
 
 
@@ -73,7 +73,7 @@ def test_loaded_and_computed_tokens_equal_all_computed(computed, seed):
         full, hidden = whole(model, ids)
         positions = torch.tensor(sorted({*computed, TOKENS - 1}))
         kept = arena()
-        view = PlacedTokens(kept, 1).bind(positions)
+        view = SparsePositionView(kept, 1).bind(positions)
         rope, part = model.rope(positions[None]), model.embed(ids[positions][None])
         for layer in range(CONFIG.backbone.layers):
             for position in sorted(set(range(TOKENS)) - set(positions.tolist())):

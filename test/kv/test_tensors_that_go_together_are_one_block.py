@@ -12,7 +12,7 @@ from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv import moves
+from embodied_kv.kv import transfer
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import KvFiles
 
@@ -32,7 +32,7 @@ def pinned(monkeypatch):
         return made
 
     monkeypatch.setattr(torch, 'empty', allocate)
-    monkeypatch.setattr(moves, '_pins', lambda: True)
+    monkeypatch.setattr(transfer, '_pins', lambda: True)
     return sizes
 
 
@@ -54,8 +54,8 @@ def equal(one, other):
 @given(LAYOUTS)
 def test_what_is_in_a_block_overlaps_nothing_and_is_aligned(layouts):
     sizes = [int(np.prod(shape)) * dtype.itemsize for shape, dtype in layouts]
-    with moves.one_block(sum(sizes) + moves.ALIGNMENT * len(sizes)):
-        made = [moves.host_memory(shape, dtype) for shape, dtype in layouts]
+    with transfer.one_block(sum(sizes) + transfer.ALIGNMENT * len(sizes)):
+        made = [transfer.host_memory(shape, dtype) for shape, dtype in layouts]
     for i, (tensor, (shape, dtype)) in enumerate(zip(made, layouts, strict=True)):
         assert (list(tensor.shape), tensor.dtype) == (shape, dtype) and tensor.is_contiguous()
         tensor.fill_(i)
@@ -64,33 +64,33 @@ def test_what_is_in_a_block_overlaps_nothing_and_is_aligned(layouts):
 
 
 def test_what_does_not_fit_has_memory_of_its_own(pinned):
-    with moves.one_block(64):
+    with transfer.one_block(64):
         for size in (40, 40, 16, 64):
-            assert moves.host_memory((size,), torch.uint8).nbytes == size
-    moves.host_memory((3,), torch.uint8)
+            assert transfer.host_memory((size,), torch.uint8).nbytes == size
+    transfer.host_memory((3,), torch.uint8)
     assert pinned == [64, 40, 64, 3]
 
 
 def test_a_block_that_nobody_asks_is_never_made(pinned):
-    with moves.one_block(64):
+    with transfer.one_block(64):
         pass
     assert pinned == []
 
 
 def test_a_block_belongs_to_one_thread_and_ends_with_an_error(pinned):
-    with pytest.raises(ValueError), moves.one_block(64):
-        other = Thread(target=moves.host_memory, args=((8,), torch.uint8))
+    with pytest.raises(ValueError), transfer.one_block(64):
+        other = Thread(target=transfer.host_memory, args=((8,), torch.uint8))
         other.start()
         other.join()
         raise ValueError
-    moves.host_memory((9,), torch.uint8)
+    transfer.host_memory((9,), torch.uint8)
     assert pinned == [8, 9]
 
 
 def test_a_capsule_that_comes_to_the_host_is_one_allocation(pinned):
     registry, given = Registry('ours'), capsule()
     registry.add(given, Tier.HOST)
-    assert pinned == [moves.block_bytes(given.tensors.values())] and pinned[0] <= given.bytes
+    assert pinned == [transfer.block_bytes(given.tensors.values())] and pinned[0] <= given.bytes
     assert equal(registry.get('a').tensors, given.tensors)
 
 
@@ -130,7 +130,7 @@ def test_a_layer_of_a_unit_is_one_allocation_and_counted_as_it_is(pinned, tmp_pa
 
 
 def test_memory_that_is_not_pinned_is_counted_byte_by_byte(monkeypatch):
-    monkeypatch.setattr(moves, '_pins', lambda: False)
-    assert [moves.held_bytes(size) for size in (0, 1, 5, 4096)] == [0, 1, 5, 4096]
-    monkeypatch.setattr(moves, '_pins', lambda: True)
-    assert [moves.held_bytes(size) for size in (0, 1, 5, 4096, 4097)] == [0, 1, 8, 4096, 8192]
+    monkeypatch.setattr(transfer, '_pins', lambda: False)
+    assert [transfer.held_bytes(size) for size in (0, 1, 5, 4096)] == [0, 1, 5, 4096]
+    monkeypatch.setattr(transfer, '_pins', lambda: True)
+    assert [transfer.held_bytes(size) for size in (0, 1, 5, 4096, 4097)] == [0, 1, 8, 4096, 8192]

@@ -5,9 +5,8 @@ import torch
 from budget_cases import ORDER, TablePool, Thing
 from kv_cases import make_manager, write
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import EvictionPlan, KvBudget, OverBudget
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.going import Going
 from embodied_kv.kv.pool import Evictable, Held
 from embodied_kv.kv.rows import OutOfRows
 
@@ -72,13 +71,13 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
         with pytest.raises(OverBudget, match='asking: no room'):
             asking.add(kv.budget, Thing(size))
         assert kv.frames.current('a') is not None  # nothing has gone
-        assert kv.copies.of(kv.frames.current('a'), 'language') is copies['a']
+        assert kv.copies.assigned(kv.frames.current('a'), 'language') is copies['a']
     kv.check_integrity()
 
 
 def test_what_lies_in_a_pool_below_its_floor_helps_nobody():
     streams, rows = TablePool('streams'), TablePool('rows')
-    going = Going({streams: 10, rows: 3})
+    going = EvictionPlan({streams: 10, rows: 3})
     held = Held(rows, 0, 7, holders=2)
     first, second = (Evictable(size, 1.0, int, holds=(held,)) for size in (4, 5))
     assert going.add(streams, first) == 4  # the row stays: the second holds it

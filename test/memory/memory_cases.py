@@ -4,7 +4,7 @@ import torch
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.rotate import Rotation
@@ -63,7 +63,7 @@ class KvOfUnits:
         arena, positions = make_arena(), torch.arange(len(tokens[: CONFIG.max_tokens]))
         arena.set_length(0, len(positions))
         tokens = torch.tensor(tokens[: CONFIG.max_tokens])
-        model(tokens[None], positions[None], PlacedTokens(arena, 0).bind(positions))
+        model(tokens[None], positions[None], SparsePositionView(arena, 0).bind(positions))
         return [tuple(part[0, :, : len(positions)] for part in layer) for layer in arena.layers]
 
     def __call__(self, unit, layer):

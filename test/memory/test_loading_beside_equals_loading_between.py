@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
-from embodied_kv.kv.placed import PlacedTokens
+from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.layout import LayerLayout
 from embodied_kv.memory.pending import POLICIES
@@ -56,7 +56,7 @@ def one_by_one(model, arena, load, prompt, reuse):
         return MOVE(k, prompt.starts[i] - piece.offset), v
 
     for layer in range(LAYERS):
-        view = PlacedTokens(arena, 0).bind(positions)
+        view = SparsePositionView(arena, 0).bind(positions)
         for i, start in enumerate(prompt.starts):
             absent = ~mask[start : start + len(prompt.pieces[i].ids)]
             if start >= resident and absent.any():

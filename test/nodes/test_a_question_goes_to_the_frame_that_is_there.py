@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.kv.handle import Stale
+from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.nodes.language import LanguageParams, Voice
 from embodied_kv.robots.contract import Language
 from embodied_kv.srv import Ask
@@ -19,7 +19,7 @@ class Engine:
     def open(self, handle: str, text: str, **how: object) -> SimpleNamespace:
         self.tried.append(handle)
         if handle != self.there:
-            raise Stale(f'{handle} is gone')
+            raise StaleHandleError(f'{handle} is gone')
         return SimpleNamespace(id=7)
 
 
@@ -42,6 +42,6 @@ def test_a_newer_frame_answers_for_the_one_whose_row_it_took():
 
 def test_where_no_newer_frame_came_it_is_said():
     engine = Engine('none')
-    with pytest.raises(Stale, match='first is gone'):
+    with pytest.raises(StaleHandleError, match='first is gone'):
         ask(engine, 'first', 'first')
     assert engine.tried == ['first']

@@ -117,7 +117,9 @@ def test_set_budget_ends_the_streams_above_it(robot):
     robot.until(lambda: any(ended(robot, stream) for stream in asked), show=False)
     assert sorted(ended(robot, stream) for stream in asked) == ['', 'evicted']
     wrong = robot.call(SetLimits, 'kv/set_limits', rows=99, streams=-1)
-    assert not wrong.success and 'language may hold 0 to 14 prefix rows, not 99' in wrong.message
+    assert (
+        not wrong.success and 'prefix rows of language must be 0 to 14 (got 99)' in wrong.message
+    )
 
 
 def test_set_budget_takes_a_share_per_consumer(robot):

@@ -6,7 +6,7 @@ import pytest
 import torch
 from captures import NoRows
 
-from embodied_kv.runtime.buffer import Buffer, Moved
+from embodied_kv.runtime.buffer import Buffer, BufferMovedError
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
 
 SHAPE = Shape('add', 1)
@@ -61,7 +61,7 @@ def test_without_a_package_the_function_runs(compiler):
 def test_a_moved_buffer_is_not_replayed_by_compiled_code_either():
     _, graph, x = captured(Stub(str(SHAPE)), NoRows())
     x.tensor.data = torch.zeros(1)
-    with pytest.raises(Moved):
+    with pytest.raises(BufferMovedError):
         graph.replay()
     assert not x.tensor and not graph.replays
 

@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
@@ -169,7 +169,7 @@ class Door:
         sizes = EngineConfig(**(ENGINE | engine))
         self.engine = Engine(policy, sizes, period=1e4)  # s: no cost is ever too high
         self._listeners = []
-        self.device = DeviceThread(self.engine, self._hear)
+        self.device = EngineThread(self.engine, self._hear)
         self.device.start()
         shared = config.get('all_capsules_mib', 256)
         self.sessions = Sessions(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embodied_kv.engine.budget import Costs, TimeBudget
+from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.serving import in_time
 from embodied_kv.serving.batch import Late
 from embodied_kv.types import ActionChunk
@@ -20,7 +20,7 @@ class SlowEngine:
 
     def __init__(self):
         self.now, self.batches, self.handed = 0.0, [], {}
-        costs = Costs()
+        costs = LatencyEstimator()
         for size in (1, 2, 4):
             for _ in range(9):
                 costs.observe('denoise_step', STEP, size)

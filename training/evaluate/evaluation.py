@@ -10,7 +10,7 @@ import math
 import time
 from contextlib import ExitStack, closing
 
-from embodied_kv.compress.limits import check_keep_ratio
+from embodied_kv.compress.budget import check_keep_ratio
 from embodied_kv.compress.registry import method
 from embodied_kv.config import TABLETOP
 from embodied_kv.control import execution_horizon

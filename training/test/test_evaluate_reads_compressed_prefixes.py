@@ -60,9 +60,9 @@ def test_every_copy_finds_room_and_is_given_back(acted):
 @pytest.mark.parametrize(
     'arguments, message',
     [
-        (['--action-keep-ratio', '0'], 'keep ratio is 0.0, which is not in [0.01, 1]'),
-        (['--language-keep-ratio', '1.5'], 'keep ratio is 1.5, which is not in [0.01, 1]'),
-        (['--compress', 'zip'], "no compression method 'zip'"),
+        (['--action-keep-ratio', '0'], 'keep ratio must be in [0.01, 1] (got 0.0)'),
+        (['--language-keep-ratio', '1.5'], 'keep ratio must be in [0.01, 1] (got 1.5)'),
+        (['--compress', 'zip'], "(got 'zip')"),
     ],
 )
 def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):

@@ -24,13 +24,13 @@ from benchmarks.compress.speed.models import IMAGE, TEXT
 from embodied_kv.compress.base import Method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.kv.copy_pool import CopyPool
+from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.scored import Scores
 
 PARTS = {
     'statistics': (Scores, 'take'),
     'selection': (Method, 'select'),
-    'gather': (CopyPool, 'compress'),
+    'gather': (CompressedPool, 'compress'),
 }
 QUESTION = 24  # tokens, where there is an answer
 BEGINS = 6  # repeats of appending a question without an answer

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from benchmarks.fleet.serving.schedule import Schedule
-from embodied_kv.engine.budget import Costs
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
+from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.fleet.forecast import LATE
 from embodied_kv.types import TextDelta
 
@@ -21,7 +21,7 @@ Seconds = Mapping[str, Mapping[int, float]]
 NOTHING = 1e-9  # s of what is charged elsewhere: chunks are, by their batch
 
 
-class Charged(Costs):
+class Charged(LatencyEstimator):
     """Seconds by kind of work ('begin', 'decode') and by its size, as estimates are made of them.
 
     spent: s, of all that was observed.
@@ -55,7 +55,7 @@ class Speech:
     def __init__(
         self,
         engine: Engine,
-        device: DeviceThread,
+        device: EngineThread,
         schedule: Schedule,
         seconds: Seconds,
         slack: Callable[[float], float],
@@ -63,7 +63,7 @@ class Speech:
     ) -> None:
         self._engine, self._device, self._schedule = engine, device, schedule
         self._slack, self._hear = slack, hear
-        self.costs = engine.costs = engine.budget.costs = Charged(seconds)
+        self.costs = engine.latency = engine.budget.latency = Charged(seconds)
         self.free = self._again = 0.0
         engine.budget.forecast = _closed
 

@@ -86,7 +86,7 @@ def word_seconds(policy: Policy, robots: int, repeats: int = REPEATS) -> Seconds
         warm_up(engine)
         for kind, by_size in found.items():
             for size in range(1, max(engine.config.streams, engine.config.decode_tokens) + 1):
-                if took := engine.costs.median(kind, size):
+                if took := engine.latency.median(kind, size):
                     by_size.setdefault(size, []).append(took)
     return {kind: _rising(by_size) for kind, by_size in found.items()}
 

@@ -20,7 +20,7 @@ from embodied_kv.capsule.reentry import Depth
 from embodied_kv.control.command import Command
 from embodied_kv.control.trajectory_executor import PREVIOUS, SOURCES
 from embodied_kv.kv.handle import KvHandle
-from embodied_kv.kv.stats import KvStats
+from embodied_kv.kv.manager import KvStats
 from embodied_kv.memory.segment import Segment
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.msg import CapsuleInfo, MemorySegment

@@ -108,7 +108,7 @@ class EngineHost(EngineRunner):
             say(LATER)
         gc.collect()
         gc.freeze()  # what lives now lives on: no collection has to look at it again
-        stats, costs = self.engine.kv.stats(), self.engine.costs
+        stats, costs = self.engine.kv.stats(), self.engine.latency
         say(
             f'engine ready in {time.monotonic() - began:.1f} s: {self.engine.policy.config.name}, '
             f'{stats.rows} rows, {stats.bytes / 2**20:.0f} MiB of cache; '

@@ -39,7 +39,7 @@ class KvServices:
         asked = {LANGUAGE: request.language_keep_ratio, ACTION: request.action_keep_ratio}
         keep_ratios = {consumer: ratio for consumer, ratio in asked.items() if ratio != 0}
         for consumer, ratio in keep_ratios.items():
-            compression.check(consumer, ratio)
+            compression.validate_keep_ratio(consumer, ratio)
         kv.set_limits(
             rows=None if request.rows == -1 else request.rows,
             streams=None if request.streams == -1 else request.streams,

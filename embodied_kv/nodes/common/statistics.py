@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import deque
 
-from embodied_kv.kv.stats import KvStats
+from embodied_kv.kv.manager import KvStats
 
 
 class PeriodMeter:

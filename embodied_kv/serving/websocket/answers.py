@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.shares import StreamShares
@@ -38,7 +38,7 @@ class Answers:
     """rows: that are read. shares: of the engine's streams."""
 
     def __init__(
-        self, engine: Engine, device: DeviceThread, rows: KeptRows, shares: StreamShares
+        self, engine: Engine, device: EngineThread, rows: KeptRows, shares: StreamShares
     ) -> None:
         self._engine, self._device, self._rows, self._shares = engine, device, rows, shares
         self._listeners: dict[int, _Listener] = {}  # by stream; on the device thread alone
@@ -47,7 +47,7 @@ class Answers:
         """Return what the policy says about the robot's newest row.
 
         evict: whether an older stream of the robot may end for it. The future raises ValueError,
-        Stale. A future that is cancelled ends the stream.
+        StaleHandleError. A future that is cancelled ends the stream.
         """
         promise: Future[Text] = Future()
         opened = self._device.call(lambda: self._open(robot, question, max_tokens, evict, promise))

@@ -23,8 +23,8 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
 from embodied_kv.control.execution_horizon import judged, parse
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
@@ -75,7 +75,7 @@ class Sessions:
     def __init__(
         self,
         engine: Engine,
-        device: DeviceThread,
+        device: EngineThread,
         profile: Profile,
         kept: int,
         capsule_mib: int,
@@ -313,7 +313,7 @@ class Sessions:
     ) -> Future[T]:
         """Run it on the engine's thread; Refused where the session has ended until then.
 
-        submit: how, `DeviceThread.call` by default.
+        submit: how, `EngineThread.call` by default.
         """
         task = session.task
 
