@@ -193,7 +193,7 @@ class Harness:
             *begun, last = query.ids
             query = replace(query, ids=begun, max_tokens=query.max_tokens + 1)
             stream = self._kv.resume(lease, query, [last])
-            self.engine.detokenizer.resume(stream, said=1)
+            self.engine.detokenizer.resume(stream, position=1)
         decode_kv = self._kv.decode_kv
         whole = asked.after(way.after).decode_kv
         for part, own in zip((decode_kv.k, decode_kv.v), whole, strict=True):

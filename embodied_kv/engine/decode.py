@@ -234,13 +234,13 @@ class Decoder:
         The streams have grown already. None in place of a token that cannot be chosen.
         """
         count, graph = len(ids[0]), self._graphs[shape]
-        told = self._inputs.cut('ids', shape.rows, shape.tokens).host
+        host_ids = self._inputs.cut('ids', shape.rows, shape.tokens).host
         faults = self._draws(streams, shape.rows, steps)
-        told[:] = 0
+        host_ids[:] = 0
         for slot, own in enumerate(ids):
             # An id beyond the rows of the embedding would end the process on CUDA.
             good = [token if self._is_token(token) else 0 for token in own]
-            told[slot, :count] = good
+            host_ids[slot, :count] = good
             if good != [*own]:
                 faults[slot] = ValueError(f'tokens of the query must be 0 to {self._words - 1}')
         rows, copies = rows_read([stream.lease for stream in streams])
@@ -300,30 +300,33 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._said: dict[int, tuple[StreamDecoder, int]] = {}  # with the number of its tokens
+        self._decoders: dict[int, tuple[StreamDecoder, int]] = {}  # with the number of its tokens
 
     def __len__(self) -> int:
         """Return the number of streams with text."""
-        return len(self._said)
+        return len(self._decoders)
 
-    def said(self, stream: int) -> int:
+    def position(self, stream: int) -> int:
         """Return the number of a stream's tokens whose text was handed out."""
-        return self._said[stream][1] if stream in self._said else 0
+        return self._decoders[stream][1] if stream in self._decoders else 0
 
-    def resume(self, stream: DecodeStream, said: int) -> None:
-        """Continue a stream after its first `said` tokens, whose text was handed out already."""
+    def resume(self, stream: DecodeStream, position: int) -> None:
+        """Continue a stream whose first `position` tokens were handed out as text."""
         decoder = StreamDecoder(self._tokenizer)
-        decoder.feed(stream.tokens[:said])
-        self._said[stream.id] = decoder, said
+        decoder.feed(stream.tokens[:position])
+        self._decoders[stream.id] = decoder, position
 
     def delta(self, stream: DecodeStream, reason: str = '') -> TextDelta:
         """Return the new text of a stream. reason: why it has ended, '' while it lives."""
-        decoder, said = self._said.pop(stream.id, None) or (StreamDecoder(self._tokenizer), 0)
-        text = decoder.feed(stream.tokens[said:])
+        decoder, position = self._decoders.pop(stream.id, None) or (
+            StreamDecoder(self._tokenizer),
+            0,
+        )
+        text = decoder.feed(stream.tokens[position:])
         if reason:
             text += decoder.finish()
         else:
-            self._said[stream.id] = decoder, len(stream.tokens)
+            self._decoders[stream.id] = decoder, len(stream.tokens)
         handle, query = stream.lease.handle, stream.query.text
         frame = handle.sequence, handle.stamp
         return TextDelta(stream.id, *frame, query, text, len(stream.tokens), reason)

@@ -42,7 +42,7 @@ def _store_rows(
     token = block * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     at = tl.load(starts + slot) + token
-    fits = (at >= 0) & (at < max_tokens)  # never into the row beside it
+    fits = (at >= 0) & (at < max_tokens)  # never into the next row
     own = (fits & (token < count))[:, None] & (d < DIM)[None, :]
     source = slot * new_slot + head * new_head
     source = source + token[:, None] * new_token + d[None, :]

@@ -135,7 +135,7 @@ class CompressedPool(LeasedPool):
     # ------------------------------------------------------------------ giving up
 
     def kept_places(self) -> list[Place]:
-        """Return the frames that hold copies of their own."""
+        """Return the frames that hold copies."""
         with self._lock:
             return [place for place, kept in self._assigned.items() if kept]
 

@@ -81,7 +81,7 @@ class KvManager:
             self._lock,
             on_free=self.copies.drop_frame,
             with_copies=self.copies.kept_places,
-            beside=self.copies.kept_by,
+            copies_of=self.copies.kept_by,
             grace=grace,
             clock=clock,
         )
@@ -267,7 +267,7 @@ class KvManager:
     def _bytes_saved(self) -> int:
         """Return the bytes of full rows that copies replace, less those of the copies.
 
-        Negative if many streams keep copies of their own of one frame.
+        Negative if many streams have each a copy of one frame.
         """
         copied = self.copies.handles().values()
         full = sum(handle.length for handle in copied if not self.frames.holds(handle))
@@ -286,4 +286,4 @@ class KvManager:
             rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
-        self.budget.check_integrity()  # other pools have locks of their own, held when they claim
+        self.budget.check_integrity()  # outside: other pools hold their own locks when they claim

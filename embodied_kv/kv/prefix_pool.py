@@ -24,10 +24,10 @@ FACTS = 'length', 'robot', 'sequence', 'stamp'  # of a frame, as a caller's hand
 class PrefixPool(LeasedPool):
     """The rows of one arena; each is held by a writer, as a robot's newest frame, or by leases.
 
-    on_free: called with each frame that is freed. with_copies: returns the frames with copies of
-    their own. beside: returns what is freed with a frame of so many holders. grace: time (s) that
-    a frame without a lease outlives its deadline. clock: s, steady. prefills: number of committed
-    frames.
+    on_free: called with each frame that is freed. with_copies: returns the frames with copies.
+    copies_of: returns the copies that are freed with a frame of so many holders. grace: time (s)
+    that a frame without a lease outlives its deadline. clock: s, steady. prefills: number of
+    committed frames.
     """
 
     name, is_copy = 'prefixes', False
@@ -38,7 +38,7 @@ class PrefixPool(LeasedPool):
         lock: RLock,
         on_free: Callable[[Place], object],
         with_copies: Callable[[], Iterable[Place]],
-        beside: Callable[[Place, int], list[HeldRow]],
+        copies_of: Callable[[Place, int], list[HeldRow]],
         grace: float = 1.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,7 +46,7 @@ class PrefixPool(LeasedPool):
         self.process_id = uuid.uuid4().hex
         self.grace, self.prefills, self.bytes_reserved, self._attached_bytes = grace, 0, 0, 0
         self._clock, self._on_free = clock, on_free
-        self._with_copies, self._beside = with_copies, beside
+        self._with_copies, self._copies_of = with_copies, copies_of
         self._free = FreeRows(arena.rows)
         self._writing: set[int] = set()
         self._frames: dict[int, KvHandle] = {}  # by row
@@ -259,7 +259,7 @@ class PrefixPool(LeasedPool):
             for row, (_, size) in self._attached.items():
                 sizes[row] += size
             for place in self._with_copies():
-                sizes[place[0]] += sum(held.bytes for held in self._beside(place, 1))
+                sizes[place[0]] += sum(held.bytes for held in self._copies_of(place, 1))
             sizes[[frame.row for frame in self._current.values()]] = 0
             return self._lease_counts, sizes
 
@@ -308,7 +308,7 @@ class PrefixPool(LeasedPool):
     def _held(self, handle: KvHandle, holders: int = 1) -> list[HeldRow]:
         """Return the rows that are freed with a frame of so many holders."""
         own = HeldRow(self, handle.row, self._bytes_of(handle.row), holders)
-        return [own, *self._beside(handle.place, holders)]
+        return [own, *self._copies_of(handle.place, holders)]
 
     def _free_if_unheld(self, row: int) -> None:
         if self._leases.get(row) or row in self._writing or self._is_current(row):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -35,17 +35,6 @@ class Buffer:
         if not self.tensor.is_contiguous():
             raise ValueError(f'buffer {self.name!r} must be contiguous')
         object.__setattr__(self, 'place', _place(self.tensor))
-
-    @classmethod
-    def zeros(
-        cls,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        device: str | torch.device = 'cpu',
-    ) -> Buffer:
-        """Return a buffer of new memory, all zero."""
-        return cls(name, torch.zeros(tuple(shape), dtype=dtype, device=device))
 
     @property
     def address(self) -> int:
@@ -112,11 +101,6 @@ class Buffers:
         if name not in self._by_name:
             raise LookupError(f'buffer must be one of {", ".join(self._by_name)} (got {name!r})')
         return self._by_name[name]
-
-    @property
-    def bytes(self) -> int:
-        """Return the size of all buffers in bytes."""
-        return sum(buffer.bytes for buffer in self)
 
     def require_unmoved(self) -> None:
         """Raise BufferMovedError if one of them moved."""

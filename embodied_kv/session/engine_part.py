@@ -130,7 +130,7 @@ class EnginePart:
                     'row': numbers[_read_by(stream.lease)],
                     'query': {**vars(stream.query), 'ids': list(stream.query.ids)},
                     'tokens': list(stream.tokens),
-                    'said': self._engine.detokenizer.said(stream.id),
+                    'said': self._engine.detokenizer.position(stream.id),
                 }
                 for stream in streams
             ],

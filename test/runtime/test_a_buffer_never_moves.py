@@ -45,7 +45,7 @@ def plain_bytes(buffer):
 )
 def test_write_then_read_equals_the_bytes_written(shape, dtype, seed):
     source = random_bytes(shape, dtype, seed)
-    buffer, twin = Buffer.zeros('x', shape, dtype), Buffer('twin', source.clone())
+    buffer, twin = Buffer('x', torch.zeros(shape, dtype=dtype)), Buffer('twin', source.clone())
     address = buffer.address
     buffer.write(source)
     assert plain_bytes(buffer) == plain_bytes(twin)

@@ -8,7 +8,7 @@ from embodied_kv.runtime.buffer import Buffer, BufferMovedError
 
 
 def test_replay_is_refused_before_anything_runs(device):
-    x, y = (Buffer.zeros(name, (2,), torch.float32, device) for name in 'xy')
+    x, y = (Buffer(name, torch.zeros((2,), dtype=torch.float32, device=device)) for name in 'xy')
 
     def run():
         y.tensor.add_(1)
@@ -23,7 +23,7 @@ def test_replay_is_refused_before_anything_runs(device):
 
 
 def test_a_function_that_rebinds_is_not_captured():
-    x = Buffer.zeros('x', (2,), torch.float32)
+    x = Buffer('x', torch.zeros((2,), dtype=torch.float32))
 
     def run():
         x.tensor.data = torch.ones(2)
