@@ -38,7 +38,7 @@ def matrix(prefix, question, layer):
 def test_by_question(run, asked, p):
     prefix, question = run
     stats = Scorer(prefix).statistics(asked, p, question)
-    assert stats.queries == len(asked) and stats.n == N and stats.visible is None
+    assert stats.queries == len(asked) and stats.n == N
     for layer in range(LAYERS):
         whole, visible = matrix(prefix, question, layer)
         rows, seen = whole[:, asked], visible[list(asked)]

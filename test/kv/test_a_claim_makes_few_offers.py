@@ -7,7 +7,7 @@ from kv_cases import make_manager, write
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.pool import Held
+from embodied_kv.kv.pool import HeldRow
 from embodied_kv.kv.stream_pool import StreamPool
 from embodied_kv.memory.cache import HostCache
 
@@ -53,7 +53,7 @@ def test_a_stream_that_joins_many_looks_at_none_of_them_alone(monkeypatch, share
         if not shares_a_row:
             handle = write(kv, kv.reserve(0.0))
     offers, held = (
-        counted(monkeypatch, *of) for of in ((StreamPool, '_offer'), (Held, '__init__'))
+        counted(monkeypatch, *of) for of in ((StreamPool, '_offer'), (HeldRow, '__init__'))
     )
     kv.create(handle, QUERY)
     assert (streams[0].reason, streams[1].reason) == ('evicted', '')
@@ -67,7 +67,7 @@ def test_rows_that_streams_hold_are_ranked_without_a_look_at_each(monkeypatch):
         kv.reserve(0.0)
     assert kv.frames.rows_free == 0
     offers, held = (
-        counted(monkeypatch, *of) for of in ((StreamPool, '_offer'), (Held, '__init__'))
+        counted(monkeypatch, *of) for of in ((StreamPool, '_offer'), (HeldRow, '__init__'))
     )
     kv.reserve(0.0)
     assert [stream.reason for stream in streams[:2]] == ['evicted', '']

@@ -7,7 +7,7 @@ from kv_cases import make_manager, write
 
 from embodied_kv.kv.budget import EvictionPlan, KvBudget, OverBudget
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.pool import Evictable, Held
+from embodied_kv.kv.pool import Evictable, HeldRow
 from embodied_kv.kv.rows import OutOfRows
 
 TOKEN = 2 * 2 * 4 * 4  # bytes: k and v, layers, width, of float32
@@ -78,11 +78,11 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
 def test_what_lies_in_a_pool_below_its_floor_helps_nobody():
     streams, rows = TablePool('streams'), TablePool('rows')
     going = EvictionPlan({streams: 10, rows: 3})
-    held = Held(rows, 0, 7, holders=2)
+    held = HeldRow(rows, 0, 7, holders=2)
     first, second = (Evictable(size, 1.0, int, holds=(held,)) for size in (4, 5))
     assert going.add(streams, first) == 4  # the row stays: the second holds it
     assert going.add(streams, second) == 5 + 3
-    assert going.add(rows, Evictable(7, 1.0, int, holds=(Held(rows, 0, 7),))) == 0  # it went
+    assert going.add(rows, Evictable(7, 1.0, int, holds=(HeldRow(rows, 0, 7),))) == 0  # it went
     assert going.add(streams, Evictable(9, 1.0, int)) == 1
 
 
