@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FAST = (
     'engine/test_no_row_is_read_beyond_its_length.py',
-    'engine/test_device_thread_leaves_nobody_waiting.py',
+    'engine/test_engine_thread_resolves_every_future.py',
     'memory/test_an_evicted_unit_takes_all_its_layers.py',
 )
 

@@ -86,7 +86,7 @@ INTERPRETED = """
 import sys
 sys.path[:0] = {path!r}
 import torch
-from test_stored_rows_are_where_they_belong import expected, make_case
+from test_rows_are_stored_at_their_positions import expected, make_case
 from embodied_kv.kernels.triton_store import store_rows
 for case in (
         ([3], [0], [5], 8, 1, 0), ([4, 0, 2], [1, 19, 7], [1, 1, 1], 1, 2, 2),
