@@ -217,7 +217,7 @@ def _decode_process(
 
 MANAGED = [
     *((KvManager, name) for name in ('reserve', 'acquire', 'create')),
-    *((PrefixPool, name) for name in ('commit', 'give_back')),
+    *((PrefixPool, name) for name in ('commit', 'return_lease')),
     *((StreamPool, name) for name in ('grow', 'update', 'live', 'pop_ended')),
     (views.PrefixWrite, 'bind'),
     (views.PrefixWrite, 'store'),
