@@ -239,7 +239,10 @@ class Decoder:
         host_ids[:] = 0
         for slot, own in enumerate(ids):
             # An id beyond the rows of the embedding would end the process on CUDA.
-            good = [token if self._is_token(token) else 0 for token in own]
+            good = [
+                token if isinstance(token, int | np.integer) and 0 <= token < self._words else 0
+                for token in own
+            ]
             host_ids[slot, :count] = good
             if good != [*own]:
                 faults[slot] = ValueError(f'tokens of the query must be 0 to {self._words - 1}')
@@ -256,9 +259,6 @@ class Decoder:
             _said(stream, [step[slot] for step in tokens], [step[slot] for step in scores], fault)
             for slot, (stream, fault) in enumerate(zip(streams, faults, strict=True))
         ]
-
-    def _is_token(self, token: object) -> bool:
-        return isinstance(token, int | np.integer) and 0 <= token < self._words
 
     def _draws(
         self, streams: Sequence[DecodeStream], slots: int, steps: int

@@ -56,7 +56,8 @@ class Denoiser:
         self._prefixes, self._compressed = prefixes, compressed
         self._robots = shapes.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
-        times = [time for n in step_counts for time in self._times(n)]
+        # Each time is computed in double and rounded once, as in the reference.
+        times = [1.0 + step * (-1.0 / n) for n in step_counts for step in range(n)]
         times = torch.tensor(times, device=device)
         schedule = model.expert.modulation(times)
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
@@ -89,10 +90,6 @@ class Denoiser:
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
         for slots in self._robots:
             self._capture(slots)
-
-    def _times(self, steps: int) -> list[float]:
-        # Each time is computed in double and rounded once, as in the reference.
-        return [1.0 + step * (-1.0 / steps) for step in range(steps)]
 
     def _capture(self, slots: int) -> None:
         model, guidance, x = self._model, self._guidance, self._x[:slots]
@@ -150,7 +147,8 @@ class Denoiser:
         leftovers: what each chunk continues; by default nothing. Raises ValueError for more slots
         than a batch has.
         """
-        slots, count = self._slots(len(rows)), len(rows)
+        count, remedy = len(rows), 'raise engine.robots, or denoise fewer at once'
+        slots = shapes.smallest(self._robots, count, 'chunks', remedy)
         self._noise.host[:count] = noise
         self._begin.host[:] = self._first[steps]
         self._guidance.bind(leftovers or [None] * count, self._noise.host)
@@ -163,9 +161,3 @@ class Denoiser:
         x, updates = np.split(made, [self._x.numel()])
         updates = updates.reshape(self._updates.shape)[:steps, :count]
         return x.reshape(self._x.shape)[:count], updates.transpose(1, 0, 2)
-
-    def _slots(self, chunks: int) -> int:
-        """Return the slots of the batch for so many chunks. Raises ValueError for too many."""
-        return shapes.smallest(
-            self._robots, chunks, 'chunks', 'raise engine.robots, or denoise fewer at once'
-        )

@@ -182,14 +182,31 @@ class RowBatch:
         known = self._host[3:, list(now.live)]
         if layer and bool((known == known[::layers].repeat(layers, 0)).all()):
             return self.plan(0)
-        begins = None if self._offsets is None else tuple(known[layers + layer].tolist())
-        return make_plan(
-            tuple((slot, row) for slot, row, _, _ in now.spans),
-            tuple(known[layer].tolist()),
-            begins,
-            tuple(start for _, _, start, _ in now.spans) if self.causal else None,
-            self.tokens,
-            self.slots,
+        valid = known[layer].tolist()
+        begins = None if self._offsets is None else known[layers + layer].tolist()
+        order = sorted(range(len(now.spans)), key=lambda i: now.spans[i][1])
+        readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending
+        for i in order:
+            readers.setdefault(now.spans[i][1], []).append(i)
+        runs, done = [], 0
+        for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
+            limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
+            if self.causal:
+                first = np.array([[now.spans[i][2] for i in own] for _, own in members])
+                seen = first[:, :, None] + np.arange(1, self.tokens + 1)
+                limits = np.minimum(seen.reshape(len(members), -1), limits)
+            longest = int(limits.max())
+            if begins is None:
+                rows, begin = slice(members[0][0], members[-1][0] + 1), 0
+            else:
+                rows, begin = slice(1), begins[members[0][1][0]]
+            read = slice(done, done + sum(len(own) for _, own in members))
+            runs.append(RowRun(rows, read, begin, longest, _mask(limits, longest)))
+            done = read.stop
+        by_row = [now.live[i] for i in order]
+        in_order = by_row == list(range(self.slots))
+        return BatchPlan(
+            tuple(runs), None if in_order else torch.tensor(by_row, dtype=torch.int64)
         )
 
 
@@ -199,44 +216,6 @@ class Segment(NamedTuple):
     k: Tensor
     v: Tensor
     batch: RowBatch
-
-
-def make_plan(
-    live: tuple[tuple[int, int], ...],
-    valid: tuple[int, ...],
-    begins: tuple[int, ...] | None,
-    starts: tuple[int, ...] | None,
-    tokens: int,
-    slots: int,
-) -> BatchPlan:
-    """Return the runs of a batch.
-
-    live: (slot, row) of the slots that read. By live slot: valid: tokens of its row; begins: begin
-    of the row on a ragged axis, None if each row has its own axis; starts: place of its first
-    query in its row if attention is causal, else None.
-    """
-    order = sorted(range(len(live)), key=lambda i: live[i][1])
-    readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending
-    for i in order:
-        readers.setdefault(live[i][1], []).append(i)
-    runs, done = [], 0
-    for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
-        limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
-        if starts is not None:
-            first = np.array([[starts[i] for i in own] for _, own in members])
-            seen = first[:, :, None] + np.arange(1, tokens + 1)
-            limits = np.minimum(seen.reshape(len(members), -1), limits)
-        longest = int(limits.max())
-        if begins is None:
-            rows, begin = slice(members[0][0], members[-1][0] + 1), 0
-        else:
-            rows, begin = slice(1), begins[members[0][1][0]]
-        read = slice(done, done + sum(len(own) for _, own in members))
-        runs.append(RowRun(rows, read, begin, longest, _mask(limits, longest)))
-        done = read.stop
-    by_row = [live[i][0] for i in order]
-    inorder = by_row == list(range(slots))
-    return BatchPlan(tuple(runs), None if inorder else torch.tensor(by_row, dtype=torch.int64))
 
 
 def _neighbours(readers: dict[int, list[int]]) -> Iterator[list[tuple[int, list[int]]]]:
