@@ -133,19 +133,13 @@ def _parsed(press: str) -> tuple[str, dict[str, object]]:
             return call.id, {}
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
             raise ValueError
-        return call.func.id, {
-            _option(word): ast.literal_eval(word.value) for word in call.keywords
-        }
+        if any(word.arg is None for word in call.keywords):  # **
+            raise ValueError
+        return call.func.id, {str(w.arg): ast.literal_eval(w.value) for w in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(
             f'a scorer must be {PREFIX}CLASS or {PREFIX}CLASS(option=value) (got {PREFIX}{press})'
         ) from error
-
-
-def _option(word: ast.keyword) -> str:
-    if word.arg is None:
-        raise ValueError
-    return word.arg
 
 
 def _package(press: str) -> ModuleType:
