@@ -31,8 +31,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import Lease
-from embodied_kv.kv.prefix_read import rows_read
-from embodied_kv.kv.views import TailAppend
+from embodied_kv.kv.views import TailAppend, rows_read
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation
 

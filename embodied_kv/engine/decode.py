@@ -20,9 +20,8 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.prefix_read import rows_read
 from embodied_kv.kv.scored import ScoredTailAppend
-from embodied_kv.kv.views import TailAppend
+from embodied_kv.kv.views import TailAppend, rows_read
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.tokenizer import StreamDecoder, Tokenizer
 from embodied_kv.runtime.buffer import Buffer

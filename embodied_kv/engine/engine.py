@@ -27,7 +27,7 @@ from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
-from embodied_kv.kv.prefix_read import rows_read
+from embodied_kv.kv.views import rows_read
 from embodied_kv.model.packed import pack
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.graph_cache import GraphCache
