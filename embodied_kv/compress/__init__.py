@@ -1,5 +1,4 @@
-"""Which positions of a prefix are kept: methods over attention statistics and positions.
+"""KV compression: methods that choose the positions of a prefix that are kept.
 
-Knows statistics, budgets and positions. Does not know a model, an arena or an engine: statistics
-come in as tensors, positions go out.
+Statistics and budgets go in, positions come out; no method depends on a model, arena or engine.
 """

@@ -1,4 +1,4 @@
-"""The one shape of a compression method: statistics in, positions kept per layer out."""
+"""The interface of compression methods: statistics in, kept positions of each layer out."""
 
 from __future__ import annotations
 
@@ -15,36 +15,33 @@ class Statistics:
     """What the scoring queries attended to, over the n positions of one prefix.
 
     columns: float32 [layers, heads, n], softmax attention summed over the queries. density:
-    float32 [layers, heads], share of visible entries that reach p times their row's maximum
-    (1 - gamma, 3.1), for one p. queries: how many there were. visible: int [n], how many of them
-    could see each position; None: all. keys, values: [layers, kv_heads, n, head_dim], for methods
-    that look at them.
+    float32 [layers, heads], share of visible entries that reach p times the maximum of their row
+    (1 - gamma, 3.1), for one p. queries: number of queries. keys, values: [layers, kv_heads, n,
+    head_dim], for methods with `reads_kv`.
     """
 
     columns: Tensor
     density: Tensor
     kv_heads: int
     queries: int
-    visible: Tensor | None = None
+
     keys: Tensor | None = None
     values: Tensor | None = None
 
     def __post_init__(self) -> None:
-        layers, heads, n = self.columns.shape
+        layers, heads, _ = self.columns.shape
         if self.density.shape != (layers, heads):
             raise ValueError(
-                f'density of shape {tuple(self.density.shape)} for {layers} layers, {heads} heads'
+                f'density must be of shape {(layers, heads)} (got {tuple(self.density.shape)})'
             )
         if heads % self.kv_heads:
-            raise ValueError(f'{heads} heads do not share {self.kv_heads} KV heads')
-        if self.visible is not None and self.visible.shape != (n,):
-            raise ValueError(f'visible of shape {tuple(self.visible.shape)} for {n} positions')
+            raise ValueError(f'heads must be a multiple of {self.kv_heads} KV heads (got {heads})')
 
     @classmethod
     def unscored(
         cls, layers: int, kv_heads: int, n: int, device: torch.device | str = 'cpu'
     ) -> Statistics:
-        """For methods that need no queries: zeros, and every layer equally dense."""
+        """Return statistics without queries: zeros, and equally dense layers."""
         columns = torch.zeros(layers, kv_heads, n, device=device)
         return cls(columns, torch.ones(layers, kv_heads, device=device), kv_heads, queries=0)
 
@@ -54,12 +51,12 @@ class Statistics:
 
     @property
     def n(self) -> int:
-        """Positions of the prefix."""
+        """Return the number of positions."""
         return self.columns.shape[2]
 
     @property
     def dense(self) -> list[float]:
-        """Head means of the density, by layer."""
+        """Return the density of each layer, averaged over heads."""
         return self.density.double().mean(1).tolist()
 
     def grouped(self, scores: Tensor) -> Tensor:
@@ -69,20 +66,20 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Method:
-    """Scores tokens and shares a budget; a subclass says how. Frozen: one serves all prefixes.
+    """A compression method; subclasses score tokens. Frozen, so that one serves all prefixes.
 
-    recent: share of a layer's budget that goes to its last positions, whatever their scores (A4).
-    p: threshold that the statistics' density is to be made with (3.1). shares: how the layers
-    share a budget, one of `shares.SHARES`, or the method's own way.
+    recent: share of a layer's budget that its last positions get, whatever their scores (A4). p:
+    threshold of the density of the statistics (3.1). shares: how the layers share a budget, one of
+    `budget.SHARES`, or `OWN`.
     """
 
     name = ''
-    # By which it wants to be scored: 'post_vision', 'all', 'window' or None. An annotation that is
-    # no comment would make it a field.
+    # The queries that score: 'post_vision', 'all', 'window' or None. An annotation in code would
+    # make it a field.
     queries = None  # type: str | None
-    window = 0  # how many queries 'window' means
-    reads_kv = False  # whether it looks at keys and values
-    shortest = 1  # tokens of a prefix that it can choose from; a shorter one is kept whole
+    window = 0  # number of queries of 'window'
+    reads_kv = False  # whether it needs keys and values
+    shortest = 1  # tokens; a shorter prefix is kept whole
 
     recent: float = 0.1
     p: float = 0.01
@@ -90,34 +87,32 @@ class Method:
 
     def __post_init__(self) -> None:
         if self.shares not in (OWN, *SHARES):
-            raise ValueError(f'no shares {self.shares!r}; there are: {OWN}, {", ".join(SHARES)}')
+            names = ', '.join((OWN, *SHARES))
+            raise ValueError(f'shares must be one of {names} (got {self.shares!r})')
         if not 0 <= self.recent <= 1:
             raise ValueError(f'recent must be a share in [0, 1] (got {self.recent})')
         if not 0 < self.p < 1:
-            raise ValueError(f'p is {self.p}: a threshold must be in (0, 1)')
+            raise ValueError(f'p must be in (0, 1) (got {self.p})')
 
-    def check(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
-        """Raises ValueError where it cannot choose from prefixes of such a model.
-
-        longest: tokens of a prefix, at most.
-        """
+    def validate_model(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
+        """Raise ValueError if it cannot serve such a model. longest: most tokens of a prefix."""
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
-        """Tokens kept per layer; their sum is `budget.total_budget`. A method's own way: equal."""
+        """Return the tokens kept per layer, with the sum `budget.total_budget`."""
         return equal(stats.dense, keep_ratio, stats.n)
 
     def scores(self, stats: Statistics) -> Tensor:
-        """Importance of each position, float [layers, kv_heads, n]; the highest are kept."""
+        """Return float [layers, kv_heads, n]; the positions with the highest scores are kept."""
         raise NotImplementedError
 
     def select(self, stats: Statistics, keep_ratio: float) -> list[Tensor]:
-        """Positions kept in each layer, ascending: int64 [kv_heads, tokens of that layer].
+        """Return the positions kept in each layer, ascending, int64 [kv_heads, tokens of it].
 
         The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
-        the others are each KV head's highest scores of what is left, ties to the lower position.
-        Everything is kept, unscored, for keep_ratio 1 and where the prefix is too short
+        the others are each KV head's highest scores among the rest, ties to the lower position.
+        Everything is kept, unscored, for keep_ratio 1 and if the prefix is too short
         (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01, 1],
-        and if the method needs queries and there were none.
+        and if the method needs queries and there are none.
         """
         layers, n = stats.layers, stats.n
         if total_budget(keep_ratio, layers, n) == layers * n or n < self.shortest:
@@ -125,8 +120,8 @@ class Method:
             return [everything.repeat(stats.kv_heads, 1) for _ in range(layers)]
         if self.queries is not None and not stats.queries:
             raise ValueError(
-                f'{self.name} is scored by attention, and there were no queries: give it some '
-                '(limits.scoring_queries), or take streaming_llm or random'
+                f'{self.name} must be scored by at least one query (got none); use '
+                'base.scoring_queries, or choose streaming_llm or random'
             )
         own = self.shares == OWN
         budgets = (
@@ -139,3 +134,36 @@ class Method:
             scores[layer, :, n - int(self.recent * budget + 0.5) :] = float('inf')
         order = scores.sort(dim=-1, descending=True, stable=True).indices
         return [order[layer, :, :budget].sort(-1).values for layer, budget in enumerate(budgets)]
+
+
+def scoring_queries(
+    wanted: str | None, prefix: int, text: int, question: int = 0, window: int = 0
+) -> range:
+    """Return the positions of the queries that score a prefix, counted over prefix and question.
+
+    wanted: a method's `queries`. prefix: its number of tokens, of which the last `text` follow the
+    images. question: tokens of a question appended to it; 0: the prefix is scored alone. window:
+    number of queries for wanted 'window'.
+
+    'post_vision' is the question if there is one, else all text behind the images (VL-Cache's tau,
+    4.1; its measurements of speed took the last 50, 5.2); a prompt without images is all text.
+    'all' is every token, 'window' the last ones, None nothing. Raises ValueError if 'post_vision'
+    is wanted and no text follows the images.
+    """
+    end = prefix + question
+    if wanted is None:
+        return range(0)
+    if wanted == 'all':
+        return range(end)
+    if wanted == 'window':
+        return range(max(0, end - window), end)
+    if wanted != 'post_vision':
+        names = "'post_vision', 'all', 'window' or None"
+        raise ValueError(f'queries must be {names} (got {wanted!r})')
+    asked = question or text
+    if not asked:
+        raise ValueError(
+            'a scored prefix must have text behind its images (got none); append a question, or '
+            'choose a method that needs no queries (streaming_llm, random)'
+        )
+    return range(end - asked, end)

@@ -1,40 +1,54 @@
-"""How many tokens each layer keeps: VL-Cache's Algorithm 1, made to meet its total exactly."""
+"""The number of tokens that each layer keeps: VL-Cache's Algorithm 1 and other ways to share.
+
+The results of all ways sum to `total_budget` exactly.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 
-from embodied_kv.compress.budget import check_keep_ratio
+MIN_KEEP_RATIO = 0.01  # Algorithm 1 clips a layer's budget here
+OWN = 'own'  # the method's own way to share
+LEAST = 0.5  # lower bound of a bounded budget, as a share of an equal one
+BETA = 20.0  # of a pyramid: the mean divided by the last layer's budget
+
+
+def check_keep_ratio(keep_ratio: float) -> None:
+    """Raise ValueError unless keep_ratio, the share of the cache to keep, is in [0.01, 1]."""
+    if not MIN_KEEP_RATIO <= keep_ratio <= 1:
+        raise ValueError(
+            f'keep ratio must be in [{MIN_KEEP_RATIO}, 1] (got {keep_ratio}): a layer never keeps '
+            'less than 1 % of its tokens; 1 keeps everything'
+        )
 
 
 def layer_budgets(weights: Sequence[float], keep_ratio: float, n: int) -> list[int]:
-    """Tokens that each layer keeps of n, shared by weight (Algorithm 1, lines 9 to 12).
+    """Return the tokens that each layer keeps of n, by weight (Algorithm 1, lines 9 to 12).
 
-    beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1), the head means of
-    the density being VL-Cache's weights. What clipping frees or takes is shared again by weight
-    among the layers at no bound, and the tokens sum to `total_budget` exactly; ties go to the
-    lower layer. Raises ValueError for keep_ratio outside [0.01, 1], n below 1 or weights that are
-    no shares.
+    beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1); VL-Cache's weights
+    are the head means of the density. What clipping frees or takes is shared again by weight among
+    the layers at no bound; ties go to the lower layer. Raises ValueError for keep_ratio outside
+    [0.01, 1], n below 1 or invalid weights.
     """
     layers = len(weights)
     return apportion(weights, total_budget(keep_ratio, layers, n), floor_budget(n), n)
 
 
 def floor_budget(n: int) -> int:
-    """The fewest tokens of n that a layer keeps: 1 %, rounded up."""
+    """Return the fewest tokens of n that a layer keeps: 1 %, rounded up."""
     return -(-n // 100)
 
 
 def total_budget(keep_ratio: float, layers: int, n: int) -> int:
-    """Tokens of all layers: round(keep_ratio * layers * n), or the floor where that is more.
+    """Return the tokens of all layers: round(keep_ratio * layers * n), but at least the floor.
 
-    A prefix whose share would be less than one token a layer is too short to compress and is kept
-    whole: layers * n. Raises ValueError for keep_ratio outside [0.01, 1] or n below 1.
+    A prefix whose share is less than one token a layer is too short to compress and is kept whole:
+    layers * n. Raises ValueError for keep_ratio outside [0.01, 1] or n below 1.
     """
     check_keep_ratio(keep_ratio)
     if layers < 1 or n < 1:
-        raise ValueError(f'{layers} layers of {n} tokens: there is nothing to share a budget over')
+        raise ValueError(f'layers and tokens must be at least 1 (got {layers} and {n})')
     total = round(keep_ratio * layers * n)
     if total < layers:
         return layers * n
@@ -42,7 +56,7 @@ def total_budget(keep_ratio: float, layers: int, n: int) -> int:
 
 
 def apportion(weights: Sequence[float], total: int, floor: int, ceiling: int) -> list[int]:
-    """Integers in [floor, ceiling], in proportion to the weights, that sum to total.
+    """Return integers in [floor, ceiling], in proportion to the weights, that sum to total.
 
     Bounded largest-remainder apportionment: `water_fill`, then rounding down, then one more for
     the largest remainders, ties to the lower index. A larger weight never gets less. Raises
@@ -51,7 +65,8 @@ def apportion(weights: Sequence[float], total: int, floor: int, ceiling: int) ->
     count = len(weights)
     if not count * floor <= total <= count * ceiling:
         raise ValueError(
-            f'{total} tokens cannot be shared over {count} with {floor} to {ceiling} each'
+            f'the total of {count} layers of {floor} to {ceiling} tokens must be in their range '
+            f'(got {total})'
         )
     shares = water_fill(weights, total, floor, ceiling)
     whole = [int(share) for share in shares]
@@ -62,16 +77,16 @@ def apportion(weights: Sequence[float], total: int, floor: int, ceiling: int) ->
 
 
 def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -> list[Fraction]:
-    """Exact shares in [floor, ceiling], c * weight at no bound for one c, that sum to total.
+    """Return exact shares in [floor, ceiling] that sum to total, c * weight between the bounds.
 
-    All weights 0 count as equal ones.
+    If all weights are 0 they count as equal.
     """
     try:
         exact = [Fraction(weight) for weight in weights]
     except (ValueError, OverflowError) as error:
-        raise ValueError(f'weights {list(weights)} are not all finite') from error
+        raise ValueError(f'weights must be finite (got {list(weights)})') from error
     if min(exact) < 0:
-        raise ValueError(f'weights {list(weights)} are not all 0 or more')
+        raise ValueError(f'weights must be >= 0 (got {list(weights)})')
     low, high = Fraction(floor), Fraction(ceiling)
     shares = [low] * len(exact)
     free = set(range(len(exact)))
@@ -81,9 +96,9 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
         share = {i: left * (exact[i] / weight if weight else Fraction(1, len(free))) for i in free}
         clipped = {i: min(max(share[i], low), high) for i in free}
         over = sum(clipped.values()) - left
-        if over > 0:  # the level has to sink: who is at the floor now stays there
+        if over > 0:  # the level has to sink: shares at the floor stay there
             bound = {i for i in free if share[i] < low}
-        elif over < 0:  # it has to rise: who is at the ceiling stays there
+        elif over < 0:  # it has to rise: shares at the ceiling stay there
             bound = {i for i in free if share[i] > high}
         else:
             bound = free
@@ -92,3 +107,42 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
         left -= sum(clipped[i] for i in bound)
         free = free - bound
     return shares
+
+
+def equal(density: Sequence[float], keep_ratio: float, n: int) -> list[int]:
+    """Return equal budgets."""
+    return layer_budgets([1.0] * len(density), keep_ratio, n)
+
+
+def by_density(density: Sequence[float], keep_ratio: float, n: int) -> list[int]:
+    """Return VL-Cache's budgets (Algorithm 1): a dense layer keeps more."""
+    return layer_budgets(density, keep_ratio, n)
+
+
+def bounded(density: Sequence[float], keep_ratio: float, n: int) -> list[int]:
+    """Return budgets by density, each at least half of an equal share."""
+    layers = len(density)
+    total = total_budget(keep_ratio, layers, n)
+    least = max(floor_budget(n), int(LEAST * total / layers))
+    return apportion(density, total, least, n)
+
+
+def pyramid(density: Sequence[float], keep_ratio: float, n: int, beta: float = BETA) -> list[int]:
+    """Return budgets on a line from the first layer to the last, as PyramidKV (Cai et al. 2024).
+
+    The last layer gets 1 / beta of the mean, the first exceeds the mean by as much as the last
+    falls below it. A line that would leave [floor, n] is made flatter about its mean, as in its
+    code, so the sum is the total of every method, exactly.
+    """
+    layers, floor = len(density), floor_budget(n)
+    total = total_budget(keep_ratio, layers, n)
+    mean = total / layers
+    slope = min(mean - max(mean / beta, floor), n - mean)  # first - mean = mean - last
+    steps = max(1, layers - 1)
+    budgets = [mean + slope * (1 - 2 * layer / steps) for layer in range(layers)]
+    return apportion(budgets if layers > 1 else [mean], total, floor, n)
+
+
+SHARES: dict[str, Callable[[Sequence[float], float, int], list[int]]] = dict(
+    density=by_density, equal=equal, bounded=bounded, pyramid=pyramid
+)

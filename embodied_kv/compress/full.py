@@ -1,4 +1,4 @@
-"""No compression, as a method: what the others are measured against."""
+"""No compression, as a method: the baseline of the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""H2O: the heavy hitters of all queries."""
+"""H2O: heavy hitters of all queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys of small norm stay: they are those that queries attend to (Devoto et al. 2024)."""
+"""Key norm: keys of small norm are kept, because queries attend to them (Devoto et al. 2024)."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from embodied_kv.compress.base import Method, Statistics
 
 @dataclass(frozen=True)
 class KeyNorm(Method):
-    """Equal budgets; no query is needed. Rotary positions turn keys, and leave their norms."""
+    """Equal budgets without queries. Rotary positions rotate keys and keep their norms."""
 
     name = 'knorm'
     reads_kv = True
 
     def scores(self, stats: Statistics) -> Tensor:
-        """Raises ValueError where the statistics have no keys."""
         if stats.keys is None:
-            raise ValueError(f'{self.name} looks at keys: put them in the statistics')
+            raise ValueError(f'{self.name} needs keys; put them in the statistics')
         return -stats.keys.float().norm(dim=-1)

@@ -1,9 +1,9 @@
-"""Scorers of the kvpress package as methods, where that package is installed.
+"""Scorers of the kvpress package as methods, if that package is installed.
 
 A `ScorerPress` scores one layer by score(module, hidden_states, keys, values, attentions, kwargs)
--> [batch, kv_heads, n]. There is no torch module here: a scorer gets keys, values, the attention
-that was accumulated, and a module's plain sizes. One that reaches for weights or hidden states is
-refused before anything is served (`KvPress.check`).
+-> [batch, kv_heads, n]. Here a scorer gets keys, values, accumulated attention, and the sizes of a
+module. A scorer that needs weights or hidden states is refused at configure
+(`KvPress.validate_model`).
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from torch import Tensor
 from embodied_kv.compress.base import Method, Statistics
 
 PREFIX = 'kvpress:'
-# Whose attention a scorer observes; the others look at keys and values alone.
+# Queries whose attention a scorer observes; other scorers read keys and values only.
 OBSERVED = {'ObservedAttentionPress': 'all', 'SnapKVPress': 'window'}
 
 
 @dataclass(frozen=True)
 class KvPress(Method):
-    """A scorer of kvpress; budgets and recent window are this suite's, equal in every layer.
+    """A scorer of kvpress; budgets, equal in every layer, and recent window are this suite's.
 
-    press: the scorer; its own compression_ratio is not used. queries: None for one that looks at
-    keys and values only; else those whose accumulated attention it gets, as the attention of so
-    many queries, each of which is their mean: [1, heads, queries, n]. shortest: as in `Method`;
-    one that observes a window needs a token before it.
+    press: the scorer; its own compression_ratio is not used. queries: None for a scorer of keys
+    and values only; else the queries whose accumulated attention it gets, as the attention of so
+    many queries, each of which is their mean, [1, heads, queries, n]. shortest: as in `Method`; a
+    scorer that observes a window needs a token before it.
     """
 
     reads_kv = True
@@ -43,12 +43,12 @@ class KvPress(Method):
     window: int = 0
     shortest: int = 1
 
-    def check(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
-        """As `Method.check`, by scoring a random prefix."""
+    def validate_model(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
+        """As `Method.validate_model`, by scoring a random prefix."""
         if longest < self.shortest:
             raise ValueError(
-                f'{self.name} observes the last {self.window} tokens, and the longest prefix of '
-                f'this model has {longest}: ask for fewer, {self.name}(window_size=...)'
+                f'the window of {self.name} must be shorter than the longest prefix of {longest} '
+                f'tokens (got {self.window}); reduce it by {self.name}(window_size=...)'
             )
         g = torch.Generator().manual_seed(0)
         keys, values = torch.randn(2, 1, kv_heads, longest, head_dim, generator=g)
@@ -58,35 +58,34 @@ class KvPress(Method):
         self.scores(Statistics(columns, density, kv_heads, queries, keys=keys, values=values))
 
     def scores(self, stats: Statistics) -> Tensor:
-        """A score that is no number is the lowest. Raises ValueError as `check` does."""
+        """Return scores as `Method.scores`, -inf for NaN. Raises ValueError."""
         if stats.keys is None or stats.values is None:
-            raise ValueError(f'{self.name} looks at keys and values: put them in the statistics')
+            raise ValueError(f'{self.name} needs keys and values; put them in the statistics')
         layers = zip(stats.keys, stats.values, strict=True)
         return torch.stack([self._layer(stats, i, *kv) for i, kv in enumerate(layers)])
 
     def _layer(self, stats: Statistics, layer: int, keys: Tensor, values: Tensor) -> Tensor:
-        """Scores of one layer, [kv_heads, n]; keys, values: [kv_heads, n, head_dim]."""
+        """Return the scores of one layer, [kv_heads, n]; keys, values: [kv_heads, n, head_dim]."""
         keys, values = keys[None].float(), values[None].float()
         module = _sizes(stats, layer, keys.shape[3])
         attention = None
         if self.queries is not None:
             mean = stats.columns[layer] / stats.queries
             attention = mean[None, :, None].expand(-1, -1, stats.queries, -1)
-        nothing = keys.new_empty(1, stats.n, 0)  # hidden states: their length alone is known
+        nothing = keys.new_empty(1, stats.n, 0)  # hidden states, of which only the length exists
         try:
             scores = self.press.score(module, nothing, keys, values, attention, {})
             scores = scores.view(stats.kv_heads, stats.n)
-        except Exception as error:  # a scorer may demand anything, in any way
+        except Exception as error:  # a scorer may need anything and raise anything
             raise ValueError(
-                f'{self.name} cannot score a prefix here ({type(error).__name__}: {error}): only '
-                'scorers of keys and values, ObservedAttentionPress and SnapKVPress can be '
-                'plugged in'
+                f'{self.name} cannot score a prefix here ({type(error).__name__}: {error}); '
+                'choose a scorer of keys and values, ObservedAttentionPress or SnapKVPress'
             ) from error
         return scores.float().nan_to_num(nan=float('-inf'))
 
 
 def _sizes(stats: Statistics, layer: int, head_dim: int) -> SimpleNamespace:
-    """What a scorer may know of an attention layer."""
+    """Return the sizes of an attention layer, in place of its module."""
     config = SimpleNamespace(
         num_hidden_layers=stats.layers,
         num_attention_heads=stats.columns.shape[1],
@@ -97,17 +96,16 @@ def _sizes(stats: Statistics, layer: int, head_dim: int) -> SimpleNamespace:
 
 
 def from_kvpress(press: str, **own: object) -> KvPress:
-    """The scorer of that class name, as CLASS or CLASS(option=value, ...); own: `Method`'s fields.
+    """Return the scorer CLASS or CLASS(option=value, ...) with these fields of `Method`.
 
-    One that draws at random does so from seed 0 unless told: a frame that is compressed again
-    keeps the same. Raises ValueError without kvpress, if it has no such `ScorerPress`, and for
-    options that this one does not take.
+    A random scorer has seed 0 by default, so that a frame compressed again keeps the same tokens.
+    Raises ValueError without kvpress, without such a `ScorerPress`, and for unknown options.
     """
     name, options = _parsed(press)
     package = _package(press)
     cls = getattr(package, name, None)
     if not (isinstance(cls, type) and issubclass(cls, package.ScorerPress)):
-        raise ValueError(f'kvpress has no ScorerPress named {name!r}')
+        raise ValueError(f'a kvpress scorer must be a ScorerPress of kvpress (got {name!r})')
     if 'seed' in {field.name for field in fields(cls)}:
         options = {'seed': 0} | options
     try:
@@ -128,30 +126,24 @@ def from_kvpress(press: str, **own: object) -> KvPress:
 
 
 def _parsed(press: str) -> tuple[str, dict[str, object]]:
-    """'CLASS(option=value)' -> class and options, which are literals."""
+    """Return class and options, which are literals, of 'CLASS(option=value)'."""
     try:
         call = ast.parse(press, mode='eval').body
         if isinstance(call, ast.Name):
             return call.id, {}
         if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name)) or call.args:
-            raise ValueError('it is neither CLASS nor CLASS(option=value, ...)')
-        return call.func.id, {
-            _option(word): ast.literal_eval(word.value) for word in call.keywords
-        }
+            raise ValueError
+        if any(word.arg is None for word in call.keywords):  # **
+            raise ValueError
+        return call.func.id, {str(w.arg): ast.literal_eval(w.value) for w in call.keywords}
     except (SyntaxError, ValueError) as error:
         raise ValueError(
-            f'{PREFIX}{press} is no scorer: write {PREFIX}CLASS, or {PREFIX}CLASS(option=value)'
+            f'a scorer must be {PREFIX}CLASS or {PREFIX}CLASS(option=value) (got {PREFIX}{press})'
         ) from error
 
 
-def _option(word: ast.keyword) -> str:
-    if word.arg is None:
-        raise ValueError('it has ** in place of an option')
-    return word.arg
-
-
 def _package(press: str) -> ModuleType:
-    """Raises ValueError with what is missing: kvpress, or what kvpress needs."""
+    """Return kvpress. Raises ValueError with what is missing: kvpress, or a dependency of it."""
     try:
         return importlib.import_module('kvpress')
     except ImportError as error:

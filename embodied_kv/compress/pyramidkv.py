@@ -20,7 +20,7 @@ class PyramidKv(SnapKv):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.beta < 1:
-            raise ValueError(f'beta is {self.beta}: below 1 the budgets would rise')
+            raise ValueError(f'beta must be >= 1 (got {self.beta}): the budgets would rise')
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
         return pyramid(stats.dense, keep_ratio, stats.n, self.beta)

@@ -1,4 +1,4 @@
-"""Tokens at random: what a method has to beat."""
+"""Random tokens: a baseline of the methods."""
 
 from __future__ import annotations
 

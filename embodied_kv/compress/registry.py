@@ -1,4 +1,4 @@
-"""The methods by name."""
+"""The compression methods by name."""
 
 from __future__ import annotations
 
@@ -27,17 +27,16 @@ METHODS: dict[str, type[Method]] = {
 
 
 def method(name: str, **fields: object) -> Method:
-    """The method of that name, with its fields set; 'kvpress:CLASS' is a scorer of kvpress.
+    """Return the method of a name, with its fields set; 'kvpress:CLASS' is a scorer of kvpress.
 
-    Raises ValueError that lists the names, or that a field is out of range, or as `from_kvpress`
-    does.
+    Raises ValueError for an unknown name, for a field out of range, or as `from_kvpress` does.
     """
     if name.startswith(PREFIX):
         return from_kvpress(name.removeprefix(PREFIX), **fields)
     if name not in METHODS:
         raise ValueError(
-            f'no compression method {name!r}; there are: {", ".join(METHODS)}, and '
-            f'{PREFIX}CLASS for a scorer of kvpress'
+            f'compression method must be one of {", ".join(METHODS)}, or {PREFIX}CLASS for a '
+            f'scorer of kvpress (got {name!r})'
         )
     made_of: Callable[..., Method] = METHODS[name]
     return made_of(**fields)

@@ -1,4 +1,4 @@
-"""SnapKV: what a sliding window of the last queries attends to, smoothed over neighbours."""
+"""SnapKV: attention of a sliding window of the last queries, smoothed over neighbours."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from embodied_kv.compress.base import Method, Statistics
 class SnapKv(Method):
     """Attention of the last `window` queries, pooled over `kernel` neighbours (Li et al. 2024).
 
-    pooling: 'avg' (its code's default) or 'max' (its paper's). Pooled head by head, then averaged
-    over a group; equal budgets. The recent tokens are a share of the budget, as for every method
-    here, not the window.
+    pooling: 'avg' (default of its code) or 'max' (of its paper). Scores are pooled head by head,
+    then averaged over a group; equal budgets. The recent tokens are a share of the budget, as in
+    every method here, not the window.
     """
 
     name = 'snapkv'
@@ -29,11 +29,11 @@ class SnapKv(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.window < 1:
-            raise ValueError(f'window is {self.window}: it needs at least 1 query')
+            raise ValueError(f'window must be >= 1 query (got {self.window})')
         if self.kernel < 1 or self.kernel % 2 == 0:
-            raise ValueError(f'kernel must be odd, to have a middle (got {self.kernel})')
+            raise ValueError(f'kernel must be odd and >= 1 (got {self.kernel})')
         if self.pooling not in ('avg', 'max'):
-            raise ValueError(f"no pooling {self.pooling!r}; there are: 'avg', 'max'")
+            raise ValueError(f"pooling must be 'avg' or 'max' (got {self.pooling!r})")
 
     def scores(self, stats: Statistics) -> Tensor:
         pool = F.avg_pool1d if self.pooling == 'avg' else F.max_pool1d

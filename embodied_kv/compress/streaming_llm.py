@@ -14,7 +14,7 @@ from embodied_kv.compress.base import Method, Statistics
 class StreamingLlm(Method):
     """Attention sinks and recent tokens (Xiao et al. 2023), equally many in every layer.
 
-    sinks: first positions, kept before any other; the rest of the budget is the last ones.
+    sinks: number of first positions that are always kept; the rest of the budget is the last ones.
     """
 
     name = 'streaming_llm'

@@ -14,8 +14,8 @@ from embodied_kv.compress.budget import by_density
 class VlCache(Method):
     """Sparsity-aware budgets (4.1, Algorithm 1) and post-vision attention (4.2).
 
-    The text behind the images decides, for text and vision by the same measure: what it attends to
-    stays. A dense layer keeps more than a sparse one.
+    The text behind the images scores text and vision by the same measure. A dense layer keeps more
+    than a sparse one.
     """
 
     name = 'vl_cache'

@@ -9,10 +9,10 @@ from embodied_kv.compress.snapkv import SnapKv
 
 @dataclass(frozen=True)
 class VlCachePooled(SnapKv):
-    """SnapKV whose window is all text behind the images (VL-Cache 4.2); `window` says nothing.
+    """SnapKV whose window is all text behind the images (VL-Cache 4.2); `window` has no effect.
 
-    Beside a token that is attended to stands what belongs to it, which the next tokens of an
-    answer ask for, after the choice.
+    Neighbours of a token that is attended to often belong to the same object, and later tokens of
+    an answer read them.
     """
 
     name = 'vl_cache_pooled'

@@ -1,4 +1,4 @@
-"""ZipCache-style scores: accumulated attention over how many queries could give any."""
+"""ZipCache-style scores: accumulated attention, normalised by the number of queries."""
 
 from __future__ import annotations
 
@@ -13,14 +13,11 @@ from embodied_kv.compress.base import Method, Statistics
 class ZipCache(Method):
     """Normalised attention (He et al. 2024; 3.2), equal budgets; its quantisation is left out.
 
-    Each column's sum is divided by the number of queries that could see it, `stats.visible`. In a
-    bidirectional prefix every query sees every position, so this is H2O up to a constant and keeps
-    the same tokens; it differs where a part of the attention is causal.
+    Every query of a bidirectional prefix sees every position, so this is H2O up to a constant.
     """
 
     name = 'zipcache'
     queries = 'all'
 
     def scores(self, stats: Statistics) -> Tensor:
-        seen = stats.queries if stats.visible is None else stats.visible.clamp(min=1)
-        return stats.grouped(stats.columns / seen)
+        return stats.grouped(stats.columns / stats.queries)

@@ -1,10 +1,9 @@
-"""Who reads compressed prefixes, how strongly compressed, and what their tokens are chosen by.
+"""Which consumers read compressed prefixes, at which keep ratio, and which queries score them.
 
-Language: by stream, from each question as it is appended; by row, once for a frame, from the
-prompt's own text; or by text, from both. By stream and by text the first tokens of an answer may
-be waited for, and score as well (deferred choice). Actions: by row, as they ask nothing. A keep
-ratio of 1 is no compression: nothing is scored or copied. Knows methods, scores and the manager;
-the choice itself is `compress`'s.
+Language: by stream, scored by each question as it is appended; by row, once for a frame, by the
+prompt's own text; or by text, by both. By stream and by text the choice may wait for the first
+tokens of an answer, which score as well (deferred choice). Actions: by row, because they have no
+question. With a keep ratio of 1 nothing is scored or copied.
 """
 
 from __future__ import annotations
@@ -14,12 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from embodied_kv.compress.base import Statistics
-from embodied_kv.compress.budget import check_keep_ratio, scoring_queries, total_budget
+import torch
+
+from embodied_kv.compress.base import Statistics, scoring_queries
+from embodied_kv.compress.budget import check_keep_ratio, total_budget
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
-from embodied_kv.engine.compression import PromptScores
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.budget import OverBudget
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
@@ -32,13 +33,12 @@ ACTION = 'action'
 
 @dataclass(frozen=True)
 class Decisions:
-    """How one frame, or one question, is compressed: taken when it begins, and passed down.
+    """How one frame, or one question, is compressed; decided when it begins.
 
-    A question whose choice is deferred is compressed as is decided when its choice is due.
-
-    keep_ratios: by consumer, the share of the cache that it keeps. by: as
-    `EngineConfig.compress_by`. after: tokens of an answer that come before the choice. is_scored:
-    the method ranks by attention, and there is room for what it chooses.
+    A question with a deferred choice is compressed as decided when its choice is due. keep_ratios:
+    share of the cache that each consumer keeps. by: as `EngineConfig.compress_by`. after: tokens
+    of an answer before the choice. is_scored: the method ranks by attention, and there is room for
+    copies.
     """
 
     keep_ratios: Mapping[str, float]
@@ -48,7 +48,7 @@ class Decisions:
 
     @property
     def by_row(self) -> dict[str, float]:
-        """Keep ratios of the consumers whose frames are compressed once for all."""
+        """Return the keep ratios of the consumers whose frames are compressed once for all."""
         readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
         return {
             reader: self.keep_ratios[reader] for reader in readers if self.keep_ratios[reader] < 1
@@ -56,44 +56,38 @@ class Decisions:
 
     @property
     def by_question(self) -> bool:
-        """Whether each stream is compressed, by its question and the beginning of its answer."""
+        """Return whether each stream is compressed, by its question and its first tokens."""
         return self.by != 'row' and self.keep_ratios[LANGUAGE] < 1
 
     def until_choice(self, stream: DecodeStream) -> int | None:
-        """Tokens that a stream still says before it is compressed.
-
-        None: that is behind it, or never comes.
-        """
+        """Return the tokens of a stream before its choice; None after or without it."""
         left = self.after - len(stream.tokens)
         return left if self.by_question and left >= 0 and not stream.lease.is_copy else None
 
     @property
     def keeps_prompt(self) -> bool:
-        """Whether the scores of a frame's own text are kept for its questions."""
+        """Return whether the scores of a frame's own text are kept for its questions."""
         return self.is_scored and self.by == 'text' and self.by_question
 
     @property
     def scores_frame(self) -> bool:
-        """Whether a prefill is to be scored."""
+        """Return whether a prefill is scored."""
         return self.is_scored and bool(self.by_row or self.keeps_prompt)
 
 
 class Compression:
-    """keep_ratios: by consumer, the share of the cache that it keeps; see `set_keep_ratio`."""
+    """The compression of an engine. keep_ratios: share of the cache that each consumer keeps."""
 
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
-        self.method, self.by = (
-            method(config.compress, shares=config.compress_shares),
-            config.compress_by,
-        )
-        self._after = config.compress_after
-        self.method.check(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
+        self.method = method(config.compress, shares=config.compress_shares)
+        self.by, self._after = config.compress_by, config.compress_after
+        self.method.validate_model(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
-                f'{self.method.name} is scored by queries of the prefix itself: set '
-                'engine.compress_by to row'
+                f'engine.compress_by must be row for {self.method.name}, which is scored by '
+                f'queries of the prefix itself (got {self.by})'
             )
         self.keep_ratios = {LANGUAGE: 1.0, ACTION: 1.0}
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
@@ -113,37 +107,39 @@ class Compression:
         )
 
     def set_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
-        """From the next frame or question on, and for answers that wait for their choice.
+        """Set a keep ratio for later frames and questions, and for deferred choices.
 
-        Raises ValueError as `check` does.
+        Raises ValueError for an unknown consumer, a ratio out of range, and without room for
+        copies.
         """
-        self.check(consumer, keep_ratio)
+        self.validate_keep_ratio(consumer, keep_ratio)
         self.keep_ratios[consumer] = keep_ratio
 
-    def check(self, consumer: str, keep_ratio: float) -> None:
-        """Raises ValueError for a share out of range, and for what has no room."""
+    def validate_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
+        """Raise ValueError as `set_keep_ratio` does."""
         check_keep_ratio(keep_ratio)
         if consumer not in self.keep_ratios:
-            raise ValueError(f'no consumer {consumer!r}; there are: {", ".join(self.keep_ratios)}')
+            names = ', '.join(self.keep_ratios)
+            raise ValueError(f'consumer must be one of {names} (got {consumer!r})')
         if keep_ratio < 1 and not self._kv.compressed.tokens:
             raise ValueError(
-                f'{consumer} cannot read compressed prefixes: engine.compressed_rows is 0, so '
-                'there is no room for any'
+                f'engine.compressed_rows must be at least 1 for {consumer} to read compressed '
+                'prefixes (got 0)'
             )
 
     # ------------------------------------------------------------------ scoring
 
     @property
     def is_scored(self) -> bool:
-        """Whether the method ranks by attention at all, and there is room for what it chooses."""
+        """Return whether the method ranks by attention, and there is room for copies."""
         return self.method.queries is not None and self._kv.compressed.tokens > 0
 
     def decide(self) -> Decisions:
-        """What holds for a frame, or a question, that begins; keep ratios may change meanwhile."""
+        """Return the present decisions for a frame or question that begins."""
         return Decisions(dict(self.keep_ratios), self.by, self._after, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
-        """Positions of the queries that score a prefix whose last `text` tokens are text."""
+        """Return the positions that score a prefix whose last `text` tokens are text."""
         return scoring_queries(self.method.queries, prefix, text, window=self.method.window)
 
     # ------------------------------------------------------------------ compressing
@@ -153,12 +149,11 @@ class Compression:
     ) -> None:
         """Make the copies that consumers of this frame share; slot: of the prefill's batch.
 
-        Where the method fails, its consumers read the row (`CompressedPool.scoring_failures`
-        counts).
+        If the method fails, its consumers read the row (`CompressedPool.scoring_failures` counts).
         """
         if decided.keeps_prompt:
             with self._failing_alone(handle):
-                self.prompts.keep(handle, self._statistics(slot, handle.length, queries))
+                self.prompts.attach(handle, self._statistics(slot, handle.length, queries))
         wanted = decided.by_row
         for keep_ratio in set(wanted.values()):
             with self._failing_alone(handle):
@@ -170,10 +165,10 @@ class Compression:
                     self._kv.keep_copy(readers, copy)
 
     def compress_stream(self, stream: DecodeStream, queries: int, decided: Decisions) -> None:
-        """A stream goes on reading a copy of its own, chosen by what was appended last.
+        """Let a stream read its own copy, chosen by the `queries` tokens that were appended last.
 
-        queries: how many tokens that was. Where there is no room, or the method fails, it goes on
-        reading the row (`CompressedPool.allocation_failures` and `scoring_failures` count).
+        Without room, or if the method fails, it reads the row
+        (`CompressedPool.allocation_failures` and `scoring_failures` count).
         """
         handle = stream.lease.handle
         with self._failing_alone(handle):
@@ -186,19 +181,19 @@ class Compression:
 
     @contextmanager
     def _failing_alone(self, handle: KvHandle) -> Iterator[None]:
-        """Count and log a failure within the block: it costs a copy, and nothing else."""
+        """Count and log an error within the context; it costs a copy only."""
         try:
             yield
         except Exception as error:
             self._kv.copies.scoring_failures += 1
             self._faults(
                 'method',
-                f'compression method {self.method.name} failed for frame {handle.sequence} of '
-                f'robot {handle.robot!r}; the whole prefix is read\n{trace(error)}',
+                f'Compression method {self.method.name} failed for frame {handle.sequence} of '
+                f'robot {handle.robot!r}; the whole prefix is read.\n{trace(error)}',
             )
 
     def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
-        """A lease on the copy; None if nothing is left out, or there is no room."""
+        """Return a lease on the copy; None if nothing is left out, or there is no room."""
         n = lease.handle.length
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
@@ -215,3 +210,55 @@ class Compression:
             return Statistics.unscored(self._layers, self._kv_heads, n, self._kv.prefixes.device)
         columns = self.scores.columns[slot, :, :, :n]
         return Statistics(columns, self.scores.density[slot], self._kv_heads, queries)
+
+
+class PromptScores:
+    """Statistics of frames, kept with their prefix rows; they are counted and freed with the row.
+
+    They hold what a frame's own text attended to until a question adds its own. Source: VL-Cache,
+    section 4.1: all text behind the images scores them, of the prompt and of the question.
+    """
+
+    def __init__(self, kv: KvManager) -> None:
+        self._frames, self._kv_budget, self._copies = kv.frames, kv.budget, kv.copies
+
+    @staticmethod
+    def most_bytes(model: ModelConfig) -> int:
+        """Return the bytes of the longest prefix's statistics, float32."""
+        b = model.backbone
+        return 4 * b.layers * b.heads * (model.prefix_tokens + 1)
+
+    def attach(self, handle: KvHandle, prompt: Statistics) -> None:
+        """Keep a copy of a frame's statistics, because the next prefill reuses their buffers.
+
+        Nothing is kept if the KV budget has no room (`CompressedPool.allocation_failures` counts),
+        or if the frame is gone.
+        """
+        size = prompt.columns.nbytes + prompt.density.nbytes
+        try:
+            with self._kv_budget.claim(self._frames, size, cost=0.0):
+                own = replace(
+                    prompt, columns=prompt.columns.clone(), density=prompt.density.clone()
+                )
+                self._frames.attach(handle, own, size)
+        except OverBudget:
+            self._copies.allocation_failures += 1
+
+    def get(self, handle: KvHandle) -> Statistics | None:
+        """Return the statistics of this frame; None without."""
+        return self._frames.attached(handle)
+
+    def added(self, handle: KvHandle, question: Statistics) -> Statistics:
+        """Return the question's statistics, with those of the prompt if they are kept.
+
+        Columns are summed; densities are averaged by visible entries: those of a prompt's query
+        are the prefix, those of the question's also the question up to itself.
+        """
+        prompt = self.get(handle)
+        if prompt is None:
+            return question
+        m, n = question.queries, question.n
+        own, others = m * n + m * (m + 1) // 2, prompt.queries * n  # visible entries
+        density = torch.lerp(question.density, prompt.density, others / (own + others))
+        columns = question.columns + prompt.columns
+        return replace(question, columns=columns, density=density, queries=m + prompt.queries)

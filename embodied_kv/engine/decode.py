@@ -1,7 +1,7 @@
-"""Decoding: all live streams, of whatever frames, one token or more further in one batch.
+"""Decoding: all live streams, of any frames, one or more tokens further in one batch.
 
-What a stream says next is chosen on the device, where it is also read next: a batch takes several
-steps without the host. Source: OxyGen, Algorithm 1.
+The next token of a stream is chosen on the device, where it is also read next: a batch takes
+several steps without the host. Source: OxyGen, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -23,18 +23,20 @@ from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
 from embodied_kv.kv.views import TailAppend, rows_read
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.tokenizer import StreamDecoder, Tokenizer
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs, longest
+from embodied_kv.types import TextDelta
 
 log = logging.getLogger(__name__)
 
 
 def share(stream: DecodeStream, ahead: int = 0) -> float:
-    """The number in [0, 1) by which a stream's next token is drawn, `ahead` tokens from now.
+    """Return the number in [0, 1) by which a stream's token `ahead` from now is drawn.
 
-    A function of its seed and its token count alone: the state of the random generator is the
-    state of the stream. Raises ValueError for a seed that is none.
+    It is a function of seed and token count alone, so the state of the stream is the state of the
+    random generator. Raises ValueError for an invalid seed.
     """
     philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens) + ahead)
     return np.random.Generator(philox).random()
@@ -55,14 +57,14 @@ class Decoder:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
         self._slots = shapes.multiples(config.streams, config.batch_multiple)
-        if graphs.has_compiler:  # a compiled batch is worth its padding
+        if graphs.has_compiler:  # a compiled batch is faster in spite of its padding
             self._slots = shapes.doubling(config.streams)
         self._queries = shapes.queries(config.decode_tokens)
         self._most, self._words = config.decode_steps, model.config.backbone.vocab_size
         device = model.device
         self._inputs = StepInputs(device, self._fields())
         self._out = torch.zeros(self._slots[-1], model.config.backbone.vocab_size, device=device)
-        # What was chosen and its logit, of each step: [2, steps, slots], float64 for both.
+        # Chosen tokens and their logits, of each step: float64 [2, steps, slots].
         said = torch.zeros(2 * self._most * self._slots[-1], dtype=torch.float64, device=device)
         self._said = {
             slots: said[: 2 * self._most * slots].view(2, self._most, slots)
@@ -79,7 +81,7 @@ class Decoder:
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
         is_fast = str(Shape(Kind.EXTEND, 1, COMPILED_QUERY)) in graphs.compiled_names
-        self._shortest = COMPILED_QUERY if is_fast else 0  # tokens that a query is padded to
+        self._shortest = COMPILED_QUERY if is_fast else 0  # lower bound of a query's padding
 
     def _fields(self) -> dict:
         kv = self._kv
@@ -103,7 +105,7 @@ class Decoder:
         return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
-        """Tokens -> the next token of each slot, which is also where it is read next."""
+        """Capture the graph of tokens -> next tokens, which it writes where they are read next."""
         model, kv, scored = self._model, self._kv, kind is Kind.SCORED_EXTEND
         inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
         number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, tokens).device
@@ -135,7 +137,7 @@ class Decoder:
         return graph.view
 
     def _capture_draw(self, view: TailAppend, slots: int) -> None:
-        """Logits -> another token in place of the greatest, in the slots that are sampled."""
+        """Capture the graph that replaces the greedy tokens of the slots that are sampled."""
         inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
         number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, 1).device
         temperatures = inputs.cut('temperatures', slots).device
@@ -163,19 +165,19 @@ class Decoder:
         )
 
     def padded(self, streams: int) -> int:
-        """Slots of a batch of so many streams."""
+        """Return the slots of a batch of so many streams."""
         return shapes.smallest(self._slots, streams, 'streams', 'raise engine.streams')
 
     def bucket(self, stream: DecodeStream) -> int:
-        """Tokens that a query, and what was answered, is padded to when it is appended."""
+        """Return the padded number of tokens of a stream's query and answer so far."""
         tokens = max(len(stream.query.ids) + len(stream.tokens), self._shortest)
         return shapes.smallest(self._queries, tokens, 'tokens', 'raise engine.decode_tokens')
 
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
-        """Appends a stream's query and what it said; where it is due, the prefix is compressed.
+        """Append a stream's query and answer so far, and compress its prefix when that is due.
 
-        Of a new stream, or of one that has said as much as the choice waits for: its tokens are
-        computed again, to score. The token that comes next still reads the whole prefix, as in a
+        For a new stream, and for one whose answer is as long as the choice waits for: its tokens
+        are then computed again, to score. The next token still reads the whole prefix, as in a
         prefill.
         """
         ids = [*stream.query.ids, *stream.tokens]
@@ -192,9 +194,9 @@ class Decoder:
         return begun
 
     def step(self, streams: Sequence[DecodeStream], steps: int = 1) -> list[DecodeStream]:
-        """So many tokens further, at most what each may still say; returns who moved.
+        """Generate `steps` tokens of each stream, at most what each may; return the live streams.
 
-        Slots lie as decode rows do: a CPU reads rows in order without moving a query.
+        Slots are in the order of decode rows, so a CPU reads rows in order without moving a query.
         """
         streams = sorted(streams, key=lambda stream: stream.decode_row)
         ids = [[stream.tokens[-1]] for stream in streams]
@@ -208,7 +210,7 @@ class Decoder:
         steps: int = 1,
         grows: int = 1,
     ) -> list[DecodeStream]:
-        """grows: tokens by which the first step makes a stream's decode KV longer."""
+        """Run a step of streams; grows: tokens that its first replay adds to their decode KV."""
         by_stream = dict(zip(streams, ids, strict=True))
         live = self._kv.streams.grow(streams, grows + steps - 1)
         try:
@@ -226,20 +228,23 @@ class Decoder:
         shape: Shape,
         steps: int,
     ) -> list[list[int | None]]:
-        """Appends ids, equally many to each stream -> the tokens that each says then.
+        """Append ids, equally many to each stream, and return the tokens that each generates.
 
-        The streams have grown already. None for a token that none could be chosen for.
+        The streams have grown already. None in place of a token that cannot be chosen.
         """
         count, graph = len(ids[0]), self._graphs[shape]
-        told = self._inputs.cut('ids', shape.rows, shape.tokens).host
+        host_ids = self._inputs.cut('ids', shape.rows, shape.tokens).host
         faults = self._draws(streams, shape.rows, steps)
-        told[:] = 0
+        host_ids[:] = 0
         for slot, own in enumerate(ids):
-            # An id that is no row of the embedding would end the process on CUDA.
-            good = [token if self._is_token(token) else 0 for token in own]
-            told[slot, :count] = good
+            # An id beyond the rows of the embedding would end the process on CUDA.
+            good = [
+                token if isinstance(token, int | np.integer) and 0 <= token < self._words else 0
+                for token in own
+            ]
+            host_ids[slot, :count] = good
             if good != [*own]:
-                faults[slot] = ValueError(f'its tokens must be 0 to {self._words - 1}')
+                faults[slot] = ValueError(f'tokens of the query must be 0 to {self._words - 1}')
         rows, copies = rows_read([stream.lease for stream in streams])
         tails = [stream.decode_row for stream in streams]
         graph.view.bind(rows, tails, count, copies, steps - 1)
@@ -254,13 +259,10 @@ class Decoder:
             for slot, (stream, fault) in enumerate(zip(streams, faults, strict=True))
         ]
 
-    def _is_token(self, token: object) -> bool:
-        return isinstance(token, int | np.integer) and 0 <= token < self._words
-
     def _draws(
         self, streams: Sequence[DecodeStream], slots: int, steps: int
     ) -> list[Exception | None]:
-        """Tells how each slot's tokens are chosen; what is wrong with a stream, if anything is."""
+        """Set how each slot's tokens are chosen, and return the fault of each stream, or None."""
         inputs, faults = self._inputs, []
         temperatures = inputs.cut('temperatures', slots).host
         shares = inputs.cut('shares', self._most, slots).host
@@ -272,7 +274,7 @@ class Decoder:
                 try:
                     shares[:steps, slot] = [share(stream, i) for i in range(steps)]
                     temperatures[slot] = stream.query.temperature
-                except Exception as error:  # a fault of this stream is not the others'
+                except Exception as error:  # it must not end the other streams
                     faults[-1] = error
         return faults
 
@@ -280,13 +282,50 @@ class Decoder:
 def _said(
     stream: DecodeStream, tokens: Sequence[float], scores: Sequence[float], fault: Exception | None
 ) -> list[int | None]:
-    """A stream's tokens up to one that could not be chosen, which is None, and logged."""
+    """Return a stream's tokens up to one that cannot be chosen, which is None, and logged."""
     found: list[int | None] = []
     for token, score in zip(tokens, scores, strict=True):
-        if fault is None and not math.isfinite(score):  # the greatest is NaN if any is
-            fault = FloatingPointError(f'its logits are not finite: the greatest is {score}')
+        if fault is None and not math.isfinite(score):  # the maximum is NaN if any logit is
+            fault = FloatingPointError(f'logits must be finite (got a maximum of {score})')
         if fault is not None:
-            log.error('stream %d ended: %s', stream.id, fault)
+            log.error('Stream %d ended: %s', stream.id, fault)
             return [*found, None]
         found.append(int(token))
     return found
+
+
+class Detokenizer:
+    """The text of every live stream that has generated tokens; a letter may span tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoders: dict[int, tuple[StreamDecoder, int]] = {}  # with the number of its tokens
+
+    def __len__(self) -> int:
+        """Return the number of streams with text."""
+        return len(self._decoders)
+
+    def position(self, stream: int) -> int:
+        """Return the number of a stream's tokens whose text was handed out."""
+        return self._decoders[stream][1] if stream in self._decoders else 0
+
+    def resume(self, stream: DecodeStream, position: int) -> None:
+        """Continue a stream whose first `position` tokens were handed out as text."""
+        decoder = StreamDecoder(self._tokenizer)
+        decoder.feed(stream.tokens[:position])
+        self._decoders[stream.id] = decoder, position
+
+    def delta(self, stream: DecodeStream, reason: str = '') -> TextDelta:
+        """Return the new text of a stream. reason: why it has ended, '' while it lives."""
+        decoder, position = self._decoders.pop(stream.id, None) or (
+            StreamDecoder(self._tokenizer),
+            0,
+        )
+        text = decoder.feed(stream.tokens[position:])
+        if reason:
+            text += decoder.finish()
+        else:
+            self._decoders[stream.id] = decoder, len(stream.tokens)
+        handle, query = stream.lease.handle, stream.query.text
+        frame = handle.sequence, handle.stamp
+        return TextDelta(stream.id, *frame, query, text, len(stream.tokens), reason)

@@ -1,7 +1,4 @@
-"""Flow matching from a shared prefix.
-
-Noise at t = 1 becomes actions at t = 0 in a planned number of steps.
-"""
+"""Flow matching from a shared prefix: noise at t = 1 becomes actions at t = 0."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ from embodied_kv.runtime.inputs import StepInputs
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
-    """Standard normal float32 of `shape`, a function of seed, robot and frame alone."""
+    """Return standard normal float32 of `shape`, a function of seed, robot and frame alone."""
     key = np.array([seed, zlib.crc32(robot.encode()) << 32 | sequence & 0xFFFFFFFF], np.uint64)
     return np.random.Generator(np.random.Philox(key=key)).standard_normal(shape, np.float32)
 
@@ -33,13 +30,13 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 
-    One graph starts a chunk: its noise, its rotary tables. Another is one step, of any count: the
-    schedules of all permitted counts lie one after another, and the graph reads its entry at a
-    schedule index that it counts up itself. So planning fewer steps is replaying fewer times from
-    another index, and the host is asked nothing in between. robots: chunks in one batch at most.
-    rtc, max_guidance: how a chunk goes on from the one that runs, see `guidance`.
+    One graph starts a chunk: noise and rotary tables. Another is one step of any count: the
+    schedules of all permitted counts are concatenated, and the graph reads its entry at a schedule
+    index that it increments itself. So fewer steps are fewer replays from another index, without
+    the host in between. robots: upper bound of the chunks of a batch. rtc, max_guidance: real-time
+    chunking, see `guidance`.
 
-    Each step also leaves how far it moved every action: the length of its update over the robot's
+    Each step also records how far it moved every action: the length of its update over the robot's
     own dimensions, in normalised units (the U of Kairos, section 3.1).
     """
 
@@ -59,7 +56,8 @@ class Denoiser:
         self._prefixes, self._compressed = prefixes, compressed
         self._robots = shapes.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
-        times = [time for n in step_counts for time in self._times(n)]
+        # Each time is computed in double and rounded once, as in the reference.
+        times = [1.0 + step * (-1.0 / n) for n in step_counts for step in range(n)]
         times = torch.tensor(times, device=device)
         schedule = model.expert.modulation(times)
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
@@ -84,7 +82,7 @@ class Denoiser:
         self._begin = self._inputs.cut('first', 1)
         self._guidance = MODES[rtc](model, self._steps, self._inputs, robots, max_guidance)
         self._step = torch.zeros(1, dtype=torch.int64, device=device)
-        # In one piece, so that one copy brings them to the host.
+        # In one tensor, so that one copy transfers them to the host.
         self._results = torch.zeros(size + most * robots * c.chunk_size, device=device)
         self._x = self._results[:size].view(robots, *chunk)
         self._updates = self._results[size:].view(most, robots, c.chunk_size)
@@ -92,10 +90,6 @@ class Denoiser:
         self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
         for slots in self._robots:
             self._capture(slots)
-
-    def _times(self, steps: int) -> list[float]:
-        # Each time is made in double and rounded once, as in the reference.
-        return [1.0 + step * (-1.0 / steps) for step in range(steps)]
 
     def _capture(self, slots: int) -> None:
         model, guidance, x = self._model, self._guidance, self._x[:slots]
@@ -146,15 +140,15 @@ class Denoiser:
         copies: Sequence[int] = (),
         leftovers: Sequence[LeftoverActions | None] = (),
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Noise -> normalised actions, both float32 [slots, chunk, padded_action_dim].
+        """Return normalised actions, float32 [slots, chunk, padded_action_dim], and their updates.
 
-        And how far each step moved each action, float32 [slots, steps, chunk].
-
-        rows, copies: prefix row and compressed row that each slot reads; where copies are given,
-        one of the two is -1. leftovers: what each chunk goes on from; none: of nothing. Raises
-        ValueError for more slots than fit one batch.
+        The updates are how far each step moved each action, float32 [slots, steps, chunk]. rows,
+        copies: prefix row and compressed row of each slot; with copies, one of the two is -1.
+        leftovers: what each chunk continues; by default nothing. Raises ValueError for more slots
+        than a batch has.
         """
-        slots, count = self._slots(len(rows)), len(rows)
+        count, remedy = len(rows), 'raise engine.robots, or denoise fewer at once'
+        slots = shapes.smallest(self._robots, count, 'chunks', remedy)
         self._noise.host[:count] = noise
         self._begin.host[:] = self._first[steps]
         self._guidance.bind(leftovers or [None] * count, self._noise.host)
@@ -167,9 +161,3 @@ class Denoiser:
         x, updates = np.split(made, [self._x.numel()])
         updates = updates.reshape(self._updates.shape)[:steps, :count]
         return x.reshape(self._x.shape)[:count], updates.transpose(1, 0, 2)
-
-    def _slots(self, chunks: int) -> int:
-        """Of the batch that so many go into. Raises ValueError if there are too many."""
-        return shapes.smallest(
-            self._robots, chunks, 'chunks', 'raise engine.robots, or denoise fewer at once'
-        )

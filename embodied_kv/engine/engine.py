@@ -1,9 +1,8 @@
 """The engine: one model, one KV arena, one time budget.
 
-A frame is prefilled once; actions and language read it.
-
-Everything that computes must run on one thread (`engine.engine_thread.EngineThread` sees to it);
-opening and cancelling streams, and the statistics, may be called from any.
+A frame is prefilled once; actions and language read it. Everything that computes must run on one
+thread (`engine.engine_thread.EngineThread`); streams may be opened and cancelled, and statistics
+read, from any thread.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ import numpy as np
 import torch
 
 from embodied_kv.engine.compression import ACTION, Compression, PromptScores
-from embodied_kv.engine.decode import Decoder
+from embodied_kv.engine.decode import Decoder, Detokenizer
 from embodied_kv.engine.denoise import Denoiser, noise
-from embodied_kv.engine.detokenizer import Texts
 from embodied_kv.engine.guidance import LeftoverActions, leftover
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.engine.shapes import compiler_for
@@ -38,13 +36,12 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
 class Engine:
-    """Prefill, denoise and decode over lists: a fleet batches over robots by the same calls.
+    """Prefill, denoise and decode over lists, so a fleet batches over robots by the same calls.
 
-    The policy's larger weights are packed in place (`model.prepacked`).
-
-    period: s between two frames of a robot. watched: prove of every graph that it writes its
-    buffers alone, which takes a run of each. say: takes a line for the user, before something is
-    compiled. Raises ValueError for parameters that no engine can have, with what to change.
+    The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between two
+    frames of a robot. watched: prove of every graph that it writes only its buffers, by one run of
+    each. say: receives a line for the user before something is compiled. Raises ValueError for
+    invalid parameters, with the remedy.
     """
 
     def __init__(
@@ -57,13 +54,13 @@ class Engine:
     ) -> None:
         if config.time_budget and config.margin_ms >= period * 1e3:
             raise ValueError(
-                f'engine.margin_ms is {config.margin_ms} of a period of {period * 1e3:.1f} ms: no '
-                'time is left; lower it, or the rate'
+                f'engine.margin_ms must be shorter than the period of {period * 1e3:.1f} ms (got '
+                f'{config.margin_ms}); lower it, or the rate'
             )
         if config.rtc == 'trained' and not policy.max_action_prefix:
             raise ValueError(
-                'engine.rtc is trained, but this checkpoint was not trained to go on from actions '
-                'that are given: set it to guided'
+                "engine.rtc must be 'off' or 'guided' for this checkpoint, which was not trained "
+                "to continue given actions (got 'trained'); set it to 'guided'"
             )
         self.policy, self.config = policy, config
         with torch.no_grad():
@@ -74,10 +71,10 @@ class Engine:
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         decode_kv = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
         room = config.compressed_rows * b.layers * policy.config.prefix_tokens
-        # A copy for each stream, and for each frame one of language and one of actions.
+        # One copy for each stream, and for each frame one of language and one of actions.
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
-        # Each robot's frame is read while its next one is written.
+        # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
         if config.compress_by == 'text' and config.compressed_rows:
             per_row += PromptScores.most_bytes(policy.config)
@@ -86,9 +83,9 @@ class Engine:
         self.kv = KvManager(
             prefixes, decode_kv, compressed, reserved, kv_budget=kv_budget, floor=actions
         )
-        self.costs = LatencyEstimator()
+        self.latency = LatencyEstimator()
         self.budget = TimeBudget(
-            self.costs,
+            self.latency,
             period=period,
             margin=config.margin_ms / 1e3,
             euler_steps=config.euler_steps,
@@ -108,30 +105,30 @@ class Engine:
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
-        self.committed = 0  # steps that are over: prefills, chunks, decode steps
+        self.committed = 0  # completed steps: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> joints that delta actions start from
-        self.guides: dict[int, Guide | None] = {}  # row -> what its chunk went on from
-        self.texts = Texts(policy.tokenizer)
+        self.guides: dict[int, Guide | None] = {}  # row -> what its chunk continued
+        self.detokenizer = Detokenizer(policy.tokenizer)
 
     # ------------------------------------------------------------------ prefill
 
     @torch.inference_mode()
     def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
-        """Write each observation into a row of its own, once; on an error all are free again.
+        """Write each observation into a row of its own, once; on an error all rows are free again.
 
-        A compression method that fails costs its copies alone: the frames are whole before.
+        A compression method that fails costs its copies only: the frames are complete before.
 
         Raises:
-            BadObservation: One observation is at fault; the error says whose it is.
+            BadObservation: One observation is at fault; the error has its robot.
             ValueError: The batch is at fault.
-            OutOfRows: There are not as many free rows.
+            OutOfRows: Fewer rows are free.
         """
         began, decided = time.monotonic(), self.compression.decide()
         self._prefiller.validate(observations)
         self.budget.frame_began(began)
         with self.kv.reserving(len(observations), began) as rows:
             written = self._prefiller.run(observations, rows, decided)
-            Stream.current(self.policy.model.device).synchronize()  # done when the device says so
+            Stream.current(self.policy.model.device).synchronize()
             took = time.monotonic() - began
             handles = [
                 self._commit(o, row, prefix.length, took)
@@ -141,7 +138,7 @@ class Engine:
             self.compression.compress_frame(handle, slot, prefix.queries, decided)
         Stream.current(self.policy.model.device).synchronize()
         self.committed += 1
-        self.costs.observe('prefill', time.monotonic() - began, len(rows))
+        self.latency.observe('prefill', time.monotonic() - began, len(rows))
         return handles
 
     def _commit(self, o: Observation, row: int, length: int, took: float) -> KvHandle:
@@ -172,13 +169,13 @@ class Engine:
         Args:
             leases: The frames to act on.
             deadlines: Deadline of each chunk (s, steady clock).
-            noises: float32 [leases, chunk, padded_action_dim]; drawn from the seed and the frame
-                where not given.
-            guides: What each arm does until its chunk takes over; read unless `rtc` is off.
+            noises: float32 [leases, chunk, padded_action_dim]; by default from the seed and the
+                frame.
+            guides: What each arm does until its chunk takes over; ignored if `rtc` is off.
 
         Returns:
-            A chunk, or an error where its actions are not finite: no fault of one robot costs
-            another robot its chunk.
+            A chunk, or an error if its actions are not finite: a fault of one robot costs no other
+            robot its chunk.
 
         Raises:
             ValueError: A guide does not fit.
@@ -195,7 +192,7 @@ class Engine:
             normalised, updates = self._denoiser.run(rows, noises, steps, copies, leftovers)
         took = time.monotonic() - began
         self.committed += 1
-        self.costs.observe('denoise_step', took / steps, len(leases))
+        self.latency.observe('denoise_step', took / steps, len(leases))
         return [
             self._finite(
                 ActionChunk(
@@ -220,7 +217,7 @@ class Engine:
         """Return the chunk, or an error if its actions, in the unit of the policy, overflow."""
         if np.isfinite(chunk.values).all():
             return chunk
-        return FloatingPointError('the policy returned actions that are not finite')
+        return FloatingPointError('actions of the policy must be finite')
 
     def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
         c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]
@@ -249,19 +246,19 @@ class Engine:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> DecodeStream:
-        """A stream that answers `text` about the handle's frame. Raises StaleHandleError, ValueError.
+        """Return a stream that answers `text` about the handle's frame; see `Query`.
 
-        What the arguments may be: see `kv.decode_stream.Query`.
+        Raises StaleHandleError, ValueError.
         """
         query = Query(text, self.policy.question_ids(text), max_tokens, temperature, seed)
         return self.kv.create(handle, query)
 
     def cancel(self, stream: int) -> None:
-        """Ends a stream. Raises KeyError."""
+        """End a stream. Raises KeyError."""
         self.kv.streams.release(self.kv.streams.get(stream), 'cancelled')
 
     def decode_fits(self, now: float) -> bool:
-        """Whether there is a stream and one more decode step fits the slack."""
+        """Return whether the idle time holds the next unit of language work, if there is one."""
         batch, is_alone = self.next_batch()
         if not batch:
             return False
@@ -270,9 +267,9 @@ class Engine:
         return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
 
     def next_batch(self) -> tuple[list[DecodeStream], bool]:
-        """Whom the next unit of language work moves, and whether it is one that goes alone.
+        """Return the streams of the next unit of language work, and whether it is a single one.
 
-        The oldest stream that is new, or is to be compressed now; or all there are.
+        That is the oldest stream that is new or is to be compressed now; else all streams.
         """
         streams, decided = self.kv.streams.live(), self.compression.decide()
         for stream in streams:
@@ -282,15 +279,15 @@ class Engine:
 
     @torch.inference_mode()
     def decode(self) -> list[TextDelta]:
-        """A unit of language work: a query of one stream, or `decode_steps` of all streams.
+        """Run a unit of language work: the query of one stream, or `decode_steps` of all streams.
 
-        A stream that no token can be chosen for ends with reason 'error'. An error of the whole
-        unit ends all that took part, and is raised.
+        A stream without a valid next token ends with reason 'error'. An error of the whole unit
+        ends all its streams, and is raised.
         """
         batch, is_alone = self.next_batch()
         try:
             moved = self._begin(batch[0]) if is_alone else self._advance(batch)
-        except BaseException:  # which of them is at fault cannot be told
+        except BaseException:  # the stream at fault is unknown
             for stream in batch:
                 self.kv.streams.release(stream, 'error')
             raise
@@ -301,7 +298,7 @@ class Engine:
         began, bucket = time.monotonic(), self._decoder.bucket(stream)
         moved = self._decoder.begin(stream)
         took = time.monotonic() - began
-        self.costs.observe('begin', took, bucket)
+        self.latency.observe('begin', took, bucket)
         return moved
 
     def _advance(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
@@ -316,12 +313,12 @@ class Engine:
         steps = self.budget.times(began, 'decode', size, most)
         moved = self._decoder.step(streams, steps)
         self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps
-        self.costs.observe('decode', took, size)
+        self.latency.observe('decode', took, size)
         return moved
 
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
-        """What the moved streams said, and the end of those that ended since the last call."""
+        """Return the new text of these streams, and the ends of streams since the last call."""
         ended = self.kv.streams.pop_ended()
-        # One that another thread ends from now on says so with the next deltas, and not twice.
-        said = [self.texts.delta(stream) for stream in moved if not stream.reason]
-        return said + [self.texts.delta(stream, stream.reason) for stream in ended]
+        # A stream that another thread ends from now on is reported once, with the next deltas.
+        said = [self.detokenizer.delta(stream) for stream in moved if not stream.reason]
+        return said + [self.detokenizer.delta(stream, stream.reason) for stream in ended]

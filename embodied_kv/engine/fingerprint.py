@@ -1,16 +1,13 @@
 """What the continuation of a capsule depends on, by name.
 
 Weights, tokenizer, dtype and dimensions of the model; the sources of the kernels; the layout of
-the cache; device, threads and batch multiple; what is packed; torch's version; and every setting
-of the engine that changes words or actions: seed, Euler steps, real-time chunking, and how
-prefixes are compressed. Two engines that agree in all of it continue a state alike.
+the cache; device, threads and batch multiple; packed weights; torch's version; and every setting
+of the engine that changes words or actions: seed, Euler steps, real-time chunking, and the
+compression of prefixes. Two engines that agree in all of it continue a state alike.
 
-Not part of it: which computations are compiled. Compiled code makes the results of eager code up
-to rounding (`test/engine/test_compiled_equals_eager.py`), so a session that an eager engine froze
-continues on a compiled one with the same bytes of KV and with results within that tolerance.
-
-Neither is how much room there is (rows, streams, budgets), nor what is decided by the clock
-(deadlines, margins, decode steps per iteration), because neither changes a result that is made.
+Compiled shapes are not part of it: compiled code gives the results of eager code up to rounding
+(`test/engine/test_compiled_equals_eager.py`). Neither are sizes (rows, streams, budgets) and what
+the clock decides (deadlines, margins, decode steps per iteration), because they change no result.
 Keep ratios may change while the engine runs; `session.engine_part` compares the present ones.
 """
 
@@ -79,7 +76,7 @@ def _flat(facts: Mapping[str, object], prefix: str = '') -> Iterator[tuple[str, 
 
 
 def weights_digest(model: nn.Module) -> str:
-    """From the name, dtype, shape and bytes of every parameter."""
+    """Return a digest of the name, dtype, shape and bytes of every parameter."""
     digest = hashlib.blake2b(digest_size=16)
     for name, p in model.named_parameters():
         digest.update(f'{name} {p.dtype} {tuple(p.shape)}'.encode())
@@ -88,7 +85,7 @@ def weights_digest(model: nn.Module) -> str:
 
 
 def sources_digest(folder: Path) -> str:
-    """From the Python sources of a folder."""
+    """Return a digest of the Python sources of a folder."""
     digest = hashlib.blake2b(digest_size=16)
     for path in sorted(folder.glob('*.py')):
         digest.update(path.name.encode() + path.read_bytes())

@@ -1,7 +1,6 @@
-"""How a chunk that is denoised goes on from the one that runs: real-time chunking.
+"""Real-time chunking: how a chunk that is denoised continues the one that runs.
 
-Knows flow time (1 is noise, 0 the finished action), normalised actions and buffers that a graph
-reads. Does not know clocks, or where a leftover comes from. One graph serves every delay: what
+Flow time is 1 for noise and 0 for the finished action. One graph serves every delay, because what
 differs between chunks lies in buffers.
 """
 
@@ -23,15 +22,15 @@ from embodied_kv.types import Guide
 
 Velocity = Callable[[Modulation], Tensor]
 
-MOST = 1e9  # of a given action, normalised; what the network makes of more is not finite
+MOST = 1e9  # upper bound of a given action, normalised; beyond it results are not finite
 
 
 @dataclass(frozen=True, eq=False)
 class LeftoverActions:
     """A `types.Guide` as the network sees it.
 
-    actions: float32 [chunk, padded_action_dim], normalised, 0 from where nothing is planned.
-    delay: the first actions that are given. weights: float32 [chunk].
+    actions: float32 [chunk, padded_action_dim], normalised, 0 where nothing is planned. delay:
+    number of first actions that are given. weights: float32 [chunk].
     """
 
     actions: np.ndarray
@@ -40,12 +39,12 @@ class LeftoverActions:
 
 
 def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> LeftoverActions | None:
-    """What a guide says to a chunk that starts from this state [state_dim]; None: nothing.
+    """Return the leftover actions of a guide for a chunk from state [state_dim]; None without.
 
-    Its actions are as absolute as ever; those that the policy says as offsets are anchored to
-    the new state here. No more actions are given than are planned, and than the policy was
-    trained to be given. Raises ValueError for another shape, actions beyond MOST, a delay that
-    leaves nothing to be made, or weights that are none.
+    Its actions are absolute; those that the policy expresses as offsets are anchored to the new
+    state here. No more actions are given than are planned, and than the policy was trained to be
+    given. Raises ValueError for another shape, actions beyond MOST, a delay that leaves nothing to
+    denoise, or invalid weights.
     """
     if guide is None:
         return None
@@ -53,13 +52,13 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
     shape = c.chunk_size, c.action_dim
     if np.shape(guide.actions) != shape or np.shape(guide.weights) != shape[:1]:
         raise ValueError(
-            f'a guide of {np.shape(guide.actions)} actions and {np.shape(guide.weights)} weights: '
-            f'the policy makes chunks of {shape}'
+            f'a guide must have {shape} actions and {shape[:1]} weights (got '
+            f'{np.shape(guide.actions)} and {np.shape(guide.weights)})'
         )
     if not 0 <= guide.delay < c.chunk_size:
         raise ValueError(f'delay must be from 0 to {c.chunk_size - 1} actions (got {guide.delay})')
     if not ((guide.weights >= 0) & (guide.weights <= 1)).all():
-        raise ValueError(f'weights of a guide are from 0 to 1: got {guide.weights}')
+        raise ValueError(f'weights of a guide must be from 0 to 1 (got {guide.weights})')
     finite = np.isfinite(guide.actions).all(1)
     known = len(finite) if finite.all() else int(finite.argmin())
     actions = np.zeros((c.chunk_size, c.padded_action_dim), np.float32)
@@ -67,20 +66,20 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
         actions[:known] = policy.targets(guide.actions, state)[:known]
     if not (np.abs(actions) <= MOST).all():
         raise ValueError(
-            'a guide of actions that no arm does: they go up to '
-            f"{np.abs(guide.actions[:known]).max():g} in the policy's units"
+            f'actions of a guide must be at most {MOST:g}, normalised (got up to '
+            f"{np.abs(guide.actions[:known]).max():g} in the policy's units)"
         )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
-    return LeftoverActions(actions, min(guide.delay, known, policy.max_action_prefix), weights)
+    return LeftoverActions(actions, min(guide.delay, known, policy.most_given), weights)
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """The Euler steps of all permitted counts, one after another.
+    """The Euler steps of all permitted counts, concatenated.
 
     tables: scale, shift and gate of the expert's norms, each [entries, norms, width]. times,
-    counts: float32 [entries], where a step begins, and into how many its chunk is divided. index:
-    int64 [1], the entry that comes next.
+    counts: float32 [entries], begin of a step, and number of steps of its chunk. index: int64 [1],
+    the next entry.
     """
 
     tables: tuple[Tensor, Tensor, Tensor]
@@ -105,25 +104,25 @@ class Off:
 
     @staticmethod
     def fields(robots: int, chunk: int, dim: int) -> Fields:
-        """That it needs of its step's inputs."""
+        """Return the fields that it needs of its step's inputs."""
         return {}
 
     def bind(self, leftovers: Sequence[LeftoverActions | None], noise: np.ndarray) -> None:
-        """For the next chunks: what each goes on from. noise: of each, [slots, chunk, dim]."""
+        """Bind the next chunks: the leftover of each, and its noise [slots, chunk, dim]."""
 
     def update(self, x: Tensor, velocity: Velocity) -> Tensor:
-        """What the next step takes from x [slots, chunk, dim].
+        """Return what the next step subtracts from x [slots, chunk, dim].
 
-        velocity: v(x, t) of the model, given how its norms are modulated.
+        velocity: v(x, t) of the model, given the modulation of its norms.
         """
         return velocity(self._steps.modulation()) / self._steps.counts[self._steps.index]
 
 
 class Trained(Off):
-    """The first d actions are given, at time 0; the policy was trained to go on from them.
+    """The first d actions are given, at time 0; the policy was trained to continue them.
 
-    Black et al. 2025, "Training-time action conditioning for real-time chunking"
-    (arXiv 2512.05964).
+    Black et al. 2025, "Training-time action conditioning for real-time chunking" (arXiv
+    2512.05964).
     """
 
     def __init__(
@@ -152,7 +151,7 @@ class Trained(Off):
         return moved * (1 - given)[..., None]
 
     def _modulation(self, given: Tensor) -> Modulation:
-        """Of norm i a tensor [slots, chunk, width]: time 0 where the action is given."""
+        """Return tensors [slots, chunk, width] by norm: time 0 where the action is given."""
         step = self._steps.modulation()
         parts = zip((step.scale, step.shift, step.gate), self._clean, strict=True)
         pairs = (torch.stack(pair).index_select(0, given.flatten()) for pair in parts)
@@ -202,10 +201,10 @@ MODES: dict[str, type[Off]] = {'off': Off, 'guided': Guided, 'trained': Trained}
 
 
 def gain(times: Tensor, most: float) -> Tensor:
-    """The weight of guidance at flow times [...].
+    """Return the weight of guidance at flow times [...].
 
-    min(c / r^2, most) with c = (1 - tau) / tau, r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2) and
-    tau = 1 - time; `most` where there is nothing but noise.
+    min(c / r^2, most) with c = (1 - tau) / tau, r^2 = (1 - tau)^2 / (tau^2 + (1 - tau)^2) and tau
+    = 1 - time; `most` at pure noise.
     """
     tau = 1 - times.double()
     weight = (tau**2 + (1 - tau) ** 2) / (tau * (1 - tau))  # infinite at both ends

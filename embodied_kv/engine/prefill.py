@@ -1,7 +1,7 @@
-"""Prefill, a frame into a row: images to tokens, then tokens through the backbone.
+"""Prefill: images to tokens, then tokens through the backbone into a row.
 
-Present views come first, then the prompt, packed without gaps. Which token lies where is an index,
-so one graph serves every pattern of absent views and every length up to its own.
+Present views come first, then the prompt, packed without gaps. The place of each token is an
+index, so one graph serves every pattern of absent views and every length up to its own.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from embodied_kv.runtime.inputs import StepInputs
 from embodied_kv.text import is_text, shown
 from embodied_kv.types import Guide, Observation
 
-STATE_MOST = 1e6  # of a state's absolute values, in the policy's units
+STATE_MOST = 1e6  # upper bound of a state's absolute values, in the policy's units
 
 
 class BadObservation(ValueError):
-    """No prefix can be made of it, whatever else is in the batch. robot: whose it is."""
+    """No prefix can be made of an observation, in any batch. robot: its robot."""
 
     def __init__(self, observation: Observation, fault: str) -> None:
         number = observation.sequence if _is_whole(observation.sequence) else '?'
@@ -39,7 +39,7 @@ class BadObservation(ValueError):
 
 @dataclass(frozen=True)
 class Written:
-    """A prefix in its row. length: valid tokens. queries: how many scored it."""
+    """A prefix in its row. length: number of valid tokens. queries: number that scored it."""
 
     length: int
     queries: int
@@ -60,7 +60,7 @@ class Pixels:
 
 
 class Prefiller:
-    """Writes observations into reserved rows. robots: how many of them at most at once."""
+    """Writes observations into reserved rows. robots: upper bound of the frames of a batch."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class Prefiller:
         self._image_tokens = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
         for count in range(1, images + 1):
             self._capture_encode_images(count)
-        self._fast: dict[int, int] = {}  # a length -> the compiled one that it is padded to
+        self._fast: dict[int, int] = {}  # length -> the compiled length that it is padded to
         for slots in self._robots:
             for tokens in self._lengths:
                 view = PrefixWrite(prefixes, slots, tokens, self._inputs)
@@ -139,14 +139,14 @@ class Prefiller:
             self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}
 
     def _text_begins(self, slots: int) -> int:
-        """Where text lies behind the image tokens of so many robots, before it is packed."""
+        """Return the begin of the text behind the image tokens of so many robots."""
         c = self._policy.config
         return slots * len(c.views) * c.vision.tokens
 
     def validate(self, observations: Sequence[Observation]) -> None:
         """Raise ValueError for a bad batch, BadObservation for its first bad observation."""
         if not observations:
-            raise ValueError('there is no observation to prefill')
+            raise ValueError('a batch must have at least one observation (got none)')
         self._slots(len(observations))
         robots = set()
         for o in observations:
@@ -159,7 +159,7 @@ class Prefiller:
     def run(
         self, observations: Sequence[Observation], rows: Sequence[int], decided: Decisions
     ) -> list[Written]:
-        """Each checked observation into its row, in one batch. Raises ValueError."""
+        """Write each validated observation into its row, in one batch. Raises ValueError."""
         slots = self._slots(len(observations))
         pixels = self._policy.pixels([image for o in observations for image in o.images])
         self._pixels.host[: len(pixels)] = pixels
@@ -194,9 +194,9 @@ class Prefiller:
         return self._fast.get(tokens, tokens) if kind is Kind.PREFILL and slots == 1 else tokens
 
     def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[np.ndarray]:
-        """Of each slot, where its tokens lie before they are packed.
+        """Return the places of each slot's tokens before they are packed.
 
-        views: present ones of each; texts: tokens of its prompt.
+        views: number of present views of each; texts: tokens of its prompt.
         """
         c, begins, image = self._policy.config, self._text_begins(slots), 0
         sources = []
@@ -207,14 +207,14 @@ class Prefiller:
         return sources
 
     def _slots(self, frames: int) -> int:
-        """Of the batch that so many frames go into. Raises ValueError if there are too many."""
+        """Return the slots of the batch for so many frames. Raises ValueError for too many."""
         return shapes.smallest(
             self._robots, frames, 'frames', 'raise engine.robots, or prefill fewer at once'
         )
 
 
 def _fault(o: Observation, policy: Policy) -> str:
-    """Why no prefix can be made of an observation; '' if one can."""
+    """Return why no prefix can be made of an observation; '' if one can."""
     return _fact_fault(o) or _images_fault(o, policy) or _state_fault(o, policy.config.state_dim)
 
 

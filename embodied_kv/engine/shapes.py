@@ -1,8 +1,8 @@
 """The shapes that an engine captures graphs for, and those that it compiles.
 
-A batch is padded to the next larger shape, and one beyond the largest is refused. Of each kind the
-shapes that are used most are compiled. They are few, because each takes about half a minute of the
-first start. This module knows sizes. It does not know what is computed.
+A batch is padded to the next larger shape, and a batch beyond the largest is refused. Of each kind
+the most used shapes are compiled; they are few, because each takes about half a minute of the
+first start.
 """
 
 from __future__ import annotations

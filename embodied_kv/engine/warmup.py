@@ -1,7 +1,8 @@
-"""Warm-up: everything an engine will do, done once for nothing and once to be measured.
+"""Warm-up: the engine runs everything twice, first without use and then to be measured.
 
-First runs pay for allocation, compilation and cold caches; an estimate that counts them plans too
-few Euler steps for a whole window. Leaves the estimates of the second run and not a row held.
+First runs include allocation, compilation and cold caches; an estimate that counts them plans too
+few Euler steps for a whole window. Warm-up leaves the estimates of the second run and holds no
+row.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ QUERY = 'Subtask:'
 
 
 def warm_up(engine: Engine) -> None:
-    """Prefill, every permitted number of Euler steps, queries from short to long, decode batches.
+    """Prefill, denoise by every number of steps, begin queries of all lengths, decode batches.
 
     On the engine's thread, before anything else runs. Raises what the engine raises.
     """
     _rehearse(engine)
     engine.latency.clear()
     _rehearse(engine)
-    # The frames have expired; who reserves a row takes theirs back.
+    # The frames have expired, so a reservation frees their rows.
     engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
 
 
@@ -44,7 +45,7 @@ def _rehearse(engine: Engine) -> None:
 
 
 def blank(engine: Engine) -> Observation:
-    """A black frame with the longest prompt, expired as soon as it is written."""
+    """Return a black frame with the longest prompt, whose deadline is over."""
     policy, size = engine.policy, engine.policy.config.vision.image_size
     return Observation(
         images=(np.zeros((size, size, 3), np.uint8),) * len(policy.config.views),
@@ -60,7 +61,7 @@ def blank(engine: Engine) -> Observation:
 def _denoise_all(engine: Engine, lease: Lease) -> None:
     budget, config = engine.budget, engine.config
     try:
-        budget.enabled = False  # then the plan is `euler_steps`, whatever the time
+        budget.enabled = False  # then the plan is `euler_steps` at any time
         for steps in range(config.min_euler_steps, config.euler_steps + 1):
             budget.euler_steps = steps
             (chunk,) = engine.denoise([lease], [math.inf])
@@ -71,10 +72,7 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
-    """Streams whose queries fill 1, 2, 4 ... steps of length, and the longest there is.
-
-    Each as it begins, and as it is compressed.
-    """
+    """Begin streams of 1, 2, 4 ... units of query length and of the longest, and compress them."""
     after = engine.config.compress_after
     longest = engine.config.decode_tokens - after - 1
     for steps in doubling(-(-longest // ALIGNED)):
@@ -100,7 +98,7 @@ def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
 
 
 def _resume(engine: Engine, handle: KvHandle, query: Query, said: int) -> DecodeStream:
-    """A stream that has said so many tokens, whatever it would have said: it may end at once.
+    """Return a stream with so many tokens already, because a generated answer may end at once.
 
     Its decode row is written when it is compressed.
     """

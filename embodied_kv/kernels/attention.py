@@ -1,8 +1,8 @@
-"""Attention that reads rows of an arena where they lie, over one segment or over several.
+"""Attention that reads rows of an arena in place, over one segment or over several.
 
-`row_attention` and `segments_attention` are Triton kernels on CUDA, torch twins elsewhere. The
-twin of the second is one call per segment and a merge by log-sum-exp, the kernel walks all of them
-at once. Neither copies a segment next to another; the form that a compiler traces does (`dense`).
+`row_attention` and `segments_attention` are Triton kernels on CUDA and torch twins elsewhere. The
+twin of the second computes each segment and merges them by log-sum-exp; the kernel reads all of
+them in one pass. Neither copies a segment; the form for tracers (`dense`) does.
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from embodied_kv.kernels.rows import RowBatch, Segment
 def row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Softmax attention of each slot's queries over its row's valid tokens, scale head_dim^-0.5.
+    """Return attention of each slot's queries over its row's valid tokens, and log-sum-exps.
 
-    Zero in the slots that are padding.
-
-    q: [slots, tokens, heads, head_dim]; k, v: [rows, kv_heads, max_tokens, head_dim], one layer of
-    an arena. Returns the output, shaped like q, and the log-sum-exp of the scores, float32 [slots,
-    tokens, heads], by which outputs over other segments are merged.
+    Softmax attention with scale head_dim^-0.5; padding slots get zero. q: [slots, tokens, heads,
+    head_dim]; k, v: [rows, kv_heads, max_tokens, head_dim], one layer of an arena. The output is
+    shaped like q; the log-sum-exps of the scores, float32 [slots, tokens, heads], merge outputs
+    over other segments.
     """
     if q.is_cuda:
         from embodied_kv.kernels.triton_attention import row_attention as triton_row_attention
@@ -37,7 +36,7 @@ def row_attention(
 def torch_row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """The kernel's twin: one fused call per run of neighbouring rows, on a view of the arena."""
+    """Compute `row_attention` by one fused call per run of neighbouring rows, on a view."""
     plan = batch.plan(layer)
     if not plan.runs:
         return q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
@@ -62,7 +61,7 @@ def torch_row_attention(
 
 
 def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """q [slots, T, H, D] over k, v [rows, KV, N, D].
+    """Return attention of q [slots, T, H, D] over k, v [rows, KV, N, D], and log-sum-exps.
 
     The slots of a row are folded into its queries.
     """
@@ -71,10 +70,10 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
     group = heads // kv_heads
     queries = slots // rows * tokens
     if mask is not None:
-        if mask.shape[2] > 1:  # one mask row per query token: repeat it for the heads of a group
+        if mask.shape[2] > 1:  # one mask row per query token, repeated for the heads of a group
             mask = mask.repeat_interleave(group, 2)
         mask = mask.to(q.dtype)
-    is_one = 1 in (queries, kv_heads)  # then a KV head's queries lie side by side as they are
+    is_one = 1 in (queries, kv_heads)  # then the queries of a KV head are adjacent already
     if not is_one:
         q = q.reshape(rows, queries, kv_heads, group, dim).transpose(1, 2)
     q = q.reshape(rows, kv_heads, queries * group, dim)
@@ -90,14 +89,14 @@ def _attend_run(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> tuple[T
 def segments_attention(
     q: Tensor, segments: Sequence[Segment], layer: int = 0, splits: int | None = None
 ) -> Tensor:
-    """Softmax attention of each slot's queries over its prefix and its own tokens, shaped like q.
+    """Return softmax attention of each slot's queries over its prefix and its own tokens, like q.
 
-    q: [slots, tokens, heads, head_dim]. segments: rows of an arena; where there are compressed
-    copies, pieces of their ragged axis; last the slots' own tokens, alone of all maybe causal. Of
-    the former, one has a row for a slot. What a slot without any gets there is finite, no more.
-    The slots' own tokens may be the only segment.
-    splits: into how many parts a kernel cuts the keys, each a program; as many as fill the card
-    where not given. Results with more of them differ by the order of sums; the twin has one.
+    q: [slots, tokens, heads, head_dim]. segments: rows of an arena; pieces of the ragged axis of
+    compressed rows, if there are any; last the slots' own tokens, the only segment that may be
+    causal. A slot has a row in one of the former, and the result of a slot without any is only
+    finite. The slots' own tokens may be the only segment. splits: number of parts of the keys,
+    each a program of the kernel; by default as many as fill the card. It changes the order of
+    sums; the twin has one.
     """
     if is_traced():
         return dense_segments_attention(q, segments, layer)
@@ -111,22 +110,22 @@ def segments_attention(
 
 
 def torch_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
-    """The kernel's twin; what no slot reads costs nothing.
+    """Compute `segments_attention` in torch; segments that no slot reads cost nothing.
 
-    Where a slot has a row, that has a token: torch's CPU attention divides by their number.
+    A slot's row must have a token, because torch's CPU attention divides by their number.
     """
     *prefixes, own = segments
     prefixes = [segment for segment in prefixes if segment.batch.live] or prefixes[:1]
     prefix, *others = (torch_row_attention(q, *segment, layer) for segment in prefixes)
-    for out, lse in others:  # of every slot all but one are zero
+    for out, lse in others:  # for every slot all but one are zero
         prefix = prefix[0] + out, prefix[1] + lse
     return merge(prefix, torch_row_attention(q, *own, layer))
 
 
 def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
-    """Attention over two segments from each's (output, log-sum-exp); shaped like an output."""
+    """Return attention over two segments from each one's (output, log-sum-exp)."""
     (out1, lse1), (out2, lse2) = first, second
-    # Rounded to bfloat16, a share of 0.2% would be none.
+    # In bfloat16 a share of 0.2 % would be rounded to 0.
     share = torch.sigmoid(lse1 - lse2).unsqueeze(-1)
     merged = torch.lerp(out2.to(share.dtype), out1.to(share.dtype), share)
     return merged.to(out1.dtype)

@@ -1,10 +1,9 @@
 """Attention and stores in operations that a compiler can trace.
 
-`segments_attention` and `store_rows` plan what they read and write from the rows that are bound,
-which is Python and therefore invisible to a tracer. While a computation is traced they take the
-forms of this module instead: all segments are gathered next to each other for one dense attention,
-and rows are written by one index. The gather reads the rows once more, and the compiler fuses
-everything else, which costs far less for a few queries. The dense form reads whole prefixes only.
+`segments_attention` and `store_rows` plan reads and writes in Python, which is invisible to a
+tracer. While a computation is traced they take the forms of this module: all segments are gathered
+for one dense attention, and rows are written by one index. The gather reads the rows once more,
+but the compiler fuses everything else. The dense form reads whole prefixes only.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ is_traced = _IS_TRACED.get  # called for every layer of every step
 
 @contextmanager
 def dense_form() -> Iterator[None]:
-    """Compute in the dense form, in this thread, while the context is open."""
+    """Compute in the dense form, in this thread, within the context."""
     token = _IS_TRACED.set(True)
     try:
         yield
@@ -36,8 +35,8 @@ def dense_form() -> Iterator[None]:
 def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int) -> Tensor:
     """Return `segments_attention` over the whole prefix and the slots' own tokens.
 
-    The first segment is the whole prefix and the last one the slots' own tokens; a segment of
-    compressed copies between them is not read. Padding slots get zeros.
+    The first segment is the prefix and the last one the slots' own tokens; compressed rows between
+    them are not read. Padding slots get zeros.
     """
     own = segments[-1]
     if not own.batch.causal:  # then its tokens are the queries, at the start of each row
@@ -66,31 +65,27 @@ def _visible(segment: Segment, layer: int) -> tuple[Tensor, Tensor, Tensor]:
 def dense_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """Return softmax attention of each slot's queries over the keys that they see.
 
-    The scale is head_dim^-0.5.
-
-    Args:
-        q: [slots, tokens, heads, head_dim].
-        keys: [slots, kv_heads, keys, head_dim].
-        values: Shaped like keys.
-        seen: bool [slots, tokens or 1, keys], true for at least one key of each query.
+    The scale is head_dim^-0.5. q: [slots, tokens, heads, head_dim]; keys, values: [slots,
+    kv_heads, keys, head_dim]; seen: bool [slots, tokens or 1, keys], true for at least one key of
+    each query.
     """
-    slots, tokens, heads, _ = q.shape
+    tokens, heads = q.shape[1:3]
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     # The heads that share a KV head are folded into the queries.
     folded = q.unflatten(2, (kv_heads, group)).transpose(1, 2).flatten(2, 3)
     mask = torch.where(seen, 0.0, float('-inf')).to(q.dtype)[:, None]
-    if seen.shape[1] > 1:  # else one line serves all queries, and is not written for each
+    if seen.shape[1] > 1:  # else one line serves all queries
         mask = mask.repeat_interleave(group, 2)
     out = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
     return out.unflatten(2, (tokens, group)).transpose(1, 2).flatten(2, 3)
 
 
 def gather(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each slot's row of k and v [rows, kv_heads, max_tokens, head_dim]; zero from lengths.
+    """Return each slot's row of k and v [rows, kv_heads, max_tokens, head_dim].
 
-    Stale content behind the length may be not finite, and no weight makes that zero. lengths:
-    [slots].
+    Values from `lengths` [slots] on are set to zero: stale ones may be not finite, and no weight
+    turns them into zero.
     """
     rows = batch.ids.clamp(min=0).long()
     valid = before(lengths, k.shape[2])[..., None]
@@ -98,21 +93,17 @@ def gather(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tens
 
 
 def before(lengths: Tensor, most: int) -> Tensor:
-    """Return bool [slots, 1, most]: which of `most` tokens lie before lengths [slots]."""
+    """Return bool [slots, 1, most]: which of `most` tokens precede lengths [slots]."""
     return (torch.arange(most, device=lengths.device) < lengths[:, None])[:, None]
 
 
 def dense_store(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
-    """Store tokens as `store_rows` does, of keys or of values, by one indexed write.
+    """Store keys or values as `store_rows` does, by one indexed write.
 
     The index has a fixed size, so each token that must not be stored repeats the write of the
     first slot's first token; if that must not be stored either, its place keeps its bytes. So the
-    first slot's first token must be stored if any token is.
-
-    Args:
-        new: [slots, tokens, kv_heads, head_dim].
-        rows: [rows, kv_heads, max_tokens, head_dim].
-        batch: The places of the tokens.
+    first slot's first token must be stored if any token is. new: [slots, tokens, kv_heads,
+    head_dim]; rows: [rows, kv_heads, max_tokens, head_dim].
     """
     slots, tokens, kv_heads, _ = new.shape
     most, device = rows.shape[2], rows.device

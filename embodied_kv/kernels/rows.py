@@ -1,7 +1,4 @@
-"""Which rows of an arena a batch reads, and how a CPU can read them where they lie.
-
-Knows row ids, lengths and positions. Does not know who owns a row, or why.
-"""
+"""The rows of an arena that a batch reads, and plans by which a CPU reads them in place."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ PADDING = -1  # the row id of a slot that reads and writes nothing
 
 @dataclass(frozen=True)
 class RowRun:
-    """Neighbouring rows that equally many slots read: one strided view of the arena, no copy.
+    """Neighbouring rows that equally many slots read: one strided view of the arena.
 
-    begin, longest: the tokens of the view. mask: additive [rows, 1, queries, longest], None when
+    begin, longest: the tokens of the view. mask: additive [rows, 1, queries, longest]; None if
     every key of the view is visible.
     """
 
@@ -36,7 +33,7 @@ class RowRun:
 class BatchPlan:
     """The runs of one layer.
 
-    order: the slots that read, sorted by row (None: it is all of them, and they are already).
+    order: the slots that read, sorted by row; None if all slots read and are sorted.
     """
 
     runs: tuple[RowRun, ...]
@@ -45,7 +42,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """What the bytes of a table say; plans, places: of what was asked for."""
+    """The contents of a table; plans, places: made on demand."""
 
     table: bytes
     spans: tuple[tuple[int, int, int, int], ...]
@@ -57,18 +54,17 @@ class _Bound:
 class RowBatch:
     """Slot b of a batch reads row `ids[b]`, of which `lengths[layer, b]` tokens are valid.
 
-    Made once for a number of slots, then bound to rows again and again: `bind` writes row ids,
-    positions and lengths into memory that never moves, and no byte of a cache. A slot that no row
-    is bound to is padding: its result is zero, and it stores nothing.
+    It is made once for a number of slots, then bound to rows again and again: `bind` writes row
+    ids, positions and lengths into memory that never moves, and no byte of a cache. A slot without
+    a row is padding: its result is zero, and it stores nothing. Plans follow the table, which a
+    step may change.
 
-    lengths: int32 [layers, rows], the arena's own, host memory; [1, rows] where all layers agree.
+    lengths: int32 [layers, rows], the arena's own, in host memory; [1, rows] if all layers agree.
     tokens: query tokens per slot. causal: the slots' tokens lie in their rows, and each sees what
-    lies before it and itself; otherwise every valid token is visible to every query. offsets:
-    int32 [layers, rows] where rows are pieces of one ragged axis of tokens: where each begins.
-    table: its memory as the host writes it and as the device reads it, int32 of `size`, one and
-    the same on a CPU; whoever gave it sends it. Without, it has its own, and `bind` sends.
-
-    The table is what counts, whoever wrote it: a step may move starts and lengths on.
+    precedes it, and itself; otherwise every valid token is visible to every query. offsets: int32
+    [layers, rows], begins of rows that are pieces of one ragged axis of tokens. table: host and
+    device memory of the table, int32 of `size`, the same on a CPU; its owner sends it. By default
+    it has its own, which `bind` sends.
     """
 
     def __init__(
@@ -99,7 +95,7 @@ class RowBatch:
     def size(
         slots: int, lengths: np.ndarray, offsets: np.ndarray | None = None
     ) -> tuple[int, int]:
-        """Of a table: ids, starts, counts, then lengths and offsets by layer; by slots."""
+        """Return the shape of a table: ids, starts, counts, then lengths and offsets by layer."""
         return 3 + len(lengths) * (1 if offsets is None else 2), slots
 
     def bind(
@@ -108,11 +104,11 @@ class RowBatch:
         starts: Sequence[int] | None = None,
         counts: Sequence[int] | int | None = None,
     ) -> RowBatch:
-        """From now on it is about these rows, at most `slots`, `PADDING` among them for none.
+        """Bind the first slots to rows; `PADDING` among them is no row.
 
-        starts: where each slot's first token lies in its row; its tokens are the row's last ones
-        where not given. counts: how many of the slot's tokens are its own, the rest is padding;
-        one number for all slots, all tokens where not given. Lengths and offsets are those of now.
+        starts: place of each slot's first token in its row; by default its tokens are the last of
+        the row. counts: number of the slot's own tokens, the rest is padding; one number for all
+        slots, by default all tokens. Lengths and offsets are read now.
         """
         ids, host = np.asarray(rows, np.int64).reshape(-1), self._host
         bound = host[:, : len(ids)]
@@ -133,22 +129,21 @@ class RowBatch:
 
     @classmethod
     def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
-        """Rows 0 .. batch-1 of an ordinary contiguous tensor, all of one length."""
+        """Return a batch over rows 0 .. batch - 1 of a contiguous tensor, all of one length."""
         lengths = np.full((1, batch), length, np.int32)
         return cls(batch, lengths, tokens, device=device).bind(range(batch))
 
     @property
     def live(self) -> tuple[int, ...]:
-        """The slots that read."""
+        """Return the slots that read."""
         return self._now().live
 
     @property
     def spans(self) -> tuple[tuple[int, int, int, int], ...]:
-        """Slot, row, start and count of each slot that reads."""
+        """Return slot, row, start and count of each slot that reads."""
         return self._now().spans
 
     def _now(self) -> _Bound:
-        """What the table says now; plans are kept as long as it says the same."""
         table = self._host.tobytes()
         if self._bound is None or table != self._bound.table:
             slots = zip(range(self.slots), *self._host[:3].tolist(), strict=True)
@@ -157,13 +152,12 @@ class RowBatch:
         return self._bound
 
     def places(self, kv_heads: int, most: int) -> Tensor | None:
-        """Where each slot's one token lies, where rows of `most` tokens are one axis.
+        """Return the place of each slot's one token if rows of `most` tokens are one axis.
 
-        int64 [slots that read · kv_heads]: rows, then KV heads, then tokens. None where slots
-        before these do not read, have another number of tokens, or one that its row has no room
-        for.
+        int64 [slots that read * kv_heads], by row, then KV head. None if slots before these do not
+        read, have another number of tokens, or one for which their row has no room.
         """
-        now, size = self._now(), (kv_heads, most)
+        now, size = self._now(), (kv_heads, most)  # plans are kept while the table is the same
         if size not in now.places:
             now.places[size] = self._places(len(now.live), *size) if self.tokens == 1 else None
         return now.places[size]
@@ -177,7 +171,7 @@ class RowBatch:
         return torch.from_numpy((heads * most + starts[:, None]).reshape(-1))
 
     def plan(self, layer: int) -> BatchPlan:
-        """How the twin walks this layer; layers of equal lengths and offsets share a plan."""
+        """Return how the twin reads a layer; layers of equal lengths and offsets share a plan."""
         now, layer = self._now(), min(layer, len(self._lengths) - 1)
         if layer not in now.plans:
             now.plans[layer] = self._plan(layer, now)
@@ -188,65 +182,44 @@ class RowBatch:
         known = self._host[3:, list(now.live)]
         if layer and bool((known == known[::layers].repeat(layers, 0)).all()):
             return self.plan(0)
-        begins = None if self._offsets is None else tuple(known[layers + layer].tolist())
-        return make_plan(
-            tuple((slot, row) for slot, row, _, _ in now.spans),
-            tuple(known[layer].tolist()),
-            begins,
-            tuple(start for _, _, start, _ in now.spans) if self.causal else None,
-            self.tokens,
-            self.slots,
+        valid = known[layer].tolist()
+        begins = None if self._offsets is None else known[layers + layer].tolist()
+        order = sorted(range(len(now.spans)), key=lambda i: now.spans[i][1])
+        readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending
+        for i in order:
+            readers.setdefault(now.spans[i][1], []).append(i)
+        runs, done = [], 0
+        for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
+            limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
+            if self.causal:
+                first = np.array([[now.spans[i][2] for i in own] for _, own in members])
+                seen = first[:, :, None] + np.arange(1, self.tokens + 1)
+                limits = np.minimum(seen.reshape(len(members), -1), limits)
+            longest = int(limits.max())
+            if begins is None:
+                rows, begin = slice(members[0][0], members[-1][0] + 1), 0
+            else:
+                rows, begin = slice(1), begins[members[0][1][0]]
+            read = slice(done, done + sum(len(own) for _, own in members))
+            runs.append(RowRun(rows, read, begin, longest, _mask(limits, longest)))
+            done = read.stop
+        by_row = [now.live[i] for i in order]
+        in_order = by_row == list(range(self.slots))
+        return BatchPlan(
+            tuple(runs), None if in_order else torch.tensor(by_row, dtype=torch.int64)
         )
 
 
 class Segment(NamedTuple):
-    """Keys that a slot reads: k, v [rows, kv_heads, max_tokens, head_dim], of them its row."""
+    """Keys and values that a batch reads: k, v [rows, kv_heads, max_tokens, head_dim]."""
 
     k: Tensor
     v: Tensor
     batch: RowBatch
 
 
-def make_plan(
-    live: tuple[tuple[int, int], ...],
-    valid: tuple[int, ...],
-    begins: tuple[int, ...] | None,
-    starts: tuple[int, ...] | None,
-    tokens: int,
-    slots: int,
-) -> BatchPlan:
-    """The runs of a batch.
-
-    live: (slot, row) of the slots that read; of each of them: valid: tokens of its row; begins:
-    where the row begins on a ragged axis, None if each row has an axis of its own; starts: where
-    its first query lies in its row, if it sees only what lies before it, else None.
-    """
-    order = sorted(range(len(live)), key=lambda i: live[i][1])
-    readers: dict[int, list[int]] = {}  # row -> its readers, rows ascending
-    for i in order:
-        readers.setdefault(live[i][1], []).append(i)
-    runs, done = [], 0
-    for members in _neighbours(readers) if begins is None else [[m] for m in readers.items()]:
-        limits = np.array([[valid[own[0]]] for _, own in members])  # keys that a query sees
-        if starts is not None:
-            first = np.array([[starts[i] for i in own] for _, own in members])
-            seen = first[:, :, None] + np.arange(1, tokens + 1)
-            limits = np.minimum(seen.reshape(len(members), -1), limits)
-        longest = int(limits.max())
-        if begins is None:
-            rows, begin = slice(members[0][0], members[-1][0] + 1), 0
-        else:
-            rows, begin = slice(1), begins[members[0][1][0]]
-        read = slice(done, done + sum(len(own) for _, own in members))
-        runs.append(RowRun(rows, read, begin, longest, _mask(limits, longest)))
-        done = read.stop
-    by_row = [live[i][0] for i in order]
-    inorder = by_row == list(range(slots))
-    return BatchPlan(tuple(runs), None if inorder else torch.tensor(by_row, dtype=torch.int64))
-
-
 def _neighbours(readers: dict[int, list[int]]) -> Iterator[list[tuple[int, list[int]]]]:
-    """Rows side by side with equally many readers, with these."""
+    """Yield groups of adjacent rows with equally many readers, and these readers."""
     # Within a run, row id minus rank and the number of readers stay the same.
     ranked = enumerate(readers.items())
     for _, group in groupby(ranked, lambda e: (e[1][0] - e[0], len(e[1][1]))):
@@ -254,9 +227,9 @@ def _neighbours(readers: dict[int, list[int]]) -> Iterator[list[tuple[int, list[
 
 
 def _mask(limits: np.ndarray, longest: int) -> Tensor | None:
-    """Additive mask [rows, 1, queries, longest]; None if all keys are visible.
+    """Return an additive mask [rows, 1, queries, longest]; None if all keys are visible.
 
-    limits: keys that each query sees, [rows, queries]; one column stands for all.
+    limits: number of keys that each query sees, [rows, queries]; one column stands for all.
     """
     if limits.min() == longest:
         return None

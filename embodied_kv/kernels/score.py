@@ -1,19 +1,18 @@
-"""Attention statistics by which a prefix is compressed, without an attention matrix in memory.
+"""Attention statistics for compression, without an attention matrix in memory.
 
-Three kernels (VL-Cache, A.5), each in Triton on CUDA and as its torch twin elsewhere: statistics
-of the rows (maximum and sum), statistics of the columns (sum of attention, entries below the
-threshold), and the sum of the partial counts. Keys may lie in several segments: a prefix row that
-every query sees, then a stream's decode KV, of which query t sees what lies before it. Rows are
-merged over the segments; columns are then taken segment by segment. Does not know who scores, or
-what for.
+Three kernels (VL-Cache, A.5), in Triton on CUDA and as torch twins elsewhere: statistics of the
+rows (maximum and sum), statistics of the columns (sum of attention, entries below the threshold),
+and the sum of the partial counts. Keys may lie in several segments: a prefix row that every query
+sees, then a stream's decode KV, of which query t sees what precedes it. Rows are merged over the
+segments; columns are then computed segment by segment.
 
-The scale of a score is head_dim ** -0.5, the model's (the paper's Algorithm 1 prints d for its
-root).
+The scale of a score is head_dim ** -0.5, as in the model (the paper's Algorithm 1 prints d instead
+of its root).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -26,8 +25,7 @@ class KvSegment:
     """Keys of one tensor.
 
     k: [slots, kv_heads, N, head_dim], any strides. lengths: int32 [slots], valid keys, at most N.
-    starts: int32 [slots]; query t sees keys 0 .. starts + t. None: every query sees every valid
-    key.
+    starts: int32 [slots], query t sees keys 0 .. starts + t; None: every valid key.
     """
 
     k: Tensor
@@ -38,12 +36,12 @@ class KvSegment:
 def post_vision_statistics(
     q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Attention that each position of the first segment gets, and density over all segments.
+    """Return attention to each position of the first segment, and density over all segments.
 
     q: [slots, tau, heads, head_dim], the scoring queries; of slot s the first queries[s] (int32;
-    None: all) are valid. p: threshold, a share of each row's maximum (equation 1). Returns
-    columns, float32 [slots, heads, N of the first segment], sums of softmax attention over the
-    queries, and density, float32 [slots, heads], the share of visible entries that reach the
+    None: all) are valid. p: threshold, as a share of each row's maximum (equation 1). The
+    attention is float32 [slots, heads, N of the first segment], softmax attention summed over the
+    queries; the density is float32 [slots, heads], the share of visible entries that reach the
     threshold.
     """
     if q.is_cuda:
@@ -54,7 +52,8 @@ def post_vision_statistics(
 def kernel_post_vision_statistics(
     q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`post_vision_statistics` by the three kernels, segment by segment."""
+    """Compute `post_vision_statistics` by the three kernels, or by their twins on a CPU."""
+    row_statistics, column_statistics, reduce_counts = _kernels(q.is_cuda)
     rows = [row_statistics(q, s.k, s.lengths, s.starts) for s in segments]
     top, total = reduce(merge_rows, rows)
     parts = [
@@ -64,10 +63,18 @@ def kernel_post_vision_statistics(
     return parts[0][0], density(low, _all_visible(q, segments, queries))
 
 
+def _kernels(on_cuda: bool) -> tuple[Callable, Callable, Callable]:
+    if on_cuda:
+        from embodied_kv.kernels import triton_score as kernels
+
+        return kernels.row_statistics, kernels.column_statistics, kernels.reduce_counts
+    return torch_row_statistics, torch_column_statistics, torch_reduce_counts
+
+
 def torch_post_vision_statistics(
     q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """`post_vision_statistics` in one pass over scores that it does write: a CPU's way."""
+    """Compute `post_vision_statistics` in one pass, with the scores in memory; for a CPU."""
     tau = q.shape[1]
     parts = []
     for s in segments:
@@ -90,64 +97,12 @@ def torch_post_vision_statistics(
     return columns, density(visible[:, None] - kept.sum(-1), visible)
 
 
-def row_statistics(
-    q: Tensor, k: Tensor, lengths: Tensor, starts: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
-    """Maximum of each query's scores over its visible keys, and sum of exp(score - maximum).
-
-    q: [slots, tau, heads, head_dim]; k, lengths, starts: see `KvSegment`. Returns top and total,
-    float32 [slots, tau, heads]; -inf and 0 for a query that sees no key. A.5, kernel 1.
-    """
-    if q.is_cuda:
-        from embodied_kv.kernels.triton_score import row_statistics as kernel
-
-        return kernel(q, k, lengths, starts)
-    return torch_row_statistics(q, k, lengths, starts)
-
-
-def column_statistics(
-    q: Tensor,
-    k: Tensor,
-    lengths: Tensor,
-    top: Tensor,
-    total: Tensor,
-    p: float,
-    starts: Tensor | None = None,
-    queries: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """Attention that each key gets from all queries, and partial counts of low entries.
-
-    q, k, lengths, starts: as in `row_statistics`. top, total: of the rows over all segments.
-    queries: int32 [slots], how many of the tau queries are valid; None: all. Returns columns,
-    float32 [slots, heads, N], 0 beyond the valid keys, and int32 [slots, heads, blocks], visible
-    entries below p times their row's maximum; how many blocks is the implementation's matter.
-    A.5, kernel 2.
-    """
-    if q.is_cuda:
-        from embodied_kv.kernels.triton_score import column_statistics as kernel
-
-        return kernel(q, k, lengths, top, total, p, starts, queries)
-    return torch_column_statistics(q, k, lengths, top, total, p, starts, queries)
-
-
-def reduce_counts(partial: Tensor) -> Tensor:
-    """Sums of partial counts: int32 [slots, heads, blocks] -> int32 [slots, heads]. A.5, kernel 3.
-
-    Exact while a head has fewer than 2^31 entries.
-    """
-    if partial.is_cuda:
-        from embodied_kv.kernels.triton_score import reduce_counts as kernel
-
-        return kernel(partial)
-    return torch_reduce_counts(partial)
-
-
 def merge_rows(
     first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Row statistics over two segments from each's (top, total).
+    """Return row statistics over two segments from each one's (maximum, sum).
 
-    Exact where a row sees nothing of one segment: the other's statistics come back unchanged.
+    Exact for a row that sees nothing of one segment: it keeps the statistics of the other.
     """
     (top1, total1), (top2, total2) = first, second
     top = torch.maximum(top1, top2)
@@ -158,7 +113,7 @@ def merge_rows(
 def visible_entries(
     lengths: Tensor, tau: int, starts: Tensor | None = None, queries: Tensor | None = None
 ) -> Tensor:
-    """How many entries of a segment's attention matrix are visible, per head: int64 [slots].
+    """Return the visible entries of a segment's attention matrix, per head, int64 [slots].
 
     The sum over the valid queries t of min(lengths, starts + t + 1), in closed form.
     """
@@ -178,10 +133,10 @@ def visible_entries(
 
 
 def density(low: Tensor, visible: Tensor) -> Tensor:
-    """1 - gamma (3.1): share of visible entries that reach the threshold, float32 [slots, heads].
+    """Return 1 - gamma (3.1), the share of visible entries that reach the threshold.
 
-    low: int [slots, heads], visible entries below it. visible: int [slots]; where it is 0 so is
-    the density.
+    low: int [slots, heads], visible entries below it. visible: int [slots]; the density is 0 where
+    it is 0.
     """
     kept = visible[:, None] - low.long()
     return (kept.double() / visible.clamp(min=1)[:, None]).float()
@@ -190,7 +145,19 @@ def density(low: Tensor, visible: Tensor) -> Tensor:
 def torch_row_statistics(
     q: Tensor, k: Tensor, lengths: Tensor, starts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The twin of the first kernel; it does write the scores."""
+    """Return the maximum of each query's scores over its visible keys, and sum exp(score - max).
+
+    Kernel 1 of A.5, in torch, with the scores in memory.
+
+    Args:
+        q: [slots, tau, heads, head_dim].
+        k: As `KvSegment.k`.
+        lengths: As `KvSegment.lengths`.
+        starts: As `KvSegment.starts`.
+
+    Returns:
+        Maximum and sum, float32 [slots, tau, heads]; -inf and 0 for a query that sees no key.
+    """
     scores = _hide(_scores(q, k), _limits(q.shape[1], k.shape[2], lengths, starts))
     top = scores.amax(-1)
     pivot = top.masked_fill(top == float('-inf'), 0.0)
@@ -208,13 +175,31 @@ def torch_column_statistics(
     starts: Tensor | None = None,
     queries: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The twin of the second kernel; it does write the scores. One block of counts."""
+    """Return the attention that each key gets from all queries, and counts of low entries.
+
+    Kernel 2 of A.5, in torch, with the scores in memory and one block of counts.
+
+    Args:
+        q: [slots, tau, heads, head_dim].
+        k: As `KvSegment.k`.
+        lengths: As `KvSegment.lengths`.
+        top: Maxima of the rows over all segments.
+        total: Sums of the rows over all segments.
+        p: Threshold, as a share of each row's maximum.
+        starts: As `KvSegment.starts`.
+        queries: int32 [slots], how many of the tau queries are valid; None: all.
+
+    Returns:
+        Sums of attention, float32 [slots, heads, N], 0 beyond the valid keys; and visible entries
+        below p times their row's maximum, int32 [slots, heads, blocks]. The implementation chooses
+        the number of blocks.
+    """
     tau, n = q.shape[1], k.shape[2]
     top, total = top.transpose(1, 2), total.transpose(1, 2)  # [slots, heads, tau]
     limits = _limits(tau, n, lengths, starts)
     weight = _hide(_scores(q, k), limits)
     weight = weight.sub_(top.masked_fill(total == 0, 0.0)[..., None]).exp_()
-    low = (weight < p).sum(-1)  # hidden entries, of weight 0, are taken off again
+    low = (weight < p).sum(-1)  # hidden entries, of weight 0, are subtracted below
     if limits is not None:
         low -= n - limits[:, None]
     share = torch.where(total > 0, 1 / total, 0.0)
@@ -226,12 +211,15 @@ def torch_column_statistics(
 
 
 def torch_reduce_counts(partial: Tensor) -> Tensor:
-    """The twin of the third kernel."""
+    """Return the sums over blocks of counts [slots, heads, blocks], int32 [slots, heads].
+
+    Kernel 3 of A.5. Exact for fewer than 2^31 entries of a head.
+    """
     return partial.sum(-1, dtype=torch.int32)
 
 
 def _scores(q: Tensor, k: Tensor) -> Tensor:
-    """q [slots, tau, heads, D] times k [slots, kv_heads, N, D] -> [slots, heads, tau, N]."""
+    """Return scores [slots, heads, tau, N]; q: [slots, tau, heads, D], k: as `KvSegment.k`."""
     slots, tau, heads, dim = q.shape
     kv_heads, n = k.shape[1:3]
     folded = (q.float() * dim**-0.5).transpose(1, 2)  # heads that share a KV head lie together
@@ -240,7 +228,7 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _limits(tau: int, n: int, lengths: Tensor, starts: Tensor | None) -> Tensor | None:
-    """How many keys a query sees, int [slots, tau], [slots, 1] if all see as many; None: all."""
+    """Return the number of keys that a query sees, [slots, tau] or [slots, 1]; None: all."""
     if starts is None:
         return None if bool((lengths == n).all()) else lengths[:, None]
     steps = torch.arange(1, tau + 1, device=lengths.device)
@@ -248,10 +236,10 @@ def _limits(tau: int, n: int, lengths: Tensor, starts: Tensor | None) -> Tensor 
 
 
 def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
-    """The same scores [slots, heads, tau, N], overwritten with -inf beyond the limits."""
+    """Overwrite scores [slots, heads, tau, N] beyond the limits with -inf, and return them."""
     if limits is None:
         return scores
-    if limits.shape[1] == 1:  # whole columns: nothing that stays is touched
+    if limits.shape[1] == 1:  # whole columns, without a pass over the others
         for slot, limit in zip(scores, limits[:, 0].tolist(), strict=True):
             slot[..., limit:] = float('-inf')
         return scores
@@ -260,6 +248,6 @@ def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
 
 
 def _all_visible(q: Tensor, segments: Sequence[KvSegment], queries: Tensor | None) -> Tensor:
-    """Visible entries of a head over all segments, int64 [slots]."""
+    """Return the visible entries of a head over all segments, int64 [slots]."""
     visible = [visible_entries(s.lengths, q.shape[1], s.starts, queries) for s in segments]
     return reduce(torch.add, visible)

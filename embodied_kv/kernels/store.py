@@ -13,10 +13,10 @@ from embodied_kv.kernels.rows import RowBatch
 
 
 def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
-    """Token t of slot b goes to position starts[b] + t of row ids[b], for t < counts[b].
+    """Write token t of slot b to position starts[b] + t of row ids[b], for t < counts[b].
 
     k, v: [slots, tokens, kv_heads, head_dim]; keys, values: [rows, kv_heads, max_tokens,
-    head_dim], one layer of an arena. Padding is stored nowhere, nor what lies beyond its row.
+    head_dim], one layer of an arena. Padding and tokens beyond their row are not stored.
     """
     if is_traced():
         dense_store(k, keys, batch)
@@ -31,10 +31,10 @@ def store_rows(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBat
 
 
 def torch_store(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
-    """The kernel's twin. new, rows: keys or values, as above."""
+    """Write keys or values as `store_rows` does."""
     _, kv_heads, most, dim = rows.shape
     at = batch.places(kv_heads, most)
-    if at is not None:  # one indexed write, of all rows as one axis
+    if at is not None:  # one indexed write, with all rows as one axis
         if len(batch.live) < batch.slots:
             new = new[: len(batch.live)]
         rows.view(-1, dim).index_copy_(0, at, new.flatten(0, 2))

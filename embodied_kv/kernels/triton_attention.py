@@ -1,7 +1,8 @@
 """`row_attention` as a Triton kernel: one program per slot, KV head and block of queries.
 
-The heads that share a KV head are folded into the queries, so a row's K and V are read once for
-all of them. Row ids and lengths are device tensors: a captured graph can be rebound to other rows.
+The heads that share a KV head are folded into the queries, so K and V of a row are read once for
+all of them. Row ids and lengths are device tensors, so a captured graph can be bound to other
+rows.
 """
 
 from __future__ import annotations
@@ -136,7 +137,7 @@ def row_attention(
 
 
 def alike(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values of the same strides, the last dimension dense: as kernels read them."""
+    """Return keys and values with equal strides and a dense last dimension."""
     if k.stride() == v.stride() and k.stride(-1) == 1:
         return k, v
     return k.contiguous(), v.contiguous()

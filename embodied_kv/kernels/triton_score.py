@@ -1,9 +1,9 @@
 """The three kernels of post-vision statistics in Triton (VL-Cache, A.5).
 
-Rows: a tile of queries stays on chip while all keys pass by; the heads that share a KV head are
+Rows: a tile of queries stays on chip while all keys are read; the heads that share a KV head are
 folded into the queries, so K is read once for all of them. Columns: a tile of keys stays while the
-queries of one head pass by. Scores, softmax and mask live in registers only. Lengths, starts and
-query counts are device tensors, so a captured graph may be rebound.
+queries of one head are read. Scores, softmax and mask exist in registers only. Lengths, starts and
+query counts are device tensors, so a captured graph can be bound again.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _reduce_counts(partial, counts, blocks, BLOCK: tl.constexpr):
 def row_statistics(
     q: Tensor, k: Tensor, lengths: Tensor, starts: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """See `embodied_kv.kernels.score.row_statistics`."""
+    """See `embodied_kv.kernels.score.torch_row_statistics`."""
     q, k = _rows(q), _rows(k)
     slots, tau, heads, dim = q.shape
     kv_heads = k.shape[1]
@@ -193,7 +193,7 @@ def column_statistics(
     starts: Tensor | None = None,
     queries: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """See `embodied_kv.kernels.score.column_statistics`; one block of counts per tile of keys."""
+    """See `embodied_kv.kernels.score.torch_column_statistics`; one block of counts per tile."""
     q, k = _rows(q), _rows(k)
     slots, tau, heads, dim = q.shape
     kv_heads, n = k.shape[1:3]
@@ -230,7 +230,7 @@ def column_statistics(
 
 
 def reduce_counts(partial: Tensor) -> Tensor:
-    """See `embodied_kv.kernels.score.reduce_counts`."""
+    """See `embodied_kv.kernels.score.torch_reduce_counts`."""
     slots, heads, blocks = partial.shape
     counts = torch.empty(slots, heads, dtype=torch.int32, device=partial.device)
     block = min(BLOCK_COUNTS, triton.next_power_of_2(blocks))
@@ -239,15 +239,15 @@ def reduce_counts(partial: Tensor) -> Tensor:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """The tensor itself if its last dimension is dense, as the kernels read it; else a copy."""
+    """Return the tensor if its last dimension is dense, as kernels need it; else a copy."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 def _largest(k: Tensor) -> int:
-    """Queries or keys of a tile at most; wide float32 heads take smaller ones, to fit on chip."""
+    """Return the upper bound of a tile's queries or keys; wide float32 heads need less."""
     return 64 if k.shape[3] * k.element_size() <= 512 else 32
 
 
 def _block(queries: int, k: Tensor) -> int:
-    """Queries of a tile."""
+    """Return the number of queries of a tile."""
     return max(16, min(_largest(k), triton.next_power_of_2(queries)))

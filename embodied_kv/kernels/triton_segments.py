@@ -1,9 +1,9 @@
-"""Attention over a prefix and a slot's own tokens in one Triton kernel, its keys split.
+"""Attention over a prefix and a slot's own tokens in one Triton kernel, with split keys.
 
-The tiles of keys of both segments are one row of tiles, which programs share: one for each slot,
-KV head, block of queries and split. Of each split the output and the log-sum-exp are kept, and a
-second kernel merges them. Row ids, lengths and offsets are device tensors: a captured graph can be
-rebound to other rows.
+The tiles of keys of both segments form one sequence, which programs share: one for each slot, KV
+head, block of queries and split. Each split writes its output and log-sum-exp, and a second kernel
+merges them. Row ids, lengths and offsets are device tensors, so a captured graph can be bound to
+other rows.
 
 Source: Flash-Decoding (Dao et al., 2023): keys are split, partial results merged by log-sum-exp.
 """
@@ -228,5 +228,5 @@ def segments_attention(
 
 
 def _of(table: Tensor, layer: int) -> Tensor:
-    """The row of a layer; of all layers where they agree."""
+    """Return the line of a layer, or the only one if all layers agree."""
     return table[min(layer, len(table) - 1)]

@@ -1,6 +1,6 @@
-"""Stores as a Triton kernel: one program per slot, KV head and block of tokens.
+"""`store_rows` as a Triton kernel: one program per slot, KV head and block of tokens.
 
-Row ids, starts and counts are device tensors: a captured graph can be rebound to other rows.
+Row ids, starts and counts are device tensors, so a captured graph can be bound to other rows.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _store_rows(
     token = block * BLOCK_T + tl.arange(0, BLOCK_T)
     d = tl.arange(0, BLOCK_D)
     at = tl.load(starts + slot) + token
-    fits = (at >= 0) & (at < max_tokens)  # never into the row beside it
+    fits = (at >= 0) & (at < max_tokens)  # never into the next row
     own = (fits & (token < count))[:, None] & (d < DIM)[None, :]
     source = slot * new_slot + head * new_head
     source = source + token[:, None] * new_token + d[None, :]

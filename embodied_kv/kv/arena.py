@@ -1,7 +1,4 @@
-"""The tensors of the cache, allocated once.
-
-Knows layers, rows and bytes. Does not know who owns a row, nor what a token means.
-"""
+"""The tensors of the KV cache, allocated once."""
 
 from __future__ import annotations
 
@@ -17,14 +14,12 @@ from embodied_kv.runtime.buffer import Buffer
 
 
 class Arena:
-    """K and V of every layer: [layers, rows, kv_heads, max_tokens, head_dim].
+    """K and V of every layer, [layers, rows, kv_heads, max_tokens, head_dim].
 
-    kv: both, one after the other. layers: (k, v) of each layer, as attention takes them, [rows,
-    kv_heads, max_tokens, head_dim].
-
-    lengths: int32 [1, rows], valid tokens of each row in all layers. positions: int64 [rows], the
-    logical position of the token that would come next. Both are the host's alone: a step is told
-    what it needs of them.
+    kv: K and V stacked. layers: (k, v) of each layer, [rows, kv_heads, max_tokens, head_dim], as
+    attention takes them. lengths: int32 [1, rows], valid tokens of each row in all layers.
+    positions: int64 [rows], logical position of the next token. Lengths and positions are in host
+    memory; the inputs of a step carry what the device needs of them.
     """
 
     def __init__(
@@ -52,9 +47,9 @@ class Arena:
 
     @property
     def layout(self) -> str:
-        """16 hex digits from the shape and dtype of a row in all layers.
+        """Return 16 hex digits of the shape and dtype of a row in all layers.
 
-        Two arenas whose rows can be told apart by nothing but their bytes agree in it.
+        Arenas with equal layouts can exchange the bytes of their rows.
         """
         layers, _, *row = self.k.shape
         return hashlib.sha256(repr((layers, row, str(self.k.dtype))).encode()).hexdigest()[:16]
@@ -65,12 +60,12 @@ class Arena:
 
     @property
     def bytes_per_token(self) -> int:
-        """Of one token in one layer."""
+        """Return the bytes of one token in one layer."""
         return 2 * self.k.shape[2] * self.k.shape[4] * self.k.element_size()
 
     @property
     def bytes_of_token(self) -> int:
-        """Of one token in all layers."""
+        """Return the bytes of one token in all layers."""
         return len(self.layers) * self.bytes_per_token
 
     @property
@@ -79,24 +74,24 @@ class Arena:
 
     @property
     def bytes_per_row(self) -> int:
-        """That a row can take."""
+        """Return the capacity of a row in bytes."""
         return self.max_tokens * self.bytes_of_token
 
     def bytes_of(self, row: int) -> int:
-        """In use by a row."""
+        """Return the bytes in use by a row."""
         return int(self.lengths[0, row]) * self.bytes_of_token
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
-        """All that it keeps."""
+        """Return all tensors and arrays of the arena."""
         return [self.k, self.v, self.lengths, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
-        """Its K and V, for whoever computes with them."""
+        """Return K and V as named buffers of a computation."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def alone(self, row: int) -> Arena:
-        """A row of it as an arena of one, over the same memory."""
+        """Return an arena of one row over the same memory."""
         view, own = copy(self), slice(row, row + 1)
         view.kv = self.kv[:, :, own]
         view.k, view.v = view.kv.unbind(0)
@@ -106,21 +101,21 @@ class Arena:
         return view
 
     def set_length(self, rows: int | Sequence[int], length: int | np.ndarray) -> None:
-        """Sets length and position of rows."""
+        """Set length and position of rows."""
         self.lengths[0, rows] = length
         self.positions[rows] = length
 
     def clear(self, rows: int | Sequence[int], begin: int = 0) -> None:
-        """Fill K and V of rows with zeros from token `begin` on, for new use; not on CUDA.
+        """Fill K and V of rows with zeros from token `begin` on, before a new use; not on CUDA.
 
-        Attention on a CPU reads as many tokens of each row as the longest of its batch has, and
-        hides the surplus by a mask of -inf. What lies there must be finite: NaN - inf is NaN. The
-        CUDA kernels mask their loads.
+        Attention on a CPU reads as many tokens of each row as the longest row of its batch has,
+        and hides the surplus by a mask of -inf. The hidden values must be finite, because NaN -
+        inf is NaN. The CUDA kernels mask their loads.
         """
         if not self.kv.is_cuda:
             self.kv[:, :, rows, :, begin:] = 0
 
     def row(self, row: int) -> tuple[Tensor, Tensor]:
-        """The valid K and V of an uncompressed row: views [layers, kv_heads, length, head_dim]."""
+        """Return views of the valid K and V of a row, [layers, kv_heads, length, head_dim]."""
         length = int(self.lengths[0, row])
         return self.k[:, row, :, :length], self.v[:, row, :, :length]

@@ -1,7 +1,6 @@
-"""The cache of compressed prefixes: one ragged axis of tokens, of which a row owns a block.
+"""The tensors of compressed rows: one ragged axis of tokens, on which each row owns a block.
 
-Each layer of a row is a piece of its block, as long as that layer's budget: per-layer ragged, and
-gathered once. Knows blocks, pieces and bytes. Does not know who chose the tokens, nor who reads.
+Each layer of a row is a piece of its block, as long as that layer's budget.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.rows import FreeRows
 from embodied_kv.runtime.buffer import Buffer
 
-BLOCK = 32  # tokens that a block is rounded up to
+BLOCK = 32  # tokens; the size of a block is a multiple of it
 
 
 class CompressedArena:
-    """k, v: [1, kv_heads, tokens, head_dim], all layers on one axis; for rows of `source`.
+    """Compressed copies of rows of `source`.
 
-    lengths, offsets: int32 [layers, rows], tokens of each layer's piece and where it begins, in
-    host memory. positions: int64 [rows], the logical position of the token that would come next,
-    as in the row it was taken from: it does not depend on what was kept.
+    k, v: [1, kv_heads, tokens, head_dim], all layers on one axis. lengths, offsets: int32 [layers,
+    rows], number of tokens of each layer's piece and its begin, in host memory. positions: int64
+    [rows], logical position of the next token, as in the source row.
     """
 
     def __init__(self, source: Arena, rows: int, tokens: int) -> None:
@@ -39,11 +38,11 @@ class CompressedArena:
         self.positions = np.zeros(rows, np.int64)
         self.rows, self.tokens = rows, tokens
         self._free_rows = FreeRows(rows)
-        self._gaps = [(0, tokens)] if tokens else []  # free [begin, end), ascending, apart
+        self._gaps = [(0, tokens)] if tokens else []  # free [begin, end), ascending, not adjacent
 
     @property
     def bytes_per_token(self) -> int:
-        """Of one token in one layer."""
+        """Return the bytes of one token in one layer."""
         return 2 * self.k.shape[1] * self.k.shape[3] * self.k.element_size()
 
     @property
@@ -52,51 +51,46 @@ class CompressedArena:
 
     @property
     def bytes_used(self) -> int:
-        return self.tokens_used * self.bytes_per_token
+        return int(self.lengths.sum()) * self.bytes_per_token
 
     def bytes_of(self, row: int) -> int:
-        """In use by a row."""
+        """Return the bytes in use by a row."""
         return int(self.lengths[:, row].sum()) * self.bytes_per_token
 
     @property
-    def tokens_used(self) -> int:
-        """Tokens kept, of all rows and layers."""
-        return int(self.lengths.sum())
-
-    @property
     def tokens_free(self) -> int:
-        """Tokens that no block owns."""
+        """Return the number of tokens that no block owns."""
         return sum(end - begin for begin, end in self._gaps)
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
-        """All that it keeps."""
+        """Return all tensors and arrays of the arena."""
         return [self.k, self.v, self.lengths, self.offsets, self.positions]
 
     def buffers(self, name: str) -> list[Buffer]:
-        """Its K and V, for whoever computes with them."""
+        """Return K and V as named buffers of a computation."""
         return [Buffer(f'{name}.k', self.k), Buffer(f'{name}.v', self.v)]
 
     def has_room(self, totals: Sequence[int]) -> bool:
-        """Whether rows of so many tokens in all layers could be taken, one after another."""
+        """Return whether rows with these total numbers of tokens could be allocated together."""
         gaps = list(self._gaps)
         return len(totals) <= len(self._free_rows) and all(
             _first_fit(gaps, _block(total)) is not None for total in totals
         )
 
-    def take(self, budgets: Sequence[int], position: int) -> int | None:
-        """A row with room for so many tokens in each layer; None if there is no such room."""
+    def allocate(self, budgets: Sequence[int], position: int) -> int | None:
+        """Return a row with room for `budgets` tokens per layer; None without such room."""
         begin = _first_fit(self._gaps, _block(sum(budgets))) if self._free_rows else None
         if begin is None:
             return None
-        row = self._free_rows.take()
+        row = self._free_rows.allocate()
         self.lengths[:, row] = budgets
         self.offsets[:, row] = begin + np.cumsum([0, *budgets[:-1]])
         self.positions[row] = position
         return row
 
-    def give(self, row: int) -> None:
-        """Returns a row and its block."""
+    def free(self, row: int) -> None:
+        """Free a row and its block."""
         begin = int(self.offsets[0, row])
         gaps = sorted([*self._gaps, (begin, begin + _block(int(self.lengths[:, row].sum())))])
         merged = [gaps[0]]
@@ -107,33 +101,33 @@ class CompressedArena:
                 merged.append(gap)
         self._gaps = merged
         self.lengths[:, row] = 0
-        self._free_rows.give(row)
+        self._free_rows.free(row)
 
     def gather(self, row: int, source: Arena, source_row: int, kept: Sequence[Tensor]) -> None:
-        """Copies the kept tokens of a row in: of each layer, positions int64 [kv_heads, n]."""
+        """Copy the kept tokens of a source row; kept: int64 [kv_heads, n] for each layer."""
         heads = torch.arange(self.k.shape[1], device=self.k.device)[:, None]
         for layer, positions in enumerate(kept):
             for own, theirs in zip(self.piece(layer, row), source.layers[layer], strict=True):
                 own.copy_(theirs[source_row][heads, positions])
 
     def piece(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
-        """K and V of one layer of a row: views [kv_heads, tokens of that layer, head_dim]."""
+        """Return K and V of one layer of a row, views [kv_heads, tokens, head_dim]."""
         begin = int(self.offsets[layer, row])
         tokens = slice(begin, begin + int(self.lengths[layer, row]))
         return self.k[0, :, tokens], self.v[0, :, tokens]
 
     def block(self, row: int) -> tuple[Tensor, Tensor]:
-        """All pieces of a row, in the order of layers: views [kv_heads, tokens, head_dim]."""
+        """Return K and V of all layers in order, views [kv_heads, tokens, head_dim]."""
         begin = int(self.offsets[0, row])
         tokens = slice(begin, begin + int(self.lengths[:, row].sum()))
         return self.k[0, :, tokens], self.v[0, :, tokens]
 
     def __contains__(self, row: int) -> bool:
-        """Whether the row is free."""
+        """Return whether the row is free."""
         return row in self._free_rows
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law: owned + free = tokens, no two blocks meet."""
+        """Raise AssertionError unless blocks and gaps tile the axis: owned + free = tokens."""
         taken = [row for row in range(self.rows) if row not in self._free_rows]
         blocks = [(int(self.offsets[0, r]), _block(int(self.lengths[:, r].sum()))) for r in taken]
         spans = sorted([*((b, b + size) for b, size in blocks), *self._gaps])
@@ -146,7 +140,7 @@ class CompressedArena:
 
 
 def _first_fit(gaps: list[tuple[int, int]], needed: int) -> int | None:
-    """Cuts so many tokens off the first gap that has them; where they begin, None if none has."""
+    """Cut `needed` tokens off the first gap that has them; return their begin, or None."""
     for i, (begin, end) in enumerate(gaps):
         if end - begin >= needed:
             gaps[i : i + 1] = [(begin + needed, end)] if begin + needed < end else []

@@ -1,8 +1,8 @@
-"""A decode stream: language that is decoded across frames.
+"""Decode streams: language that is decoded across frames.
 
-The paper's generation state S = (KV, token buffer, termination flag), OxyGen section 3.2; the KV
-is a shared prefix row and a row of decode KV of the stream's own, so creating or resuming one
-copies nothing.
+The generation state of OxyGen (section 3.2), S = (KV, token buffer, termination flag). Its KV is a
+shared prefix row and a row of decode KV of the stream's own, so neither creation nor resumption
+copies anything.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from embodied_kv.kv.handle import Lease
 
 @dataclass(frozen=True)
 class Query:
-    """What a stream answers, and how.
+    """The question of a stream, and how it is answered.
 
-    ids: tokens appended causally after the shared prefix, at least one. max_tokens: generated at
-    most, at least one. temperature: 0 is greedy; otherwise sampled from `seed`, of 64 bits. Raises
-    ValueError for what no stream could answer.
+    ids: tokens appended causally after the shared prefix, at least one. max_tokens: upper bound of
+    generated tokens, at least 1. temperature: 0 is greedy; otherwise tokens are sampled from
+    `seed`, of 64 bits. Raises ValueError for other values.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Query:
 
 @dataclass(eq=False)
 class DecodeStream:
-    """One live decode.
+    """A live stream.
 
     decode_row: its row of decode KV. tokens: generated so far. reason: why it ended, '' while it
     lives.
@@ -57,10 +57,10 @@ class DecodeStream:
 
     @property
     def is_new(self) -> bool:
-        """Its query is not in its decode KV yet."""
+        """Return whether its query is not in its decode KV yet."""
         return not self.tokens
 
     @property
     def extent(self) -> int:
-        """Tokens in its decode KV between two steps; the newest token enters with the next one."""
+        """Return the tokens in its decode KV between steps; a step appends the newest one."""
         return 0 if self.is_new else len(self.query.ids) + len(self.tokens) - 1

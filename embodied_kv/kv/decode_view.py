@@ -1,7 +1,4 @@
-"""The next token of several rows, one each, wherever each row is by now.
-
-Knows positions. Does not know what is decoded, or why a row lacks tokens.
-"""
+"""A view of the next token of several rows, one token each."""
 
 from __future__ import annotations
 
@@ -18,19 +15,19 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import Fields, StepInputs
 
-STARTS = 1  # of a table of `RowBatch`: where each slot's token lies in its row
+STARTS = 1  # line of a table of `RowBatch`: place of each slot's token in its row
 
 
 class DecodeView:
-    """A view of one token in each of several rows; each token reads its own row, up to itself.
+    """One token in each of several rows; each token reads its own row, up to itself.
 
     It is made once for a number of slots, then bound to rows again and again; a slot without a row
     is padding. As a `kv.views.KvView` it takes q [slots, 1, heads, head_dim], k and v [slots, 1,
     kv_heads, head_dim]. positions: int64 [slots, 1], logical. inputs: with `fields`.
 
-    Each layer has a table of its own, because a compressed row lacks another number of tokens in
-    each layer, and a captured step always reads the same tables. On a CPU, layers whose rows lack
-    the same numbers of tokens read the table of the first of them, so they share its plan.
+    Each layer has its own table, because a compressed row lacks another number of tokens in each
+    layer, and a captured step always reads the same tables. On a CPU, layers whose rows lack the
+    same numbers of tokens read the table of the first of them, so they share its plan.
     """
 
     fits_compiled = False
@@ -56,12 +53,11 @@ class DecodeView:
     def bind(
         self, rows: Sequence[int], positions: Sequence[int], absent: Sequence[Sequence[int]]
     ) -> DecodeView:
-        """Bind the first slots to rows whose lengths cover the new tokens, and send the inputs.
+        """Bind the first slots to rows whose lengths include the new tokens, and send the inputs.
 
-        Args:
-            rows: Row of each slot, at most as many as there are slots.
-            positions: Logical position of each row's new token.
-            absent: Tokens before it that each layer of each row lacks; () where none does.
+        rows: row of each slot, at most as many as there are slots. positions: logical position of
+        each new token. absent: tokens before it that each layer of each row lacks; () if none
+        does.
         """
         complete, tables = (0,) * len(self._batches), self._tables.host
         lacks = np.array([own or complete for own in absent], np.int32).T  # [layers, rows]
@@ -79,7 +75,7 @@ class DecodeView:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads in addition to the arena."""
+        """Return what it reads in addition to the arena."""
         return [Buffer('tables', self._tables.device), Buffer('positions', self.positions)]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:

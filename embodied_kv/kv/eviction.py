@@ -1,7 +1,4 @@
-"""The order in which KV is given up, as a policy file states it.
-
-Knows costs, bytes and time without use. Does not know what a pool holds, nor how much has to go.
-"""
+"""The order in which KV is evicted, as a policy file states it."""
 
 from __future__ import annotations
 
@@ -25,11 +22,11 @@ POOLS = 'prefixes', 'copies', 'streams', 'planner row', 'host cache', 'capsules'
 
 @dataclass(frozen=True)
 class EvictionOrder:
-    """The fields of `eviction.yaml`, which says what each is for.
+    """The fields of `eviction.yaml`, which documents them.
 
-    The cost by byte is that of GreedyDual-Size (Cao and Irani 1997); that it fades with the time
+    The cost by byte is that of GreedyDual-Size (Cao and Irani 1997); its decay with the time
     without use is the ranking of hyperbolic caching (Blankstein et al. 2017). Raises ValueError,
-    with what to write, for what is no such order.
+    with the remedy, for an invalid order.
     """
 
     never: tuple[str, ...] = ()
@@ -43,36 +40,41 @@ class EvictionOrder:
 
     @classmethod
     def read(cls, path: str | Path = '') -> EvictionOrder:
-        """Of a file; '': the packaged one. Raises ValueError, which says what to write."""
+        """Return the order of a file; '': the packaged one. Raises ValueError with the remedy."""
         path = Path(path or PATH).expanduser()
         try:
             return cls._of(yaml.safe_load(path.read_text()))
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise ValueError(
-                f'{path} states no order of eviction ({reason(error)}): mend it as in {PATH}, or '
-                "leave engine.kv_policy ''"
+                f'{path} states no order of eviction ({reason(error)}); correct it as in {PATH}, '
+                "or leave engine.kv_policy ''"
             ) from error
 
     @classmethod
     def _of(cls, data: object) -> EvictionOrder:
         names = {f.name for f in fields(cls)}
         if not isinstance(data, dict) or data.keys() != names:
-            raise ValueError(f'write {", ".join(sorted(names))}, and nothing else')
+            raise ValueError(f'fields must be {", ".join(sorted(names))}')
         never, assumed = data['never'], data['assumed_seconds_per_mib']
         if not isinstance(never, list) or not all(one in CONSUMERS for one in never):
-            raise ValueError(f'never is a list of consumers, of {", ".join(CONSUMERS)}')
+            raise ValueError(f'never must be a list of consumers, of {", ".join(CONSUMERS)}')
         if not isinstance(assumed, dict) or not all(pool in POOLS for pool in assumed):
-            raise ValueError(f'assumed_seconds_per_mib is seconds by pool, of {", ".join(POOLS)}')
+            raise ValueError(
+                f'assumed_seconds_per_mib must be seconds by pool, of {", ".join(POOLS)}'
+            )
         return cls(**data | dict(never=tuple(never)))
 
     def worth(self, pool: str, size: int, cost: float, idle: float = 0.0) -> float:
-        """Seconds a byte that it is worth to keep. cost: s; 0: not known. idle: s without use."""
+        """Return the worth (s per byte) of keeping something.
+
+        cost: s, 0: unknown. idle: s without use.
+        """
         return float(self.worths(pool, [size], [cost], idle)[0])
 
     def worths(
         self, pool: str, sizes: ArrayLike, costs: ArrayLike, idles: ArrayLike = 0.0
     ) -> NDArray[np.float64]:
-        """Return `worth` of many things, float64 [n]; infinite where there is nothing to free."""
+        """Return `worth` of several things, float64 [n]; infinite if there is nothing to free."""
         sizes, costs = np.asarray(sizes), np.asarray(costs, np.float64)
         assumed = self.assumed_seconds_per_mib.get(pool, 0.0) / MIB
         some = np.maximum(sizes, 1)
@@ -81,9 +83,9 @@ class EvictionOrder:
         return known / (1 + np.asarray(idles) / half) if half else known
 
     def ranked(self, pool: Pool) -> Iterator[tuple[float, Pool, Evictable]]:
-        """Yield what may go of a pool with its worth before it, what is worth least first.
+        """Yield what a pool may evict, with its worth before it, lowest worth first.
 
-        Only those that are asked for are made. Of equal worth, the one that the pool names first.
+        Offers are made on access. Offers of equal worth keep the order of the pool.
         """
         offers = Offers.of(pool.evictable())
         worths = self.worths(pool.name, offers.sizes, offers.costs, offers.idles)
@@ -94,10 +96,7 @@ class EvictionOrder:
 
 
 def ascending(values: NDArray[np.float64]) -> Iterator[int]:
-    """Yield indices by ascending value, equal ones in their order.
-
-    The first few cost no sort of all.
-    """
+    """Yield indices by ascending value, equal ones in order; the first few need no full sort."""
     rest, count = np.arange(len(values)), 16
     while len(rest):
         left = values[rest]
@@ -110,4 +109,4 @@ def ascending(values: NDArray[np.float64]) -> Iterator[int]:
 def _check_number(name: str, value: object) -> None:
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 <= value < math.inf:
-        raise ValueError(f'{name} is {value!r}: write seconds, 0 or more')
+        raise ValueError(f'{name} must be >= 0 s and finite (got {value!r})')

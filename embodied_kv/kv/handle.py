@@ -1,35 +1,38 @@
-"""The name of a row, and the right to read it, or a compressed copy of it."""
+"""Handles that name frames, and leases that protect the rows from which they are read."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from threading import RLock
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.pool import Held
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.pool import ArenaPool, HeldRow
 
-L = TypeVar('L', bound='Lease')
-Place = tuple[int, int]  # row and generation: names a frame of this process for ever
+Place = tuple[int, int]  # row and generation: identify a frame within this process
 
 
 class StaleHandleError(LookupError):
-    """The handle's row cannot be read; the message says why."""
+    """The row of a handle cannot be read; the message states the reason."""
 
     code = ErrorCode.STALE_FRAME
 
 
 @dataclass(frozen=True)
 class KvHandle:
-    """Names a prefix row and the frame in it.
+    """The name of a prefix row and of the frame in it.
 
-    It owns nothing: `KvManager.acquire` gives a Lease or StaleHandleError.
+    A handle owns nothing: `KvManager.acquire` returns a lease or raises StaleHandleError.
 
-    process_id: 32 hex digits, of the process that owns the arena. layout: 16 hex digits, of the
-    arena's layout. length: valid tokens. stamp: ns on the ROS clock. deadline: s on the owner's
-    steady clock.
+    process_id: 32 hex digits that identify the process with the arena. row, generation: the row,
+    and how often it was allocated. length: number of valid tokens. layout: 16 hex digits that
+    identify the layout of the arena. stamp: ns on the ROS clock. deadline: s on the steady clock.
     """
 
     process_id: str
@@ -45,77 +48,107 @@ class KvHandle:
 
     @property
     def place(self) -> Place:
-        """What it names within its process."""
+        """Return row and generation."""
         return self.row, self.generation
 
 
-class LeaseOwner(Protocol):
-    """Who gave a lease, and does what it is asked: the pool of what it reads."""
-
-    def share(self, lease: Lease) -> Lease: ...
-
-    def give_back(self, lease: Lease) -> None: ...
-
-    def freed_with(self, lease: Lease, readers: int) -> list[Held]: ...
-
-    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the number of leases of each row, and the bytes that the last one's end frees."""
-
-
 class Lease:
-    """The right to read a frame until `release`: a Lease, or a Lease.
+    """The right to read a row of a pool until `release`; no row is written while it is leased.
 
-    While one is out, nobody writes what it reads.
+    row: a prefix row, or a compressed row if `is_copy`.
     """
 
-    is_copy: ClassVar[bool]
-    row: int  # that it reads, of the owner's arena
+    def __init__(self, handle: KvHandle, pool: LeasedPool, row: int) -> None:
+        self.handle, self.row, self.is_copy = handle, row, pool.is_copy
+        self._pool: LeasedPool | None = pool
 
-    def __init__(self, handle: KvHandle, owner: LeaseOwner) -> None:
-        self.handle = handle
-        self._owner: LeaseOwner | None = owner
-
-    def freed_with(self, readers: int = 1) -> list[Held]:
-        """Return the rows that are free once so many leases on what it reads are released."""
-        return [] if self._owner is None else self._owner.freed_with(self, readers)
+    def freed_with(self, readers: int = 1) -> list[HeldRow]:
+        """Return the rows that are free once `readers` leases on this row are released."""
+        return [] if self._pool is None else self._pool.freed_with(self, readers)
 
     def share(self) -> Lease:
-        """Another lease on what this one reads. Raises StaleHandleError where it was released."""
-        if self._owner is None:
+        """Return another lease on the same row. Raises StaleHandleError after a release."""
+        if self._pool is None:
             raise StaleHandleError(f'the lease on frame {self.handle.sequence} was released')
-        return self._owner.share(self)
+        return self._pool.share(self)
 
     def release(self) -> None:
-        """Gives it back; a second call does nothing."""
-        owner, self._owner = self._owner, None
-        if owner is not None:
-            owner.give_back(self)
+        """Return the lease to its pool; a second call does nothing."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.return_lease(self)
 
-    def __enter__(self: L) -> L:
+    def __enter__(self) -> Lease:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.release()
 
 
-class Lease(Lease):
-    """Reads the prefix row itself."""
+class LeasedPool(ArenaPool):
+    """A pool whose rows are read by lease, and freed with their last lease.
 
-    is_copy = False
-
-    def __init__(self, handle: KvHandle, owner: LeaseOwner) -> None:
-        super().__init__(handle, owner)
-        self.row = handle.row
-
-
-class Lease(Lease):
-    """Reads a compressed copy; the prefix row is not held.
-
-    compressed_row: of the compressed arena.
+    lock: the lock that all pools of a manager share.
     """
 
-    is_copy = True
+    is_copy: ClassVar[bool]  # whether its rows are compressed copies
 
-    def __init__(self, handle: KvHandle, owner: LeaseOwner, compressed_row: int) -> None:
-        super().__init__(handle, owner)
-        self.row = self.row = compressed_row
+    def __init__(self, arena: Arena | CompressedArena, lock: RLock) -> None:
+        super().__init__(arena, lock)
+        self._leases: dict[int, set[Lease]] = {}  # row -> its leases, at least one
+        self._lease_counts = np.zeros(arena.rows, np.int64)
+
+    @property
+    def memory(self) -> list[np.ndarray]:
+        """Return the numbers of leases by row."""
+        return [self._lease_counts]
+
+    def is_leased_by(self, lease: Lease) -> bool:
+        """Return whether the lease was not released yet."""
+        return lease in self._leases.get(lease.row, ())
+
+    def _lease(self, handle: KvHandle, row: int) -> Lease:
+        lease = Lease(handle, self, row)
+        self._leases.setdefault(row, set()).add(lease)
+        self._lease_counts[row] += 1
+        return lease
+
+    def share(self, lease: Lease) -> Lease:
+        """Return another lease on the same row. Raises StaleHandleError after a release."""
+        with self._lock:
+            if not self.is_leased_by(lease):
+                raise StaleHandleError(f'the lease on frame {lease.handle.sequence} was released')
+            return self._lease(lease.handle, lease.row)
+
+    def return_lease(self, lease: Lease) -> None:
+        """Remove a lease, and free its row if nothing else holds it."""
+        with self._lock:
+            leases = self._leases[lease.row]
+            leases.remove(lease)
+            if not leases:
+                del self._leases[lease.row]
+            self._lease_counts[lease.row] -= 1
+            self._on_return(lease.row)
+
+    def freed_with(self, lease: Lease, readers: int) -> list[HeldRow]:
+        """Return the rows that are free once `readers` leases on the row are released."""
+        with self._lock:
+            holders = len(self._leases[lease.row])
+            return self._freed_with_row(lease, holders) if holders <= readers else []
+
+    @abstractmethod
+    def _on_return(self, row: int) -> None:
+        """Free the row if nothing holds it."""
+
+    @abstractmethod
+    def _freed_with_row(self, lease: Lease, holders: int) -> list[HeldRow]:
+        """Return what is free when the last of the row's leases, of `holders`, is released."""
+
+    @abstractmethod
+    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return by row the number of leases, and the bytes that its last lease frees."""
+
+    def _check_lease_counts(self) -> None:
+        for row in range(self.arena.rows):
+            leases = len(self._leases.get(row, ()))
+            assert leases == self._lease_counts[row], f'{self.name}, row {row}: {leases} leases'

@@ -1,10 +1,10 @@
-"""Who holds which row: the unified KV cache manager of OxyGen (section 3.2).
+"""The unified KV cache manager of OxyGen (section 3.2).
 
-It composes three pools, `frames`, `copies` and `streams`, and does what concerns more than one of
-them; the rest is theirs. Of the paper's four operations on a generation state, `create` is here,
-`get`, `update` and `release` are those of `streams`; batching only writes row ids (`kv.views`).
-Every method may be called from any thread. The law that `check_integrity` proves: free + held =
-rows, for prefixes, copies and decode KV, and every held row says why it is held.
+It composes three pools, `frames`, `copies` and `streams`, and implements what concerns several of
+them. Of the paper's four operations on a generation state, `create` is here, `get`, `update` and
+`release` are methods of `streams`; batching only writes row ids (`kv.views`). Every method may be
+called from any thread. Invariant, checked by `check_integrity`: free + held = rows, for prefixes,
+copies and decode KV, and every held row has a holder.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -24,9 +25,7 @@ from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.manager import KvStats
 from embodied_kv.kv.pool import Pool
-from embodied_kv.kv.preemption import Preemption
 from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.rows import OutOfRows
 from embodied_kv.kv.stream_pool import StreamPool
@@ -34,12 +33,32 @@ from embodied_kv.kv.stream_pool import StreamPool
 LANGUAGE = 'language'  # the consumer that decode streams are
 
 
-class KvManager:
-    """Frames, compressed copies of them, and the decode streams on them.
+@dataclass(frozen=True)
+class KvStats:
+    """State of the cache, and counts since the start."""
 
-    reserved: prefix rows that language never holds, so that an action never waits for a row.
-    grace: seconds that an unleased frame outlives its deadline. clock: s, steady. kv_budget: the
-    budget that its pools share with others; floor: bytes of it that are for frames alone.
+    rows: int
+    rows_free: int
+    rows_reserved: int
+    leases: int
+    streams: int
+    streams_max: int
+    language_rows_max: int
+    bytes: int
+    bytes_used: int
+    compressed: int
+    bytes_saved: int
+    prefills: int
+    evictions: int
+    scoring_failures: int
+
+
+class KvManager:
+    """Frames, their compressed copies, and the decode streams on them.
+
+    reserved: number of prefix rows that language never holds, so that an action never waits for a
+    row. grace: time (s) that a frame without a lease outlives its deadline. clock: s, steady.
+    kv_budget: the budget that its pools share with others. floor: bytes of it for frames alone.
     """
 
     def __init__(
@@ -54,30 +73,29 @@ class KvManager:
         floor: int = 0,
     ) -> None:
         self.prefixes, self.decode_kv, self.compressed = prefixes, decode_kv, compressed
-        self.kv_budget = kv_budget or KvBudget()
+        self.budget = kv_budget or KvBudget()
         self._lock = threading.RLock()
-        self.copies = CompressedPool(compressed, prefixes, self._lock, self.kv_budget)
+        self.copies = CompressedPool(compressed, prefixes, self._lock, self.budget)
         self.frames = PrefixPool(
             prefixes,
             self._lock,
-            on_free=self.copies.forget,
+            on_free=self.copies.drop_frame,
             with_copies=self.copies.kept_places,
-            beside=self.copies.kept_by,
+            copies_of=self.copies.kept_by,
             grace=grace,
             clock=clock,
         )
-        self.streams = StreamPool(decode_kv, self._lock, self.frames, self.copies)
-        self._preemption = Preemption(self.streams, self.kv_budget)
+        self.streams = StreamPool(decode_kv, self._lock, self.frames, self.copies, self.budget)
         self.pools: tuple[Pool, ...] = (self.frames, self.copies, self.streams)
         self.reserved = reserved
         for pool in self.pools:
-            self.kv_budget.join(pool, floor if pool is self.frames else 0)
+            self.budget.join(pool, floor if pool is self.frames else 0)
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = decode_kv.rows
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
-        """All that the cache keeps."""
+        """Return all tensors and arrays of the cache."""
         arenas = self.prefixes, self.compressed, self.decode_kv
         pools = self.frames, self.copies, self.streams
         return [m for part in (*arenas, *pools) for m in part.memory]
@@ -85,7 +103,7 @@ class KvManager:
     # ------------------------------------------------------------------ room for prefills
 
     def reserve(self, now: float) -> int:
-        """A free row to write a prefix into; whoever calls commits or abandons it.
+        """Return a free row for a prefix, which the caller commits or abandons.
 
         now: s, steady clock. Raises OutOfRows if every row is held.
         """
@@ -94,9 +112,9 @@ class KvManager:
 
     @contextmanager
     def reserving(self, count: int, now: float) -> Iterator[list[int]]:
-        """So many rows to write prefixes into; what is not committed within is free afterwards.
+        """Reserve `count` rows for prefixes; those not committed within the context are freed.
 
-        now: s, steady clock. Raises OutOfRows, and holds none, if there are not as many.
+        now: s, steady clock. Raises OutOfRows, and reserves none, if fewer can be freed.
         """
         with self._lock:
             rows = self._reserve(count, now)
@@ -110,25 +128,26 @@ class KvManager:
                         self.frames.abandon(place[0])
 
     def _reserve(self, count: int, now: float) -> list[int]:
-        """Free rows, within the budget: streams give way for all of them, or none does."""
+        """Return free rows within the budget; streams are evicted for all of them, or none is."""
         with self._lock:
             self.frames.expire(now)
             lacking = count - self.frames.rows_free
             if lacking > 0 and lacking > self.streams.rows_freeable:
-                return self.frames.take(count)  # raises, with what holds the rows
+                return self.frames.allocate(count)  # raises an error that names the holders
             try:
-                with self.kv_budget.claim(self.frames, count * self.prefixes.bytes_per_row):
-                    self._preemption.free(count - self.frames.rows_free)  # the claim ended some
-                    return self.frames.take(count)
+                with self.budget.claim(self.frames, count * self.prefixes.bytes_per_row):
+                    # The claim may have ended some streams already.
+                    self.streams.free_rows(count - self.frames.rows_free)
+                    return self.frames.allocate(count)
             except OverBudget as error:
                 raise OutOfRows(str(error)) from error
 
     # ------------------------------------------------------------------ rows and copies
 
     def acquire(self, handle: KvHandle, consumer: str = '') -> Lease:
-        """The right to read the handle's frame. Raises StaleHandleError with the reason.
+        """Return a lease on a consumer's copy of the handle's frame, or else on the row.
 
-        For a consumer whose copy there is, a lease on that alone; else on the row.
+        Raises StaleHandleError with the reason.
         """
         with self._lock:
             lease = self.frames.acquire(handle)
@@ -140,10 +159,7 @@ class KvManager:
 
     @contextmanager
     def reading(self, leases: Sequence[Lease], consumer: str) -> Iterator[list[Lease]]:
-        """What a consumer reads of these frames, held for as long as the block.
-
-        Its copy of a frame where there is one, else the row.
-        """
+        """Hold within the context what a consumer reads of these frames: copies, or else rows."""
         with ExitStack() as held:
             read: list[Lease] = []
             for lease in leases:
@@ -152,24 +168,24 @@ class KvManager:
             yield read
 
     def keep_copy(self, consumers: Sequence[str], copy: Lease) -> None:
-        """The copy is what these consumers read of its frame, as long as the frame's row lives."""
+        """Let consumers read a copy of its frame while the frame's row lives."""
         with self._lock:
             if self.frames.holds(copy.handle):
-                self.copies.keep(consumers, copy)
+                self.copies.assign(consumers, copy)
             else:
                 copy.release()
 
     # ------------------------------------------------------------------ streams
 
     def create(self, handle: KvHandle, query: Query) -> DecodeStream:
-        """A new stream over the handle's frame; ends those worth least where a bound is reached.
+        """Return a new stream over the handle's frame; evict the streams worth least at a bound.
 
-        May wait for the decode row of a step that is under way, so it must not be called within
-        one. Raises StaleHandleError as `acquire` does, ValueError if the query does not fit a row
-        of decode KV, OverBudget if the KV budget has no room for it.
+        It may wait for the decode row of a step in progress, so it must not be called within one.
+        Raises StaleHandleError as `acquire` does, ValueError if the query does not fit a row of
+        decode KV, OverBudget if the budget has no room.
         """
         self.streams.check_fits(query)
-        room = self.kv_budget.claim(self.streams, self.streams.bytes_for(query), wait=True)
+        room = self.budget.claim(self.streams, self.streams.bytes_for(query), wait=True)
         with room, self._lock, ExitStack() as undo:
             lease = undo.enter_context(self.acquire(handle, LANGUAGE))
             stream = self._join(lease, query)
@@ -177,57 +193,59 @@ class KvManager:
             return stream
 
     def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> DecodeStream:
-        """A stream that generated `tokens` elsewhere and goes on here; the lease becomes its own.
+        """Return a stream that generated `tokens` elsewhere; it takes the lease.
 
-        Whoever calls fills its decode row, of length `stream.extent`, before the next step. Bounds
-        and errors are those of `create`; it waits for no step, for the caller may be within one,
-        and raises ValueError instead; so it does for as many tokens as the answer may have.
+        The caller fills its decode row, of length `stream.extent`, before the next step. Bounds
+        and errors are those of `create`, but it never waits for a step, because the caller may be
+        within one: it raises ValueError instead, and also for as many tokens as the answer may
+        have.
         """
         self.streams.check_fits(query)
         if len(tokens) >= query.max_tokens:
             raise ValueError(
-                f'a stream that goes on must have fewer than {query.max_tokens} tokens, its '
+                f'a stream that continues must have fewer than {query.max_tokens} tokens, its '
                 f'max_tokens (got {len(tokens)})'
             )
-        with self._lock, self.kv_budget.claim(self.streams, self.streams.bytes_for(query)):
+        with self._lock, self.budget.claim(self.streams, self.streams.bytes_for(query)):
             return self._join(lease, query, tokens, waits=False)
 
     def _join(
         self, lease: Lease, query: Query, tokens: Sequence[int] = (), waits: bool = True
     ) -> DecodeStream:
-        while True:  # the limits may change during a wait
+        while True:  # the limits may change while it waits
             if min(self.streams_max, self.language_rows_max) < 1:
                 raise CodedError(
-                    'the limits allow no stream: raise them with kv/set_limits', ErrorCode.NO_ROOM
+                    'the limits must allow a stream (got 0); raise them with kv/set_limits',
+                    ErrorCode.NO_ROOM,
                 )
-            self._preemption.shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
+            self.streams.shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
             if self.streams.rows_free:
                 return self.streams.add(lease, query, tokens)
             if not waits:
                 raise CodedError(
-                    'a step computes with all rows of decode KV: try again', ErrorCode.NO_ROOM
+                    'a step computes with all rows of decode KV; try again', ErrorCode.NO_ROOM
                 )
             self.streams.wait_for_step()
 
     def set_limits(self, *, rows: int | None = None, streams: int | None = None) -> None:
-        """Bounds what language may hold; ends the streams worth least above a bound.
+        """Set the bounds of language; the streams worth least above a bound are evicted.
 
         Raises ValueError for a bound out of range.
         """
         most_rows, most_streams = self.prefixes.rows - self.reserved, self.decode_kv.rows
         if rows is not None and not 0 <= rows <= most_rows:
-            raise ValueError(f'language may hold 0 to {most_rows} prefix rows, not {rows}')
+            raise ValueError(f'prefix rows of language must be 0 to {most_rows} (got {rows})')
         if streams is not None and not 0 <= streams <= most_streams:
-            raise ValueError(f'there may be 0 to {most_streams} streams, not {streams}')
+            raise ValueError(f'streams must be 0 to {most_streams} (got {streams})')
         with self._lock:
             self.language_rows_max = self.language_rows_max if rows is None else rows
             self.streams_max = self.streams_max if streams is None else streams
-            self._preemption.shrink_to(self.streams_max, self.language_rows_max)
+            self.streams.shrink_to(self.streams_max, self.language_rows_max)
 
     # ------------------------------------------------------------------ numbers and laws
 
     def stats(self) -> KvStats:
-        """As it is now."""
+        """Return the present state."""
         with self._lock:
             return KvStats(
                 rows=self.prefixes.rows,
@@ -237,8 +255,8 @@ class KvManager:
                 streams=len(self.streams),
                 streams_max=self.streams_max,
                 language_rows_max=self.language_rows_max,
-                bytes=self.kv_budget.bytes,
-                bytes_used=self.kv_budget.bytes_used,
+                bytes=self.budget.bytes,
+                bytes_used=self.budget.bytes_used,
                 compressed=len(self.copies),
                 bytes_saved=self._bytes_saved(),
                 prefills=self.frames.prefills,
@@ -247,9 +265,9 @@ class KvManager:
             )
 
     def _bytes_saved(self) -> int:
-        """Full rows that would be held if nothing were compressed, less what the copies take.
+        """Return the bytes of full rows that copies replace, less those of the copies.
 
-        Negative where many streams keep copies of their own of one frame.
+        Negative if many streams have each a copy of one frame.
         """
         copied = self.copies.handles().values()
         full = sum(handle.length for handle in copied if not self.frames.holds(handle))
@@ -257,14 +275,15 @@ class KvManager:
         return full * layers * per_token - self.copies.bytes_used
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law, of all pools that share the KV budget."""
+        """Raise AssertionError with the invariant that is violated, of all pools in the budget."""
         with self._lock:
             for stream in self.streams.holders:
                 pool = self.copies if stream.lease.is_copy else self.frames
                 assert pool.is_leased_by(stream.lease), f'stream {stream.id} has no lease'
-            for handle in self.copies.kept():
-                assert self.frames.holds(handle), f'frame {handle.sequence} is gone, with copies'
+            copied = self.copies.handles()
+            for place in self.copies.kept_places():
+                assert self.frames.holds(copied[place]), f'frame {place} is gone, with copies'
             rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
-        self.kv_budget.check_integrity()  # other pools have locks of their own, held when they claim
+        self.budget.check_integrity()  # outside: other pools hold their own locks when they claim

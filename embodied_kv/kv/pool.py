@@ -1,23 +1,24 @@
-"""Whatever holds memory for KV, behind one interface: how much, and what could be given up.
-
-Knows bytes and seconds. Does not know what lies in a pool, nor who decides what has to go.
-"""
+"""The interface of pools: how much KV a pool holds, and what it offers for eviction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from threading import RLock
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.compressed_arena import CompressedArena
+
 
 @dataclass(frozen=True)
-class Held:
-    """A row that goes as soon as nothing holds it any more.
+class HeldRow:
+    """A row that is freed when its last holder is evicted.
 
-    pool, row: which. bytes: of it, in use. holders: how many offers have to go before it does.
+    bytes: in use by the row. holders: number of offers that must be evicted before it is freed.
     """
 
     pool: Pool
@@ -28,15 +29,15 @@ class Held:
 
 @dataclass(frozen=True)
 class Evictable:
-    """Something that a pool could do without now.
+    """An eviction offer: something that a pool can give up now.
 
-    bytes: what its end frees of the `bytes_used` of all pools together, if nothing else happens
-    before. cost: s to make it again, as last measured; 0: not known. evict: ends it and returns
-    the bytes that it freed of the `bytes_reserved` of all pools; where it is gone meanwhile, or in
-    use, it returns 0 and touches nothing. Any thread may call it. idle: s since it was last used;
-    0 also where that is not known. consumers: who would read something slower in its place. quick:
-    its end copies nothing. promised: bytes beside, that it was promised and has not written yet.
-    holds: rows, of any pool, that other offers hold, too, or that are another pool's.
+    bytes: what the eviction frees of the `bytes_used` of all pools together, if nothing else
+    changes before. cost: last measured time (s) to compute it again; 0: unknown. evict: evicts it
+    and returns the bytes freed of the `bytes_reserved` of all pools; 0, without any change, if it
+    is gone or in use by then. Any thread may call it. idle: time (s) since its last use; 0 also if
+    unknown. consumers: the consumers that would read something slower in its place. quick: the
+    eviction copies nothing. promised: additional bytes that are reserved for it and not written
+    yet. holds: rows, of any pool, that other offers hold as well, or that belong to another pool.
     """
 
     bytes: int
@@ -46,28 +47,28 @@ class Evictable:
     consumers: tuple[str, ...] = ()
     quick: bool = True
     promised: int = 0
-    holds: tuple[Held, ...] = ()
+    holds: tuple[HeldRow, ...] = ()
 
     @property
     def size(self) -> int:
-        """What its end frees of the `bytes_reserved` of all pools together."""
+        """Return what the eviction frees of the `bytes_reserved` of all pools."""
         return self.bytes + self.promised
 
     @property
     def own(self) -> int:
-        """Of these, what lies in its own pool and no other offer frees."""
+        """Return the part of `size` in the offering pool that no other offer frees."""
         return self.size - sum(held.bytes for held in self.holds if held.holders == 1)
 
 
-GONE = Evictable(0, 0.0, lambda: 0)  # what there was an offer of, and is no more
+GONE = Evictable(0, 0.0, lambda: 0)  # in place of an offer that no longer exists
 
 
 @dataclass(frozen=True, eq=False)
 class Offers(Sequence[Evictable]):
-    """Offers of a pool of many things: their numbers are columns, and each is made when asked for.
+    """The offers of a pool with many things: columns of numbers, and offers made on access.
 
-    sizes: int64 [n], `Evictable.size` of each. costs, idles: float64 [n], s. make: the i-th of
-    them, or `GONE`; it takes the locks that it needs.
+    sizes: int64 [n], `Evictable.size`. costs, idles: float64 [n], s. make: returns offer i, or
+    `GONE`; it takes the locks that it needs.
     """
 
     sizes: NDArray[np.int64]
@@ -77,7 +78,7 @@ class Offers(Sequence[Evictable]):
 
     @classmethod
     def of(cls, offers: Sequence[Evictable]) -> Offers:
-        """Return the offers as they are, with their numbers as columns."""
+        """Return a sequence of offers as `Offers`."""
         if isinstance(offers, Offers):
             return offers
         facts = np.array([(o.size, o.cost, o.idle) for o in offers]).reshape(-1, 3)
@@ -91,11 +92,10 @@ class Offers(Sequence[Evictable]):
 
 
 class Pool(Protocol):
-    """Memory for KV. Any thread may ask.
+    """Memory for KV. All members may be used from any thread.
 
-    name: for the user. bytes: held of the machine. bytes_used: of these, in use. bytes_reserved:
-    in use, or promised to who writes now: never less than what is in use. The three wait for
-    nobody who computes.
+    name: shown to the user. bytes: allocated. bytes_used: in use. bytes_reserved: in use, or
+    promised to a writer; at least `bytes_used`. The three never wait for a computation.
     """
 
     name: str
@@ -110,10 +110,27 @@ class Pool(Protocol):
     def bytes_reserved(self) -> int: ...
 
     def evictable(self) -> Sequence[Evictable]:
-        """All that could go now, as `Offers` where that may be many things.
-
-        Nothing of it is read, written or waited for by anybody.
-        """
+        """Return an offer for everything that could be evicted now; nothing of it is in use."""
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law."""
+        """Raise AssertionError with the invariant that is violated."""
+
+
+class ArenaPool:
+    """Base of the pools whose KV lies in an arena.
+
+    lock: the lock that all pools of a manager share.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self, arena: Arena | CompressedArena, lock: RLock) -> None:
+        self.arena, self._lock = arena, lock
+
+    @property
+    def bytes(self) -> int:
+        return self.arena.bytes
+
+    @property
+    def bytes_used(self) -> int:
+        return self.arena.bytes_used

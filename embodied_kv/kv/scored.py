@@ -1,9 +1,6 @@
-"""Views that also score: what the scoring queries attend to, taken layer by layer.
+"""Views that also score: they record layer by layer what the scoring queries attend to.
 
-The same writing and reading as `kv.views`, and beside it the statistics that a compression method
-chooses tokens by. Knows queries and positions. Does not know a method.
-
-Source: VL-Cache, sections 4.1 and 4.2: post-vision attention.
+Source: VL-Cache, sections 4.1 and 4.2, post-vision attention.
 """
 
 from __future__ import annotations
@@ -24,9 +21,9 @@ from embodied_kv.runtime.inputs import Fields, StepInputs
 class Scores:
     """What the scoring queries of each slot attended to in its prefix.
 
-    columns: float32 [slots, layers, heads, tokens], attention that each position got, summed over
-    the queries. density: float32 [slots, layers, heads], share of visible entries that reach p
-    times their row's maximum.
+    columns: float32 [slots, layers, heads, tokens], attention to each position, summed over the
+    queries. density: float32 [slots, layers, heads], share of visible entries that reach p times
+    the maximum of their row.
     """
 
     def __init__(
@@ -51,7 +48,7 @@ class Scores:
 
 
 class _ScoringQueries:
-    """Which of a slot's tokens are scoring queries: neighbours, at most `most` of them."""
+    """The scoring queries of each slot: neighbouring tokens, at most `most`."""
 
     def __init__(self, inputs: StepInputs, slots: int, most: int, device: torch.device) -> None:
         self._slots = torch.arange(slots, device=device)[:, None]
@@ -70,7 +67,7 @@ class _ScoringQueries:
         spans, positions = self._spans.host, self._positions.host
         spans[:] = 0
         spans[:, : len(ranges)] = [[r.start for r in ranges], [len(r) for r in ranges]]
-        last = np.maximum(spans.sum(0) - 1, 0)[:, None]  # what is beyond is counted as padding
+        last = np.maximum(spans.sum(0) - 1, 0)[:, None]  # those beyond are padding
         positions[:] = np.minimum(spans[0][:, None] + np.arange(positions.shape[1]), last)
 
     @property
@@ -79,21 +76,18 @@ class _ScoringQueries:
         return [Buffer(f'scoring.{name}', part.device) for name, part in parts.items()]
 
     def of(self, q: Tensor) -> Tensor:
-        """q [slots, tokens, heads, D] -> the scoring queries, [slots, most, heads, D]."""
+        """Return the scoring queries of q [slots, tokens, heads, D], [slots, most, heads, D]."""
         return q[self._slots, self._positions.device]
 
 
 class _Scored:
-    """Makes a scoring view of the view that it is mixed into: whatever is stored is also scored.
-
-    The view says by `_segments` which keys its scoring queries see.
-    """
+    """Mixin of a view that also scores what is stored; `_segments` returns the visible keys."""
 
     _scores: Scores
     _scoring: _ScoringQueries
 
     def bind_queries(self, ranges: Sequence[range]) -> None:
-        """Which of each slot's tokens are its scoring queries; before `bind`, which sends it."""
+        """Set the scoring queries of each slot; call it before `bind`, which sends them."""
         self._scoring.bind(ranges)
 
     @property
@@ -106,14 +100,14 @@ class _Scored:
         self._scores.record(layer, self._scoring.of(q), segments, self._scoring.counts)
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
-        """k: of the new tokens, [slots, kv_heads, tokens, head_dim]."""
+        """Return the visible keys. k: of the new tokens, [slots, kv_heads, tokens, head_dim]."""
         raise NotImplementedError
 
 
 class ScoredPrefixWrite(_Scored, PrefixWrite):
     """Writes a prefix, scored by some of its own queries, which see all of its valid keys.
 
-    most: scoring queries of a slot at most.
+    most: upper bound of the scoring queries of a slot.
     """
 
     def __init__(
@@ -133,7 +127,7 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
 
     @staticmethod
     def fields(arena: Arena, slots: int, most: int) -> Fields:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         return {**PrefixWrite.fields(arena, slots), **_ScoringQueries.fields(slots, most)}
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
@@ -163,7 +157,7 @@ class ScoredTailAppend(_Scored, TailAppend):
 
     @staticmethod
     def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int) -> Fields:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         reading = TailAppend.fields(prefixes, decode_kv, slots, tokens)
         return {**reading, **_ScoringQueries.fields(slots, tokens)}
 
@@ -172,7 +166,7 @@ class ScoredTailAppend(_Scored, TailAppend):
         return [self._prefix_keys(layer), question]
 
     def _prefix_keys(self, layer: int) -> KvSegment:
-        """Of each slot's prefix row; on a CPU no copy is made of a single one."""
+        """Return the keys of each slot's prefix row; a single one is not copied on a CPU."""
         keys = self._prefixes.layers[layer][0]
         batch = self._prefix.whole
         if not keys.is_cuda and len(batch.spans) == batch.slots == 1:

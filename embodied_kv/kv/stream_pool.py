@@ -1,8 +1,4 @@
-"""Decode streams, and the rows of decode KV that they append to.
-
-Knows streams, steps and what a lease would free. Does not know frames, nor how many streams there
-may be.
-"""
+"""The live decode streams, and their rows of decode KV."""
 
 from __future__ import annotations
 
@@ -11,15 +7,17 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
+from itertools import count, islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import DecodeStream, Query
-from embodied_kv.kv.handle import Lease, LeaseOwner
-from embodied_kv.kv.pool import GONE, Evictable, Offers
+from embodied_kv.kv.eviction import ascending
+from embodied_kv.kv.handle import Lease, LeasedPool
+from embodied_kv.kv.pool import GONE, ArenaPool, Evictable, Offers
 from embodied_kv.kv.rows import FreeRows
 
 Numbers = NDArray[np.int64]
@@ -27,11 +25,11 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Streams that end together, as columns [n].
+    """Streams that are evicted together, as columns [n].
 
-    keys: numbers of streams, or prefix rows. sizes: bytes that the end of a group frees. costs: s
-    to make its streams again. frees: whether its prefix row is free at once. members: the streams
-    of a key.
+    keys: stream numbers, or prefix rows. sizes: bytes that the eviction of a group frees. costs:
+    time (s) to compute its streams again. frees: whether its prefix row is then free at once.
+    members: returns the streams of a key.
     """
 
     keys: Numbers
@@ -46,47 +44,44 @@ class Groups:
         return Groups(*columns, self.members)
 
 
-class StreamPool:
-    """The live streams; each appends to its own row of `arena`.
+class StreamPool(ArenaPool):
+    """The live streams, each with a row of `arena`.
 
-    lock: of all pools of a manager. rows, copies: whose leases the streams hold. token_seconds: s
-    of a decode step, as last measured; 0: not known. evictions: streams that were ended for want
-    of room. bytes_reserved: of what the streams may come to take.
+    frames, copies: the pools that the streams hold leases of. token_seconds: last measured time
+    (s) of a decode step; 0: unknown. evictions: number of evicted streams. bytes_reserved: what
+    the streams may come to use.
     """
 
     name = 'streams'
 
     def __init__(
-        self, arena: Arena, lock: threading.RLock, rows: LeaseOwner, copies: LeaseOwner
+        self,
+        arena: Arena,
+        lock: threading.RLock,
+        frames: LeasedPool,
+        copies: LeasedPool,
+        kv_budget: KvBudget,
     ) -> None:
-        self.arena, self.token_seconds, self.evictions = arena, 0.0, 0
-        self._lock, self._step_over = lock, threading.Condition(lock)
-        self._owners = rows, copies
+        super().__init__(arena, lock)
+        self.token_seconds, self.evictions, self._step_over = 0.0, 0, threading.Condition(lock)
+        self._read_pools, self._kv_budget = (frames, copies), kv_budget
         self._free_rows = FreeRows(arena.rows)
-        # Of each decode row's live stream: its number (0: none), the bytes promised to it, its
-        # tokens, s of its frame's prefill, and what it reads. Thousands are ranked by columns.
-        self._ids, self._promised, self._said, self._read = (
+        # By decode row: number of the live stream (0: none), bytes promised, tokens, prefill time
+        # of its frame (s), and what it reads. Thousands of streams are ranked by these columns.
+        self._ids, self._promised, self._counts, self._read = (
             np.zeros(arena.rows, np.int64) for _ in range(4)
         )
         self._prefills, self._reads_copy = np.zeros(arena.rows), np.zeros(arena.rows, bool)
         self.bytes_reserved = 0
         self._streams: OrderedDict[int, DecodeStream] = OrderedDict()  # oldest first
-        self._stepping: set[DecodeStream] = set()  # a step computes with what they hold
+        self._stepping: set[DecodeStream] = set()  # in the step in progress
         self._ended: list[DecodeStream] = []
         self._numbers = count(1)
 
     @property
-    def bytes(self) -> int:
-        return self.arena.bytes
-
-    @property
-    def bytes_used(self) -> int:
-        return self.arena.bytes_used
-
-    @property
     def memory(self) -> list[np.ndarray]:
-        """The columns of the live streams, which `add` fills again."""
-        own = self._ids, self._promised, self._said, self._read, self._prefills, self._reads_copy
+        """Return the columns of the live streams."""
+        own = self._ids, self._promised, self._counts, self._read, self._prefills, self._reads_copy
         return [*own]
 
     @property
@@ -94,18 +89,18 @@ class StreamPool:
         return len(self._free_rows)
 
     def __len__(self) -> int:
-        """Live streams."""
+        """Return the number of live streams."""
         return len(self._streams)
 
     def bytes_for(self, query: Query) -> int:
-        """That a stream may come to take: its query and its longest answer."""
+        """Return the bytes that a stream may come to use, for its query and its longest answer."""
         tokens = len(query.ids) + query.max_tokens
         return tokens * len(self.arena.layers) * self.arena.bytes_per_token
 
     # ------------------------------------------------------------------ beginning
 
     def check_fits(self, query: Query) -> None:
-        """Raises ValueError for a query that, with its answer, does not fit a row."""
+        """Raise ValueError if a query and its answer do not fit a row."""
         needed = len(query.ids) + query.max_tokens
         if needed > self.arena.max_tokens:
             raise ValueError(
@@ -115,17 +110,17 @@ class StreamPool:
             )
 
     def add(self, lease: Lease, query: Query, tokens: Sequence[int] = ()) -> DecodeStream:
-        """A stream that said `tokens` elsewhere; the lease becomes its own, a row must be free.
+        """Return a new stream that generated `tokens` elsewhere; it takes lease and row.
 
-        Whoever calls fills the row, of length `stream.extent`, before the next step.
+        The caller fills the row, of length `stream.extent`, before the next step.
         """
         with self._lock:
-            number, row = next(self._numbers), self._free_rows.take()
+            number, row = next(self._numbers), self._free_rows.allocate()
             self.arena.clear(row)
             stream = DecodeStream(number, lease, row, query, list(tokens))
             self.arena.set_length(row, stream.extent)
             self._streams[number] = stream
-            self._ids[row], self._said[row] = number, len(tokens)
+            self._ids[row], self._counts[row] = number, len(tokens)
             self._promised[row] = self.bytes_for(query)
             self._note_lease(stream)
             self.bytes_reserved += self.bytes_for(query)
@@ -137,26 +132,26 @@ class StreamPool:
         self._prefills[row] = lease.handle.prefill_ms / 1e3
 
     def get(self, stream: int) -> DecodeStream:
-        """The live stream of that number. Raises KeyError with a message for the user."""
+        """Return a live stream by number. Raises KeyError with a message for the user."""
         with self._lock:
             if stream not in self._streams:
                 raise KeyError(f'no live stream {stream}')
             return self._streams[stream]
 
     def live(self) -> list[DecodeStream]:
-        """The live streams, oldest first."""
+        """Return the live streams, oldest first."""
         with self._lock:
             return list(self._streams.values())
 
     def rows_held(self) -> set[int]:
-        """The prefix rows that live streams hold."""
+        """Return the prefix rows that live streams hold."""
         with self._lock:
             return set(self._read[(self._ids > 0) & ~self._reads_copy].tolist())
 
     # ------------------------------------------------------------------ a step
 
     def grow(self, streams: Sequence[DecodeStream], tokens: int) -> list[DecodeStream]:
-        """A step begins: each stream gets room for `tokens` more; returns those that still live.
+        """Begin a step: make room for `tokens` more in each stream, and return the live ones.
 
         Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
         """
@@ -168,7 +163,7 @@ class StreamPool:
             return live
 
     def hold_copy(self, stream: DecodeStream, copy: Lease) -> None:
-        """From now on the stream reads the copy, and gives its prefix row back."""
+        """Let a stream read a copy from now on, and release its prefix row."""
         with self._lock:
             if stream.reason and stream not in self._stepping:
                 copy.release()
@@ -178,29 +173,30 @@ class StreamPool:
             row.release()
 
     def update(
-        self, streams: Sequence[DecodeStream], said: Sequence[Sequence[int | None]], eos: int
+        self, streams: Sequence[DecodeStream], tokens: Sequence[Sequence[int | None]], eos: int
     ) -> None:
-        """A step is over, of one token or more for each; who said `eos`, is full or has none ends.
+        """End a step with the new tokens of each stream.
 
-        said: the tokens of each stream; what comes after its end is nobody's.
+        A stream ends at `eos`, at None (no token could be chosen) and at its last permitted token;
+        further tokens of it are dropped.
         """
         with self._lock:
-            for stream, tokens in zip(streams, said, strict=True):
-                for token in tokens:
-                    self._say(stream, token, eos)
+            for stream, own in zip(streams, tokens, strict=True):
+                for token in own:
+                    self._append(stream, token, eos)
             self.end_step()
 
-    def _say(self, stream: DecodeStream, token: int | None, eos: int) -> None:
+    def _append(self, stream: DecodeStream, token: int | None, eos: int) -> None:
         if token is None or token == eos:
             self.release(stream, 'error' if token is None else 'eos')
         elif not stream.reason:
             stream.tokens.append(token)
-            self._said[stream.decode_row] += 1
+            self._counts[stream.decode_row] += 1
             if len(stream.tokens) >= stream.query.max_tokens:
                 self.release(stream, 'length')
 
     def end_step(self) -> None:
-        """Nobody computes with the streams any more: frees what ended ones held."""
+        """End a step: free what the streams held that ended within it."""
         with self._lock:
             ended = [stream for stream in self._stepping if stream.reason]
             self._stepping.clear()
@@ -209,15 +205,15 @@ class StreamPool:
             self._step_over.notify_all()
 
     def wait_for_step(self) -> None:
-        """Gives the lock up until the step that is under way is over."""
+        """Release the lock until the step in progress has ended."""
         self._step_over.wait()
 
     # ------------------------------------------------------------------ ending
 
     def release(self, stream: DecodeStream, reason: str) -> None:
-        """Ends a stream: its decode row is free at once, or after the step that reads it.
+        """End a stream; its decode row is free at once, or after the step that reads it.
 
-        Its prefix is free with the last lease.
+        Its prefix is freed with the last lease.
         """
         with self._lock:
             if stream.reason:
@@ -230,14 +226,44 @@ class StreamPool:
                 self._free(stream)
 
     def evict(self, streams: Iterable[DecodeStream]) -> None:
-        """Ends them for want of room."""
+        """End streams because room is needed."""
         with self._lock:
             for stream in streams:
                 self.evictions += 1
                 self.release(stream, 'evicted')
 
+    def free_rows(self, count: int) -> None:
+        """End all streams of `count` prefix rows that are then free at once."""
+        if count > 0:
+            groups = self.by_row()
+            self.evict(self.least_valuable(groups.only(groups.frees), count))
+
+    @property
+    def rows_freeable(self) -> int:
+        """Return the number of prefix rows that are free at once if their streams end."""
+        return int(self.by_row().frees.sum())
+
+    def shrink_to(self, streams: int, rows: int, joining: Lease | None = None) -> None:
+        """End streams until at most `streams` are left, on at most `rows` prefix rows.
+
+        The row of `joining` counts as well, and stays.
+        """
+        if (surplus := len(self) - streams) > 0:
+            self.evict(self.least_valuable(self.each(), surplus))
+        own = set() if joining is None or joining.is_copy else {joining.row}
+        if (surplus := len(self.rows_held() | own) - rows) > 0:
+            groups = self.by_row()
+            others = groups.only(~np.isin(groups.keys, list(own)))
+            self.evict(self.least_valuable(others, surplus))
+
+    def least_valuable(self, groups: Groups, count: int) -> list[DecodeStream]:
+        """Return the streams of the `count` groups with the lowest eviction worth."""
+        worths = self._kv_budget.worths(self, groups.sizes, groups.costs)
+        keys = [int(groups.keys[i]) for i in islice(ascending(worths), count)]
+        return [stream for key in keys for stream in groups.members(key)]
+
     def pop_ended(self) -> list[DecodeStream]:
-        """Streams that ended since the last call, each exactly once."""
+        """Return the streams that ended since the last call."""
         with self._lock:
             ended, self._ended = self._ended, []
             return ended
@@ -245,15 +271,15 @@ class StreamPool:
     def _free(self, stream: DecodeStream) -> None:
         self.arena.set_length(stream.decode_row, 0)
         self.bytes_reserved -= self.bytes_for(stream.query)
-        self._free_rows.give(stream.decode_row)
+        self._free_rows.free(stream.decode_row)
         stream.lease.release()
 
     # ------------------------------------------------------------------ what could go
 
     def evictable(self) -> Offers:
-        """Streams that no step computes with; a prefix or copy that one alone holds goes with it.
+        """Return offers of the streams outside of a step; what one alone reads is freed with it.
 
-        cost: of its frame's prefill, and of a decode step for each of its tokens.
+        cost: of the prefill of its frame, and of a decode step for each of its tokens.
         """
         with self._lock:
             rows = self._rows(self._stepping)
@@ -267,31 +293,31 @@ class StreamPool:
             )
 
     def _rows(self, busy: Iterable[DecodeStream] = ()) -> Numbers:
-        """Decode rows of the live streams but these, the oldest stream first."""
+        """Return the decode rows of the live streams except `busy`, oldest stream first."""
         ids = self._ids.copy()
         ids[[stream.decode_row for stream in busy]] = 0
         rows = np.flatnonzero(ids)
         return rows[np.argsort(ids[rows])]
 
     def _shared(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """What each of these streams reads: bytes that its end alone frees, and readers of it.
+        """Return by stream the bytes that its end alone frees of what it reads, and the readers.
 
-        Readers among these streams count.
+        Only these streams count as readers.
         """
         alone, readers = np.zeros_like(rows), np.zeros_like(rows)
-        for is_copy, owner in enumerate(self._owners):
+        for is_copy, pool in enumerate(self._read_pools):
             own = self._reads_copy[rows] == is_copy
             if own.any():
-                (leases, sizes), read = owner.freeable(), self._read[rows[own]]
+                (leases, sizes), read = pool.freeable(), self._read[rows[own]]
                 alone[own] = np.where(leases[read] == 1, sizes[read], 0)
                 readers[own] = np.bincount(read)[read]
         return alone, readers
 
     def _costs(self, rows: Numbers) -> NDArray[np.float64]:
-        return self._prefills[rows] + self._said[rows] * self.token_seconds
+        return self._prefills[rows] + self._counts[rows] * self.token_seconds
 
     def _offer(self, number: int, readers: int) -> Evictable:
-        """readers: streams that could go; what these alone hold goes with the last one."""
+        """Return the offer of a stream; readers: streams that could be evicted with it."""
         with self._lock:
             stream = self._streams.get(number)
             if stream is None:
@@ -307,7 +333,7 @@ class StreamPool:
             )
 
     def each(self) -> Groups:
-        """The live streams, each for itself, oldest first."""
+        """Return the live streams as groups of one, oldest first."""
         with self._lock:
             rows = self._rows()
             alone, _ = self._shared(rows)
@@ -320,16 +346,16 @@ class StreamPool:
             )
 
     def by_row(self) -> Groups:
-        """The live streams of each prefix row that they hold.
+        """Return the live streams in groups by the prefix row that they hold.
 
-        First the row that would be free first if the oldest streams ended one after another. A row
-        that a step reads is not free at once.
+        The row that is free first if the oldest streams end first is the first group. A row that a
+        step reads is not free at once.
         """
         with self._lock:
             rows = self._rows()
             rows = rows[~self._reads_copy[rows]]
             read = self._read[rows]
-            leases, sizes = self._owners[0].freeable()
+            leases, sizes = self._read_pools[0].freeable()
 
             by_read = np.argsort(read, kind='stable')
             in_order = read[by_read]
@@ -351,7 +377,7 @@ class StreamPool:
             return Groups(
                 held,
                 added(self._promised[rows]).astype(np.int64)[held] + freed,
-                (prefills + added(self._said[rows]) * self.token_seconds)[held],
+                (prefills + added(self._counts[rows]) * self.token_seconds)[held],
                 (freed > 0) & ~busy[held],
                 members,
             )
@@ -368,11 +394,11 @@ class StreamPool:
 
     @property
     def holders(self) -> set[DecodeStream]:
-        """Who has a row: live streams, and those that a step computes with."""
+        """Return the streams that have a row: live ones, and those in a step."""
         return {*self._streams.values(), *self._stepping}
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law: every taken row is one stream's."""
+        """Raise AssertionError unless each allocated row has one stream and the columns match."""
         with self._lock:
             owners = Counter(stream.decode_row for stream in self.holders)
             for row in range(self.arena.rows):
@@ -388,7 +414,7 @@ class StreamPool:
                 assert length == stream.extent, f'stream {stream.id}: {length} tokens'
             live = {s.decode_row: (s.id, len(s.tokens), s.lease.row) for s in self.live()}
             noted = {
-                row: tuple(int(column[row]) for column in (self._ids, self._said, self._read))
+                row: tuple(int(column[row]) for column in (self._ids, self._counts, self._read))
                 for row in np.flatnonzero(self._ids).tolist()
             }
             assert live == noted, f'streams by decode row are {live}, not {noted}'

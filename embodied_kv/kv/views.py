@@ -1,16 +1,17 @@
-"""What a transformer layer sees of the cache: `attend(layer, q, k, v)`, and where k and v go.
+"""What a transformer layer sees of the cache, `attend(layer, q, k, v)`, and where k and v go.
 
-Three ways to use the same rows: write a prefix, read it under a suffix that is thrown away, read
-it under a tail that grows. `store` alone is for a last layer whose output nobody needs. The model
-never learns which one it was given. A view is made once for a number of slots and tokens and bound
-to rows again and again; slots without a row are padding. What is bound lies in the fields of a
-step's inputs, which `bind` sends: whatever else is in them is written before. q: [slots, tokens,
-heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
+Three views use the same rows: `PrefixWrite` writes a prefix, `SuffixRead` reads it under a suffix
+that is not stored, `TailAppend` reads it under decode KV that grows. `store` alone is for a last
+layer whose output is not needed. A view is made once for a number of slots and tokens and bound to
+rows again and again; slots without a row are padding. What is bound lies in the fields of a step's
+inputs, which `bind` sends, so other fields are written before. q: [slots, tokens, heads,
+head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.views import PrefixRead, batch_over, place, table_field
+from embodied_kv.kv.handle import Lease
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.inputs import Fields, StepInputs
 
@@ -33,10 +34,106 @@ class KvView(Protocol):
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None: ...
 
 
-class PrefixWrite:
-    """Writes each slot's tokens into its prefix row; every valid token sees every other.
+class PrefixRead:
+    """The prefix that each slot reads: a prefix row, or a compressed copy of one.
 
-    What lies behind a slot's valid tokens is neither stored nor seen. inputs: with `fields`.
+    flats: None if nothing is compressed. reads_copies: whether a slot reads a compressed copy.
+    """
+
+    def __init__(
+        self,
+        prefixes: Arena,
+        flats: CompressedArena | None,
+        slots: int,
+        tokens: int,
+        inputs: StepInputs,
+    ) -> None:
+        self.reads_copies = False
+        whole = batch_over(inputs, 'prefix', slots, prefixes.lengths, tokens)
+        self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [(prefixes, whole)]
+        if flats is not None:
+            tables = flats.lengths, tokens, False, flats.offsets
+            self._parts.append((flats, batch_over(inputs, 'flat', slots, *tables)))
+
+    @staticmethod
+    def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> dict:
+        """Return the fields that it needs of its inputs."""
+        found = table_field('prefix', slots, prefixes.lengths)
+        if flats is not None:
+            found |= table_field('flat', slots, flats.lengths, flats.offsets)
+        return found
+
+    def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> np.ndarray:
+        """Bind the first slots, and return the logical position after each prefix, int64.
+
+        rows, flats: prefix row and compressed row of each slot, one of them -1.
+        """
+        after = np.zeros(len(rows), np.int64)
+        self.reads_copies = max(flats, default=-1) >= 0
+        for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
+            if max(bound, default=-1) < 0:
+                batch.bind(())
+                continue
+            taken = np.array(bound, np.int64)
+            batch.bind(taken)
+            after += np.where(taken < 0, 0, arena.positions[taken])
+        return after
+
+    @property
+    def whole(self) -> RowBatch:
+        """Return the batch of the slots that read a prefix row."""
+        return self._parts[0][1]
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Return what it reads in addition to K and V."""
+        names = 'prefix.table', 'flat.table'
+        return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
+
+    def attend(self, layer: int, q: Tensor, own: Segment) -> Tensor:
+        """Return `segments_attention` over the prefix and the slots' own tokens."""
+        parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
+        return segments_attention(q, (*parts, own), layer)
+
+
+def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
+    """Return the prefix row and the compressed row of each lease, one of them -1, for `bind`."""
+    rows = [-1 if lease.is_copy else lease.row for lease in leases]
+    copies = [lease.row if lease.is_copy else -1 for lease in leases]
+    return rows, copies
+
+
+def table_field(
+    name: str, slots: int, lengths: np.ndarray, offsets: np.ndarray | None = None
+) -> dict[str, tuple[int, type[np.generic]]]:
+    """Return the field of the table of a batch of rows."""
+    return {name: (prod(RowBatch.size(slots, lengths, offsets)), np.int32)}
+
+
+def batch_over(
+    inputs: StepInputs,
+    name: str,
+    slots: int,
+    lengths: np.ndarray,
+    tokens: int,
+    causal: bool = False,
+    offsets: np.ndarray | None = None,
+) -> RowBatch:
+    """Return a batch of rows whose table is a field of the inputs."""
+    own = inputs.cut(name, *RowBatch.size(slots, lengths, offsets))
+    return RowBatch(slots, lengths, tokens, causal, offsets, table=(own.host, own.device))
+
+
+def place(positions: np.ndarray, starts: np.ndarray) -> None:
+    """Write consecutive positions: slot b begins at starts[b], padding at 0."""
+    positions[:] = np.arange(positions.shape[1])
+    positions[: len(starts)] += starts[:, None]
+
+
+class PrefixWrite:
+    """Writes each slot's tokens into its prefix row; every valid token sees every other one.
+
+    Tokens behind a slot's valid ones are neither stored nor seen. inputs: with `fields`.
     """
 
     fits_compiled = True
@@ -45,18 +142,18 @@ class PrefixWrite:
         self, arena: Arena, slots: int, tokens: int, inputs: StepInputs | None = None
     ) -> None:
         self._arena, self.slots, self.tokens = arena, slots, tokens
-        # Of its own: a row that is being written has no length yet for anybody else.
+        # Its own lengths: the arena has none yet for a row that is being written.
         self._lengths = np.zeros((1, arena.rows), np.int32)
         self.inputs = inputs or StepInputs(arena.device, PrefixWrite.fields(arena, slots))
         self._batch = batch_over(self.inputs, 'prefix', slots, self._lengths, tokens)
 
     @staticmethod
     def fields(arena: Arena, slots: int) -> Fields:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         return table_field('prefix', slots, arena.lengths)
 
     def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixWrite:
-        """rows: reserved ones. lengths: valid tokens of each slot."""
+        """Bind the first slots. rows: reserved rows. lengths: valid tokens of each slot."""
         self._lengths[0, list(rows)] = lengths
         self._batch.bind(rows, starts=[0] * len(rows), counts=lengths)
         self.inputs.send()
@@ -64,7 +161,7 @@ class PrefixWrite:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads beside the arena."""
+        """Return what it reads in addition to the arena."""
         return [Buffer('prefix.table', self._batch.table)]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -77,7 +174,7 @@ class PrefixWrite:
 
 
 class SuffixRead:
-    """Reads each slot's prefix and the suffix itself, both whole; stores nothing.
+    """Reads each slot's prefix and the suffix itself, both whole; it stores nothing.
 
     tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
     inputs: with `fields`.
@@ -104,28 +201,28 @@ class SuffixRead:
     def fields(
         prefixes: Arena, slots: int, tokens: int, flats: CompressedArena | None = None
     ) -> Fields:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         positions = {'positions': (slots * tokens, np.int64)}
         return PrefixRead.fields(prefixes, flats, slots) | positions
 
     def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> SuffixRead:
-        """rows, flats: of each slot, one of them -1."""
+        """Bind the first slots. rows, flats: prefix and compressed row of each, one of them -1."""
         place(self._positions.host, self._prefix.bind(rows, flats))
         self.inputs.send()
         return self
 
     @property
     def fits_compiled(self) -> bool:
-        """Whether no slot reads a compressed copy."""
+        """Return whether no slot reads a compressed row."""
         return not self._prefix.reads_copies
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads beside the arenas; how the suffix lies is a constant."""
+        """Return what it reads in addition to the arenas; the suffix's places are constant."""
         return [*self._prefix.buffers, Buffer('positions', self.positions)]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """A suffix is never stored."""
+        """Do nothing: a suffix is never stored."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         own = Segment(k.transpose(1, 2), v.transpose(1, 2), self._suffix)
@@ -133,7 +230,7 @@ class SuffixRead:
 
 
 class TailAppend:
-    """Appends each slot's tokens to its tail row and reads prefix and tail; the tail is causal.
+    """Appends each slot's tokens to its row of decode KV and reads prefix and decode KV, causally.
 
     positions: int64 [slots, tokens], logical. inputs: with `fields`.
     """
@@ -166,7 +263,7 @@ class TailAppend:
         tokens: int = 1,
         flats: CompressedArena | None = None,
     ) -> Fields:
-        """That it needs of its inputs."""
+        """Return the fields that it needs of its inputs."""
         tail = table_field('tail', slots, tails.lengths)
         return SuffixRead.fields(prefixes, slots, tokens, flats) | tail
 
@@ -178,10 +275,11 @@ class TailAppend:
         flats: Sequence[int] = (),
         ahead: int = 0,
     ) -> TailAppend:
-        """rows, flats: of each slot, one of them -1.
+        """Bind the first slots.
 
-        tails: rows that count the new tokens already, and `ahead` more that come after them.
-        count: new tokens of each slot, at most `tokens`.
+        rows, flats: prefix row and compressed row of each, one of them -1. tails: rows of decode
+        KV, whose lengths include the new tokens and `ahead` more behind them. count: new tokens of
+        each slot, at most `tokens`.
         """
         tails = np.asarray(tails)
         starts = self._tails.positions[tails] - count - ahead
@@ -192,7 +290,7 @@ class TailAppend:
 
     @property
     def buffers(self) -> list[Buffer]:
-        """What it reads beside the arenas."""
+        """Return what it reads in addition to the arenas."""
         return [
             *self._prefix.buffers,
             Buffer('tail.table', self._tail.table),
@@ -201,17 +299,17 @@ class TailAppend:
 
     @property
     def fits_compiled(self) -> bool:
-        """Whether no slot reads a compressed copy."""
+        """Return whether no slot reads a compressed row."""
         return not self._prefix.reads_copies
 
     def newest(self, hidden: Tensor) -> Tensor:
-        """hidden [slots, tokens, width] -> of each slot's last own token, [slots, width]."""
+        """Return each slot's last own token, [slots, width] of hidden [slots, tokens, width]."""
         if hidden.shape[1] == 1:
             return hidden[:, 0]
         return hidden[self._slots, (self._tail.counts - 1).clamp(min=0)]
 
     def advance(self) -> None:
-        """What comes next lies behind what was appended; a computation may end so."""
+        """Move behind the appended tokens; a computation may end with it."""
         counts = self._tail.counts
         self._tail.starts.add_(counts)
         self.positions.add_(counts[:, None])

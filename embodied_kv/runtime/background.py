@@ -1,11 +1,9 @@
-"""Packages compiled by processes of their own: later, beside an engine that runs, or now.
+"""Compilation by other processes: later, next to a running engine, or now.
 
-A process that compiles later uses only processor time that nothing else wants (SCHED_IDLE), and
-ends while it is paused, so that it takes no memory either; what it was compiling is compiled again
-later. Every process ends with the one that started it, however that one ends.
-
-Knows traced computations and the folder of packages. Does not know engines, nor when to pause.
-The jobs go to the process by pickle, over a pipe of the two; no file is unpickled.
+A process that compiles later uses only processor time that nothing else needs (SCHED_IDLE), and
+ends while it is paused, so that it takes no memory either; the interrupted job is compiled again
+later. Every process ends with its parent, however the parent ends. The jobs are sent to the
+process by pickle over a pipe; no file is unpickled.
 """
 
 from __future__ import annotations
@@ -24,17 +22,17 @@ from pathlib import Path
 
 from embodied_kv.runtime.compiled import TRIES, Job, build, find_package, reason_of
 
-GRACE = 2.0  # s that the process has to end, before it is killed
-AT_ONCE = 4  # processes that compile now, at most: each needs about 1 GiB
+GRACE = 2.0  # s until a process that ends is killed
+AT_ONCE = 4  # upper bound of the processes that compile now; each needs about 1 GiB
 
 
 class Background:
-    """A process that compiles `jobs`, one after the other, unless it is paused.
+    """A process that compiles `jobs`, one after another, unless it is paused. It begins paused.
 
     folder: of packages. lower: a function of a module, called by the process before it compiles.
-    say: takes a line for the user, on a thread of its own. places: of each job among more, as
-    '3 of 12'; else among `jobs`. is_idle: use only processor time that nothing else wants. Begins
-    paused. From any thread.
+    say: receives a line for the user, on its own thread. places: of each job among more, as '3 of
+    12'; by default among `jobs`. is_idle: use only processor time that nothing else needs. Methods
+    may be called from any thread.
     """
 
     def __init__(
@@ -57,15 +55,15 @@ class Background:
         self._thread.start()
 
     def resume(self) -> None:
-        """Compile what is left."""
+        """Compile the jobs that are left."""
         self._want(True)
 
     def pause(self) -> None:
-        """End the process; returns at once."""
+        """End the process, without waiting."""
         self._want(False)
 
     def join(self) -> None:
-        """Wait until all is compiled that can be; it was resumed."""
+        """Wait until all jobs are compiled that can be; call `resume` before."""
         self._thread.join()
 
     def stop(self) -> None:
@@ -85,7 +83,7 @@ class Background:
     def _end(self, process: subprocess.Popen) -> None:
         self._paused = True
         _signal(process, signal.SIGTERM)
-        timer = threading.Timer(GRACE, self._kill, (process,))  # of one that is busy in C
+        timer = threading.Timer(GRACE, self._kill, (process,))  # if it is busy in C
         timer.daemon = True
         timer.start()
 
@@ -127,10 +125,9 @@ def compile_now(
     lower: Callable[[], object],
     say: Callable[[str], object],
 ) -> list[str]:
-    """Compile all jobs, in as many processes as there are cores and at most `AT_ONCE`.
+    """Compile all jobs, in a process per core and at most `AT_ONCE`; return names with a package.
 
-    Returns the names of those that have a package. say: takes a line for the user, on several
-    threads.
+    say: receives a line for the user, on several threads.
     """
     count = min(len(os.sched_getaffinity(0)), AT_ONCE, len(jobs))
     places = numbered(jobs)
@@ -143,7 +140,7 @@ def compile_now(
             process.resume()
         for process in started:
             process.join()
-        # What a process left that gave up or was killed, of which another one made something.
+        # Jobs of a process that gave up or was killed, if another process compiled something.
         left = [i for i, job in enumerate(jobs) if find_package(folder, job.digest) is None]
         if 0 < len(left) < len(jobs):
             again = [jobs[i] for i in left], folder, threads, lower, say, [places[i] for i in left]
@@ -152,14 +149,14 @@ def compile_now(
             started[-1].join()
     finally:
         for process in started:
-            process.pause()  # all at once
+            process.pause()  # all together
         for process in started:
             process.stop()
     return [job.name for job in jobs if find_package(folder, job.digest) is not None]
 
 
 def numbered(jobs: Sequence[Job]) -> list[str]:
-    """Return the place of each, as '3 of 12'."""
+    """Return the place of each job, as '3 of 12'."""
     return [f'{i} of {len(jobs)}' for i in range(1, len(jobs) + 1)]
 
 
@@ -176,17 +173,15 @@ def _start(policy: str) -> subprocess.Popen:
 
 
 def _signal(process: subprocess.Popen, number: int) -> None:
-    """Send a signal to the process and all that it started."""
+    """Send a signal to the process and its children."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, number)
 
 
 def _ended(process: subprocess.Popen) -> int:
     """Return the exit status of a process that ends, negative for a signal."""
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
-    except subprocess.TimeoutExpired:
-        pass
     _signal(process, signal.SIGKILL)  # compilers that outlived it
     return process.wait()
 
@@ -197,7 +192,7 @@ def _ended(process: subprocess.Popen) -> int:
 def compile_all(
     placed: Sequence[tuple[str, Job]], folder: Path, threads: int, say: Callable[[str], object]
 ) -> None:
-    """Compile what the folder does not have yet; say a line of each, with its place."""
+    """Compile the jobs without a package; report each in a line, with its place."""
     made = failed = 0
     for place, job in placed:
         if find_package(folder, job.digest) is not None:
@@ -205,7 +200,7 @@ def compile_all(
         began = time.monotonic()
         try:
             build(job, folder, threads)
-        except Exception as error:  # whatever a compiler or a disk may raise
+        except Exception as error:  # a compiler or a disk may raise anything
             say(f'{job.name} is not compiled and runs eagerly: {reason_of(error)}')
             failed += 1
             if failed == TRIES and not made:
@@ -217,21 +212,21 @@ def compile_all(
 
 
 def _end_with(parent: int) -> None:
-    """End this process and its compilers when the one that started it is gone."""
+    """End this process and its compilers when its parent is gone."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
-    """Compile the jobs that standard input has."""
+    """Compile the jobs of standard input."""
     if sys.argv[2] == 'idle':
         with contextlib.suppress(AttributeError, OSError):  # not on every system
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # removes its files
     threading.Thread(target=_end_with, args=(int(sys.argv[1]),), daemon=True).start()
-    importlib.import_module('torch._inductor')  # loads what a graph is unpickled with
-    pickle.load(sys.stdin.buffer)()  # operations of our own, before the graphs that call them
+    importlib.import_module('torch._inductor')  # a graph is unpickled with it
+    pickle.load(sys.stdin.buffer)()  # registers our operators before the graphs that call them
     placed, folder, threads = pickle.load(sys.stdin.buffer)
     compile_all(placed, folder, threads, lambda line: print(line, flush=True))
 

@@ -1,12 +1,8 @@
-"""Memory that has a name and never moves.
-
-Knows names, addresses and bytes. Does not know what the bytes mean, nor who computes with them.
-"""
+"""Memory with a name that never moves."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -17,16 +13,16 @@ Place = tuple[int, torch.dtype, torch.Size]  # address, dtype, shape
 
 
 class BufferMovedError(RuntimeError):
-    """A buffer is no longer where it was made; the message says which."""
+    """A buffer is no longer where it was made; the message names it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """A contiguous tensor under a name, on a device or on the host.
+    """A contiguous tensor with a name, on a device or on the host.
 
-    Address, dtype and shape stay as they were when it was made: who captured the address goes on
-    using it. So it is written in place and never rebound. Raises ValueError for no name and for a
-    tensor that is not contiguous.
+    Address, dtype and shape never change, because captured computations keep the address. So it is
+    written in place and never rebound. Raises ValueError for an empty name and for a tensor that
+    is not contiguous.
     """
 
     name: str
@@ -35,25 +31,14 @@ class Buffer:
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ValueError('a buffer needs a name')
+            raise ValueError("name of a buffer must not be empty (got '')")
         if not self.tensor.is_contiguous():
-            raise ValueError(f'buffer {self.name!r} must be contiguous: its bytes are one range')
+            raise ValueError(f'buffer {self.name!r} must be contiguous')
         object.__setattr__(self, 'place', _place(self.tensor))
-
-    @classmethod
-    def zeros(
-        cls,
-        name: str,
-        shape: Sequence[int],
-        dtype: torch.dtype,
-        device: str | torch.device = 'cpu',
-    ) -> Buffer:
-        """New memory, all zero."""
-        return cls(name, torch.zeros(tuple(shape), dtype=dtype, device=device))
 
     @property
     def address(self) -> int:
-        """Of its first byte, when it was made."""
+        """Return the address of its first byte when it was made."""
         return self.place[0]
 
     @property
@@ -62,17 +47,12 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """How many."""
+        """Return its size in bytes."""
         return self.tensor.nbytes
-
-    @property
-    def raw(self) -> Tensor:
-        """The same memory as uint8 [bytes]; no copy."""
-        return self.tensor.view(-1).view(torch.uint8)
 
     @torch.inference_mode()
     def write(self, source: Tensor) -> None:
-        """Copies `source` in, from whatever device it is on.
+        """Copy `source` into the buffer, from any device.
 
         Raises ValueError for another shape or dtype, BufferMovedError for a buffer that was
         rebound.
@@ -80,42 +60,34 @@ class Buffer:
         self.require_unmoved()
         if (source.dtype, source.shape) != (self.tensor.dtype, self.tensor.shape):
             raise ValueError(
-                f'buffer {self.name!r} holds {describe(self.tensor)}, not {describe(source)}'
+                f'buffer {self.name!r} must be written with {describe(self.tensor)} (got '
+                f'{describe(source)})'
             )
         self.tensor.copy_(source)
-
-    def equals(self, other: Buffer) -> bool:
-        """Same dtype, shape and bytes: a NaN equals itself, and -0.0 is not 0.0."""
-        alike = self.place[1:] == other.place[1:]
-        return alike and torch.equal(self.raw, other.raw.to(self.device))
-
-    def digest(self) -> str:
-        """32 hex digits from the bytes."""
-        return hashlib.blake2b(self.raw.cpu().numpy().data, digest_size=16).hexdigest()
 
     def require_unmoved(self) -> None:
         """Raise BufferMovedError if the tensor was rebound, resized or retyped."""
         if _place(self.tensor) != self.place:
             address, dtype, shape = self.place
             raise BufferMovedError(
-                f'buffer {self.name!r} was made as {_named(dtype, shape)} at {address:#x} and is '
-                f'now {describe(self.tensor)} at {self.tensor.data_ptr():#x}: its storage was '
-                'rebound; write into it instead'
+                f'buffer {self.name!r} must stay {_named(dtype, shape)} at {address:#x} (got '
+                f'{describe(self.tensor)} at {self.tensor.data_ptr():#x}); write into it instead '
+                'of rebinding it'
             )
 
 
 class Buffers:
-    """A closed set of buffers, each name once. Raises ValueError for a name that comes twice."""
+    """A closed set of buffers with unique names. Raises ValueError for a repeated name."""
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:
         self._by_name: dict[str, Buffer] = {}
         for buffer in buffers:
             if buffer.name in self._by_name:
-                raise ValueError(f'two buffers have the name {buffer.name!r}')
+                raise ValueError(f'names of buffers must be unique (got {buffer.name!r} twice)')
             self._by_name[buffer.name] = buffer
 
     def __iter__(self) -> Iterator[Buffer]:
-        """In the order in which they were given."""
+        """Yield the buffers in the order in which they were given."""
         return iter(self._by_name.values())
 
     def __len__(self) -> int:
@@ -125,15 +97,10 @@ class Buffers:
         return name in self._by_name
 
     def __getitem__(self, name: str) -> Buffer:
-        """Raises LookupError with the names that there are."""
+        """Return a buffer by name. Raises LookupError with the known names."""
         if name not in self._by_name:
-            raise LookupError(f'no buffer {name!r}; there are: {", ".join(self._by_name)}')
+            raise LookupError(f'buffer must be one of {", ".join(self._by_name)} (got {name!r})')
         return self._by_name[name]
-
-    @property
-    def bytes(self) -> int:
-        """Of all of them."""
-        return sum(buffer.bytes for buffer in self)
 
     def require_unmoved(self) -> None:
         """Raise BufferMovedError if one of them moved."""
@@ -144,7 +111,7 @@ class Buffers:
 
     @contextmanager
     def preserved(self) -> Iterator[None]:
-        """Put the bytes of now back when the context ends, if the buffers have not moved."""
+        """Restore the present bytes at the end of the context, if the buffers have not moved."""
         kept = [buffer.tensor.clone() for buffer in self]
         try:
             yield
@@ -154,7 +121,7 @@ class Buffers:
 
 
 def describe(tensor: Tensor) -> str:
-    """As 'float32 [2, 3]'."""
+    """Return dtype and shape, as 'float32 [2, 3]'."""
     return _named(tensor.dtype, tensor.shape)
 
 

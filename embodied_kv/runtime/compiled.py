@@ -1,10 +1,10 @@
 """Computations compiled ahead of time: traced, compiled by inductor once, kept in a folder.
 
-Knows torch's tracer and compiler, and files. Does not know what is computed. Every tensor that a
-computation touches is an input of what is compiled, so weights are shared and nothing is baked in
-but sizes. The file of a package is named after what was traced, the device and torch: a file of
-other code is never loaded. Tracing takes seconds, so a recipe (`recipes`) leads to the package of
-a computation that was traced before; what it leads to is compared with the computation itself.
+Every tensor that a computation touches is an input of the compiled code, so weights are shared and
+only sizes are constants. The file of a package is named after the trace, the device and torch, so
+the package of other code is never loaded. Tracing takes seconds, so a recipe (`recipes`) leads to
+the package of a computation that was traced before; its results are compared with those of the
+computation.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from embodied_kv import storage
 from embodied_kv.runtime import recipes
 from embodied_kv.runtime.buffer import Buffers
 
-ABANDONED = 3600.0  # s; a temporary folder of that age that no process holds is removed
-TOLERANCE = 2e-2  # of a package that a recipe leads to, relative and absolute
-TRIES = 2  # that fail before anything was compiled: no other one is tried
-OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # what only calls kernels
+ABANDONED = 3600.0  # s; a temporary folder of that age without a lock is removed
+TOLERANCE = 2e-2  # of the results of a package that a recipe leads to, relative and absolute
+TRIES = 2  # failures before the first success after which no other computation is tried
+OPTIONS = {'aot_inductor.compile_wrapper_opt_level': 'O0'}  # the wrapper only calls kernels
 log = logging.getLogger(__name__)
 
 Computation = Callable[[], object]  # over memory that never moves; it returns None
 
 
 def default_folder() -> Path:
-    """The user's own, for what can be made again."""
+    """Return the folder of packages in the user's cache."""
     return Path(os.environ.get('XDG_CACHE_HOME') or '~/.cache').expanduser() / 'embodied_kv'
 
 
 @dataclass(frozen=True, eq=False)
 class Traced:
-    """Operations on inputs, some of which they write in place; `inputs` are the tensors of now."""
+    """Operations on inputs, some of which they write in place. inputs: the present tensors."""
 
     module: fx.GraphModule
     inputs: tuple[Tensor, ...]
 
     def job(self, name: str, threads: int) -> Job:
-        """Return what compiles it, without the bytes of its inputs."""
+        """Return the compile job, without the bytes of the inputs."""
         layouts = tuple(
             Layout(t.shape, recipes.strides(t), t.dtype, t.device) for t in self.inputs
         )
         return Job(name, self.digest(threads), self.module, layouts)
 
     def digest(self, threads: int) -> str:
-        """32 hex digits of the operations, the inputs' layouts, and what they are compiled for."""
+        """Return 32 hex digits of the operations, the inputs' layouts and the compile target."""
         layouts = map(recipes.layout, self.inputs)
         facts = [self.module.code, *layouts, *compile_target(self.inputs, threads)]
         return hashlib.blake2b('\n'.join(facts).encode(), digest_size=16).hexdigest()
@@ -81,7 +81,7 @@ def compile_target(tensors: Iterable[Tensor], threads: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor without its bytes."""
+    """The layout of a tensor, without its bytes."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -95,7 +95,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What has to be compiled. digest: that its package is kept under."""
+    """A computation to compile. digest: key of its package."""
 
     name: str
     digest: str
@@ -105,7 +105,7 @@ class Job:
 
 @torch.inference_mode()
 def trace(fn: Computation, buffers: Buffers) -> Traced:
-    """What `fn` does, by running it once; the buffers, all that it writes, keep their bytes."""
+    """Return the operations of `fn`, which runs once; the written `buffers` keep their bytes."""
     with buffers.preserved():
         module = make_fx(fn)()
     inputs: dict[str, Tensor] = {}
@@ -128,21 +128,17 @@ def trace(fn: Computation, buffers: Buffers) -> Traced:
 
 
 class Compiler:
-    """Compiled computations of one process, whose packages are kept in a folder.
+    """The compiled computations of one process, whose packages are kept in a folder.
 
-    missing: jobs of computations without a package, where it builds none. packages: the loaded
-    package of each name. made, traced: numbers of computations that it compiled and traced so far.
+    missing: jobs of computations without a package, if it builds none. packages: the loaded
+    package of each name. made, traced: number of computations that it compiled and traced so far.
 
-    Args:
-        threads: Number of threads that the packages run on.
-        say: Takes a line for the user; the log if not given.
-        folder: Folder of packages; the user's own if not given.
-        names: Names of all computations that are to be compiled, to report progress.
-        lower: Registers the lowerings of this project's operators before inductor compiles.
-        traced_form: Context in which computations are traced.
-        builds: Whether it compiles what has no package; otherwise it adds this to `missing`.
-        facts: All that a trace depends on except tensors; '' if unknown, so that each computation
-            is traced.
+    threads: number of threads that the packages run on. say: receives a line for the user; the log
+    by default. folder: of packages; the user's cache by default. names: of all computations to
+    compile, to report progress. lower: registers the lowerings of this project's operators before
+    inductor compiles. traced_form: context in which computations are traced. builds: compile what
+    has no package; otherwise it is added to `missing`. facts: all that a trace depends on except
+    tensors; '' if unknown, so that each computation is traced.
     """
 
     def __init__(
@@ -191,7 +187,7 @@ class Compiler:
             if path is None:
                 path = self._build(job)
             loader, extracted = _load(path)
-        except Exception as error:  # whatever a tracer, a compiler or a disk may raise
+        except Exception as error:  # a tracer, a compiler or a disk may raise anything
             if path is not None:
                 path.unlink(missing_ok=True)
             reason = reason_of(error)
@@ -224,7 +220,7 @@ class Compiler:
         fn: Computation,
         buffers: Buffers,
     ) -> Computation | None:
-        """Return the package that a recipe leads to; None without one that does the same."""
+        """Return the package that a recipe leads to; None without one with equal results."""
         recipe = recipes.read(self.folder, mark)
         if recipe is None:
             return None
@@ -238,13 +234,12 @@ class Compiler:
                 self.packages[name] = path
                 return run
             reason = 'its results differ'
-        except Exception as error:  # whatever a package that does not fit may raise
+        except Exception as error:  # a package that does not fit may raise anything
             reason = reason_of(error)
         self._say(f'{name} is traced again, because a kept package does not fit: {reason}')
         return None
 
     def _build(self, job: Job) -> Path:
-        """Compile a job now and return its package."""
         self._say(f'compiling {job.name}{self._place(job.name)}, once: about half a minute')
         began = time.monotonic()
         self.lower()
@@ -254,7 +249,7 @@ class Compiler:
         return path
 
     def _place(self, name: str) -> str:
-        """As ', 3 of 12'; nothing where it is not known of how many."""
+        """Return the progress, as ', 3 of 12'; '' if the number of computations is unknown."""
         if name not in self.names:
             return ''
         return f', {self.names.index(name) + 1} of {len(self.names)}'
@@ -273,9 +268,9 @@ def _bind_inputs(
 
 @torch.inference_mode()
 def have_equal_results(fn: Computation, other: Computation, buffers: Buffers) -> bool:
-    """Return whether two computations write the same up to rounding; the buffers keep their bytes.
+    """Return whether two computations write the same up to rounding; buffers keep their bytes.
 
-    A weight in the place of another one is found, a difference in rounding is none.
+    It detects exchanged weights, and permits differences in rounding.
     """
     written = []
     for work in (fn, other):
@@ -293,7 +288,7 @@ def have_equal_results(fn: Computation, other: Computation, buffers: Buffers) ->
 def find_package(
     folder: Path, digest: str, say: Callable[[str], object] = log.info
 ) -> Path | None:
-    """Return the whole package of a digest; remove each damaged one."""
+    """Return the complete package of a digest; remove each damaged one."""
     for path in sorted(folder.glob(f'{digest}*.pt2')):
         if path.name == _name(digest, path):
             return path
@@ -328,8 +323,9 @@ def make_private(folder: Path) -> None:
 def _load(path: Path) -> tuple[torch._C._aoti.AOTIModelPackageLoader, set[Path]]:
     """Return the loader of a package, whose `boxed_run` computes, and the folders it extracted.
 
-    torch removes these folders when it deletes the loader, which the end of a process may not do.
-    `torch._inductor.aoti_load_package` would also unpickle exported programs of a foreign package.
+    torch removes these folders when it deletes the loader, which may not happen at the end of a
+    process. `torch._inductor.aoti_load_package` would also unpickle exported programs of a foreign
+    package.
     """
     digest = path.name.partition('.')[0]
     before = _extracted(digest)
@@ -338,7 +334,7 @@ def _load(path: Path) -> tuple[torch._C._aoti.AOTIModelPackageLoader, set[Path]]
 
 
 def _extracted(digest: str) -> set[Path]:
-    """Return where the libraries of a package lie that this process has mapped; Linux only."""
+    """Return the folders of a package's libraries that this process has mapped; Linux only."""
     try:
         maps = Path('/proc/self/maps').read_text()
     except OSError:
@@ -367,7 +363,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @torch.inference_mode(False)
 def build(job: Job, folder: Path, threads: int) -> Path:
-    """Return the package of a job, written whole or not at all, when the medium has it."""
+    """Return the package of a job, written completely or not at all, and synced to the medium."""
     _remove_abandoned(folder)
     with FakeTensorMode():
         inputs = tuple(layout.empty() for layout in job.inputs)

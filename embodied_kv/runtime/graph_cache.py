@@ -3,8 +3,6 @@
 `GraphCache` maps a shape to a `Graph`. It captures the graph once, at configure: a CUDA graph on a
 CUDA device, the function itself elsewhere. A graph also has compiled code if a `Compiler` has a
 package for its shape. Nothing is captured or evicted later, so a missing shape is an error.
-
-The cache knows shapes, buffers and devices. It does not know what is computed, nor when.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the host tells a step: small arrays in one buffer, sent to the device by one copy.
-
-Knows names, numbers and bytes. Does not know what the numbers mean.
-"""
+"""The host's inputs of a step: small arrays in one buffer, sent to the device by one copy."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNED = 16  # bytes that each field begins at a multiple of
+ALIGNED = 16  # bytes; each field begins at a multiple of it
 
-Fields = Mapping[str, tuple[int, type[np.generic]]]  # name -> how many numbers, of which type
+Fields = Mapping[str, tuple[int, type[np.generic]]]  # name -> number of values, and their type
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """One array: where the host writes it, and where the device reads it."""
+    """One array: the host writes `host`, and the device reads `device`."""
 
     host: np.ndarray
     device: Tensor
@@ -30,8 +27,8 @@ class StepInputs:
     """The fields of a kind of step, each as long as its longest use.
 
     On CUDA the host's side is pinned, and `send` copies all of it asynchronously on the current
-    stream; so one thread writes and sends, and a step that was sent is waited for before the next
-    one is written. On a CPU both sides are the same memory, and nothing is sent.
+    stream; so one thread writes and sends, and it waits for a sent step before it writes the next
+    one. On a CPU both sides are the same memory, and nothing is sent.
     """
 
     def __init__(self, device: str | torch.device, fields: Fields) -> None:
@@ -47,9 +44,9 @@ class StepInputs:
         self._device = self._host if on_cpu else self._host.to(device)
 
     def cut(self, name: str, *shape: int) -> Field:
-        """The first numbers of a field, in this shape: the same memory for whoever asks.
+        """Return the first numbers of a field in this shape, the same memory for each caller.
 
-        Raises LookupError for no such field, ValueError for more numbers than it has.
+        Raises LookupError for an unknown field, ValueError for more numbers than it has.
         """
         if (name, shape) not in self._cuts:
             self._cuts[name, shape] = self._cut(name, shape)
@@ -57,10 +54,12 @@ class StepInputs:
 
     def _cut(self, name: str, shape: tuple[int, ...]) -> Field:
         if name not in self._fields:
-            raise LookupError(f'no field {name!r}; there are: {", ".join(self._fields)}')
+            raise LookupError(f'field must be one of {", ".join(self._fields)} (got {name!r})')
         most, kind = self._fields[name]
         if prod(shape) > most:
-            raise ValueError(f'field {name!r} holds {most} numbers, not {list(shape)}')
+            raise ValueError(
+                f'shape of field {name!r} must have at most {most} numbers (got {list(shape)})'
+            )
         begin = self._begins[name]
         used = slice(begin, begin + prod(shape) * np.dtype(kind).itemsize)
         host = self._host[used].numpy().view(kind).reshape(shape)
@@ -68,13 +67,13 @@ class StepInputs:
         return Field(host, self._device[used].view(like).view(shape))
 
     def send(self) -> None:
-        """What was written is there for whatever is launched from now on."""
+        """Send what was written; work that is launched afterwards reads it."""
         if self._device is not self._host:
             self._device.copy_(self._host, non_blocking=True)
 
 
 def longest(uses: Sequence[Fields]) -> dict[str, tuple[int, type[np.generic]]]:
-    """Every field of these uses, each as long as its longest one."""
+    """Return every field of these uses, each as long as its longest one."""
     found: dict[str, tuple[int, type[np.generic]]] = {}
     for name, (numbers, kind) in (field for use in uses for field in use.items()):
         found[name] = max(numbers, found.get(name, (0, kind))[0]), kind

@@ -1,9 +1,9 @@
-"""Which tensors a compiled computation takes, kept so that it need not be traced again.
+"""The tensors that a compiled computation takes, kept so that it need not be traced again.
 
-A recipe is a small JSON file beside the packages: the digest of a package, and for each of its
+A recipe is a small JSON file next to the packages: the digest of a package, and for each of its
 inputs the path on which the tensor is reached from the computation (`self.layers[3].weight`). Its
-name is a key of all that a trace depends on: what the caller states, and the layout of every
-tensor that is reached. Knows closures, attributes and files. Does not know what is computed.
+name is a key of all that a trace depends on: the facts that the caller states, and the layout of
+every tensor that is reached.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from torch import Tensor, nn
 from embodied_kv import storage
 from embodied_kv.runtime.buffer import describe
 
-OWN = 'embodied_kv.'  # modules of classes whose attributes are looked at; besides nn.Module
+OWN = 'embodied_kv.'  # modules of classes whose attributes are followed, besides nn.Module
 
 
 def named_tensors(root: object) -> dict[str, Tensor]:
-    """Return every tensor that is reached from `root`, by its path; of several, the first."""
+    """Return every tensor that is reached from `root`, by its first path."""
     found: dict[str, Tensor] = {}
     seen, waiting = set(), [('self', root)]
     while waiting:
@@ -41,7 +41,7 @@ def named_tensors(root: object) -> dict[str, Tensor]:
 
 
 def _children(one: object) -> Iterator[tuple[str, object]]:
-    """Yield what is reached from an object in one step, with what its path goes on with."""
+    """Yield what is reached from an object in one step, with the next part of its path."""
     if isinstance(one, partial):
         yield '.func', one.func
         yield '.args', one.args
@@ -75,25 +75,25 @@ def _children(one: object) -> Iterator[tuple[str, object]]:
 
 
 def strides(tensor: Tensor) -> tuple[int, ...]:
-    """Return those of a tensor; of a packed weight those that it would have unpacked."""
+    """Return the strides of a tensor; for packed weights those that it would have unpacked."""
     dense = tensor.layout == torch.strided
     return tensor.stride() if dense else (*tensor.shape[1:], 1)
 
 
 def layout(tensor: Tensor) -> str:
-    """Return all that compiled code depends on but the bytes."""
+    """Return all properties of a tensor that compiled code depends on, except its bytes."""
     packed = '' if tensor.layout == torch.strided else ' packed'
     return f'{describe(tensor)} {strides(tensor)} {tensor.device}{packed}'
 
 
 def key(name: str, facts: str, tensors: Mapping[str, Tensor]) -> str:
-    """Return 32 hex digits of a computation's name, of what it depends on, and of its tensors."""
+    """Return 32 hex digits of a computation's name, its facts, and the layouts of its tensors."""
     lines = [name, facts, *(f'{path} {layout(tensor)}' for path, tensor in tensors.items())]
     return hashlib.blake2b('\n'.join(lines).encode(), digest_size=16).hexdigest()
 
 
 def paths_of(inputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> list[str] | None:
-    """Return the path of each input; None where one of them is not reached."""
+    """Return the path of each input; None if one of them is not reached."""
     by_id = {id(tensor): path for path, tensor in tensors.items()}
     if not by_id.keys() >= {id(tensor) for tensor in inputs}:
         return None
@@ -101,14 +101,14 @@ def paths_of(inputs: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> list[st
 
 
 def write(folder: Path, key: str, digest: str, paths: Sequence[str]) -> None:
-    """Keep a recipe. Raises OSError."""
+    """Write a recipe. Raises OSError."""
     text = json.dumps({'package': digest, 'inputs': list(paths)})
     with storage.replaced(folder / f'{key}.json') as new:
         storage.write(new, text.encode())
 
 
 def read(folder: Path, key: str) -> tuple[str, list[str]] | None:
-    """Return the digest and the paths of a recipe; None where there is none that can be read."""
+    """Return digest and paths of a recipe; None if there is no readable one."""
     try:
         found = json.loads((folder / f'{key}.json').read_bytes())
         digest, paths = found['package'], found['inputs']

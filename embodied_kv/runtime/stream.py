@@ -1,8 +1,8 @@
 """Order and completion of work on a device.
 
-On CUDA these are streams and events. A CPU does everything in the order in which it is asked, so
-there a stream orders nothing and an event is done when it is recorded. Tests set
-`Stream.emulated` to a class whose streams are as late on a CPU as those of a device may be.
+On CUDA these are streams and events. A CPU does everything in order, so there a stream orders
+nothing and an event is done when it is recorded. Tests set `Stream.emulated` to a class whose
+streams are as late on a CPU as those of a device may be.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class Event:
 
     @property
     def done(self) -> bool:
-        """Whether everything before it has finished."""
+        """Return whether everything before it has finished."""
         return self.cuda is None or self.cuda.query()
 
     def wait(self) -> None:
-        """Puts the calling thread to sleep until it is done."""
+        """Block the calling thread until it is done."""
         if self.cuda is not None:
             self.cuda.synchronize()
 
@@ -60,18 +60,18 @@ class Stream:
         return torch.device('cpu') if self.cuda is None else self.cuda.device
 
     def use(self) -> AbstractContextManager[object]:
-        """While it is open, work is launched on this stream."""
+        """Launch work on this stream within the context."""
         return nullcontext() if self.cuda is None else torch.cuda.stream(self.cuda)
 
     def record(self) -> Event:
-        """The point after all work launched so far."""
+        """Return the point after all work launched so far."""
         if self.cuda is None:
             return Event(None)
-        # A blocking event lets the waiting thread sleep: a core is not spent on polling.
+        # A blocking event lets the waiting thread sleep instead of polling.
         return Event(self.cuda.record_event(torch.cuda.Event(blocking=True)))
 
     def wait(self, event: Event) -> None:
-        """Work launched from here on starts after the event; the calling thread goes on."""
+        """Start work launched from now on after the event; the calling thread does not wait."""
         if event.cuda is not None and self.cuda is not None:
             self.cuda.wait_event(event.cuda)
 
@@ -82,5 +82,5 @@ class Stream:
                 tensor.record_stream(self.cuda)
 
     def synchronize(self) -> None:
-        """Puts the calling thread to sleep until all work launched so far has finished."""
+        """Block the calling thread until all work launched so far has finished."""
         self.record().wait()

@@ -1,7 +1,7 @@
-"""Proof that a computation writes nothing but what it declares.
+"""Proof that a computation writes only what it declares.
 
-A state is complete only if nothing that the next step reads was written beside it. Sees what goes
-through torch's dispatcher; a kernel launched past it (Triton, numpy) is not seen.
+A state is complete only if no other memory was written that the next step reads. The check sees
+what goes through torch's dispatcher, but not kernels launched past it (Triton, numpy).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from embodied_kv.runtime.buffer import Buffers, describe
 
-RELABELS = {torch.ops.aten.detach_.default}  # said to write, but changes no byte
+RELABELS = {torch.ops.aten.detach_.default}  # declared to write, but changes no byte
 
 
 class UndeclaredWrite(RuntimeError):
@@ -24,15 +24,15 @@ class UndeclaredWrite(RuntimeError):
 
 
 class DeclaredWrites(TorchDispatchMode):
-    """While it is open, every write goes into one of `buffers` or into memory made meanwhile.
+    """A context in which every write must go into one of `buffers` or into memory made within it.
 
-    Raises UndeclaredWrite where another write is attempted, before it is done.
+    Raises UndeclaredWrite for another write, before it is done.
     """
 
     def __init__(self, buffers: Buffers) -> None:
         super().__init__()
         self._ranges = [range(b.address, b.address + b.bytes) for b in buffers]
-        self._made: set[int] = set()  # addresses of storages made meanwhile
+        self._made: set[int] = set()  # addresses of storages made within the context
 
     def __torch_dispatch__(
         self,
@@ -45,8 +45,8 @@ class DeclaredWrites(TorchDispatchMode):
         for tensor in () if func in RELABELS else _written(func, args, kwargs):
             if not self._may_write(tensor):
                 raise UndeclaredWrite(
-                    f'{func} writes {describe(tensor)}, which is not in a declared buffer: '
-                    'declare it, or write into memory that the computation makes'
+                    f'{func} must write a declared buffer (got {describe(tensor)}, which is not '
+                    'in one); declare it, or write into memory that the computation makes'
                 )
         known = {_storage(tensor) for tensor in _tensors((args, kwargs))}
         result = func(*args, **kwargs)
@@ -65,14 +65,14 @@ class DeclaredWrites(TorchDispatchMode):
 def _written(
     func: torch._ops.OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> Iterator[Tensor]:
-    """The arguments that the operator says it writes."""
+    """Yield the arguments that the operator declares to write."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from _tensors(args[i] if i < len(args) else kwargs.get(argument.name))
 
 
 def _tensors(tree: object) -> Iterator[Tensor]:
-    """All but packed weights, which have no address."""
+    """Yield all tensors except packed weights, which have no address."""
     leaves = (leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor))
     return (leaf for leaf in leaves if leaf.layout == torch.strided)
 

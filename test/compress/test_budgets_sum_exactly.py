@@ -91,25 +91,27 @@ def test_a_prefix_of_less_than_one_token_a_layer_is_kept_whole():
 
 @pytest.mark.parametrize('keep_ratio', [0, 0.0099, 1.001, -1, float('nan')])
 def test_a_keep_ratio_outside_its_range_is_refused(keep_ratio):
-    with pytest.raises(ValueError, match=r'not in \[0.01, 1\].*; 1 keeps everything'):
+    with pytest.raises(ValueError, match=r'must be in \[0.01, 1\].*; 1 keeps everything'):
         total_budget(keep_ratio, 4, 100)
 
 
 def test_nothing_to_share_is_refused():
-    with pytest.raises(ValueError, match='4 layers of 0 tokens'):
+    with pytest.raises(ValueError, match='at least 1 .got 4 and 0.'):
         layer_budgets([1, 1, 1, 1], 0.1, 0)
-    with pytest.raises(ValueError, match='0 layers of 9 tokens'):
+    with pytest.raises(ValueError, match='at least 1 .got 0 and 9.'):
         layer_budgets([], 0.1, 9)
-    with pytest.raises(ValueError, match='31 tokens cannot be shared over 3 with 1 to 10 each'):
+    with pytest.raises(
+        ValueError, match='3 layers of 1 to 10 tokens must be in their range .got 31.'
+    ):
         apportion([1, 1, 1], 31, 1, 10)
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 def test_weights_that_are_no_numbers_are_refused(bad):
-    with pytest.raises(ValueError, match='not all finite'):
+    with pytest.raises(ValueError, match='must be finite'):
         layer_budgets([0.5, bad], 0.1, 100)
 
 
 def test_negative_weights_are_refused():
-    with pytest.raises(ValueError, match='not all 0 or more'):
+    with pytest.raises(ValueError, match='must be >= 0'):
         layer_budgets([0.5, -0.5], 0.1, 100)

@@ -85,5 +85,5 @@ def test_hired_gives_more_to_the_view_where_attention_gathers():
 def test_hired_refuses_a_share_that_is_none():
     with pytest.raises(ValueError, match='salient is 0, not a share'):
         HiRed(salient=0)
-    with pytest.raises(ValueError, match=r'keep ratio is 0.001, which is not in \[0.01, 1\]'):
+    with pytest.raises(ValueError, match=r'must be in \[0.01, 1\] \(got 0.001\)'):
         HiRed().kept(0.001, 90, 10)

@@ -132,9 +132,9 @@ def test_a_prefix_no_longer_than_the_window_is_kept_whole(package):
 
 
 def test_a_window_that_no_prefix_exceeds_is_refused(package):
-    with pytest.raises(ValueError, match='the last 100 tokens.*has 100.*window_size'):
-        method('kvpress:SnapKVPress(window_size=100)').check(**SIZES)
-    method('kvpress:SnapKVPress(window_size=99)').check(**SIZES)
+    with pytest.raises(ValueError, match='prefix of 100 tokens .got 100.*window_size'):
+        method('kvpress:SnapKVPress(window_size=100)').validate_model(**SIZES)
+    method('kvpress:SnapKVPress(window_size=99)').validate_model(**SIZES)
 
 
 def test_a_random_one_draws_from_seed_0_unless_told(package):
@@ -149,7 +149,7 @@ def test_a_random_one_draws_from_seed_0_unless_told(package):
 @pytest.mark.parametrize('name', ['Asking', 'Scorer'])
 def test_a_scorer_that_needs_more_is_refused_before_anything_is_served(package, name):
     with pytest.raises(ValueError, match=f'kvpress:{name}Press cannot score a prefix here'):
-        method(f'kvpress:{name}Press').check(**SIZES)
+        method(f'kvpress:{name}Press').validate_model(**SIZES)
 
 
 def test_a_failed_assertion_of_a_scorer_is_told_with_its_name(package):
@@ -165,19 +165,21 @@ def test_a_score_that_is_no_number_is_the_lowest(package):
 
 
 def test_statistics_without_keys_are_refused(package):
-    with pytest.raises(ValueError, match='looks at keys and values: put them in the statistics'):
+    with pytest.raises(ValueError, match='needs keys and values; put them in the statistics'):
         method('kvpress:KnormPress').select(statistics(keys=None), 0.2)
 
 
 @pytest.mark.parametrize('name', ['NoPress', 'ComposedPress'])
 def test_what_is_no_scorer_is_refused(package, name):
-    with pytest.raises(ValueError, match=f"kvpress has no ScorerPress named '{name}'"):
+    with pytest.raises(ValueError, match=f"a ScorerPress of kvpress .got '{name}'."):
         method(f'kvpress:{name}')
 
 
 @pytest.mark.parametrize('text', ['', 'Knorm Press', 'KnormPress(2)', 'KnormPress(order=x)'])
 def test_what_cannot_be_read_says_what_to_write(package, text):
-    with pytest.raises(ValueError, match=r'write kvpress:CLASS, or kvpress:CLASS\(option=value\)'):
+    with pytest.raises(
+        ValueError, match=r'must be kvpress:CLASS or kvpress:CLASS\(option=value\)'
+    ):
         method(f'kvpress:{text}')
 
 

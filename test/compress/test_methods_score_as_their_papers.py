@@ -72,18 +72,6 @@ def test_zipcache_on_a_bidirectional_prefix_equals_h2o():
         assert torch.equal(a, b)
 
 
-def test_zipcache_on_a_causal_prefix_is_not_biased_to_early_tokens():
-    n = 40
-    attention = torch.ones(n, n).tril()  # each query spreads evenly, and the last ones look at 30
-    attention /= attention.sum(1, keepdim=True)
-    attention[35:, 30] += 0.2
-    columns = attention.sum(0)[None, None]
-    stats = Statistics(columns, torch.ones(1, 1), 1, n, visible=torch.arange(n, 0, -1))
-    zipcache, h2o = (method(name).scores(stats)[0, 0] for name in ('zipcache', 'h2o'))
-    assert torch.allclose(zipcache, attention.sum(0) / torch.arange(n, 0, -1))
-    assert zipcache[1:].argmax() == 29 and h2o[1:].argmax() == 0
-
-
 def test_random_repeats_by_its_seed_and_ignores_scores():
     one, two = make_statistics(seed=1), make_statistics(seed=2)
     picks = [method('random', seed=s).select(stats, 0.1) for s, stats in ((3, one), (3, two))]
@@ -98,7 +86,7 @@ def test_methods_are_found_by_name_and_others_are_refused():
         'knorm', 'random', 'full',
     ]  # fmt: skip
     assert all(method(name).name == name for name in METHODS)
-    with pytest.raises(ValueError, match="no compression method 'vlcache'; there are: vl_cache, "):
+    with pytest.raises(ValueError, match="must be one of vl_cache, .* .got 'vlcache'."):
         method('vlcache')
 
 
@@ -106,10 +94,10 @@ def test_methods_are_found_by_name_and_others_are_refused():
     'name, fields, message',
     [
         ('vl_cache', dict(recent=1.1), 'recent must be a share in .0, 1. .got 1.1'),
-        ('vl_cache', dict(p=0.0), 'p is 0.0: a threshold must be in'),
-        ('snapkv', dict(window=0), 'at least 1 query'),
+        ('vl_cache', dict(p=0.0), 'p must be in .0, 1. .got 0.0'),
+        ('snapkv', dict(window=0), 'window must be >= 1 query'),
         ('snapkv', dict(kernel=4), 'must be odd'),
-        ('snapkv', dict(pooling='mean'), "no pooling 'mean'"),
+        ('snapkv', dict(pooling='mean'), ".got 'mean'."),
         ('pyramidkv', dict(beta=0.5), 'the budgets would rise'),
     ],
 )

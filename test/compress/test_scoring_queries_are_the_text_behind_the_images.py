@@ -24,7 +24,7 @@ def test_a_prompt_without_images_is_all_text():
 
 
 def test_a_prompt_without_text_is_refused():
-    with pytest.raises(ValueError, match='no text follows the images.*appended question'):
+    with pytest.raises(ValueError, match='must have text behind its images.*append a question'):
         scoring_queries('post_vision', 100, text=0)
 
 
@@ -36,5 +36,5 @@ def test_other_methods_ask_all_or_the_last_or_none():
 
 
 def test_other_wishes_are_refused():
-    with pytest.raises(ValueError, match="no queries 'some'; there are: 'post_vision', 'all'"):
+    with pytest.raises(ValueError, match="must be 'post_vision', 'all'.* .got 'some'."):
         scoring_queries('some', 100, text=20)

@@ -56,7 +56,7 @@ def dirty(engine, observe):
         engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()
     for number in range(900, 908):
-        begin(engine, observe(number, robot='other'), questions=('What is it?',))
+        begin(engine, observe(number, robot='other', in_time=60.0), questions=('What is it?',))
     for stream in engine.kv.streams.live():
         engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()

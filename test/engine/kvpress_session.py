@@ -61,7 +61,7 @@ def test_knorm_keeps_the_keys_of_the_least_norm(make_engine, observe):
 
 @pytest.mark.parametrize('name', OF_ATTENTION)
 def test_a_scorer_of_attention_is_refused_by_question(make_engine, name):
-    with pytest.raises(ValueError, match='set engine.compress_by to row'):
+    with pytest.raises(ValueError, match='engine.compress_by must be row for'):
         make_engine(compress=f'kvpress:{name}', compress_by='text')
 
 

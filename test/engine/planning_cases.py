@@ -24,7 +24,7 @@ def open_planning(folder, planner=PLANNER, **options):
     """options: of Planning, or numbers of its config."""
     own = {
         name: options.pop(name)
-        for name in ('encoder', 'step', 'renew', 'plane', 'rows')
+        for name in ('encoder', 'step', 'renew', 'kv_budget', 'rows')
         if name in options
     }
     return Planning(planner, folder, PlanningConfig(**NUMBERS | options), **own)

@@ -118,7 +118,7 @@ def test_a_robot_twice_in_a_batch_is_refused(make_engine, observe):
 
 
 def test_no_observation_at_all_is_refused(make_engine):
-    with pytest.raises(ValueError, match='no observation'):
+    with pytest.raises(ValueError, match='at least one observation'):
         make_engine().prefill([])
 
 

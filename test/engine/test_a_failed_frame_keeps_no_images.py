@@ -8,8 +8,7 @@ from queue import Queue
 import numpy as np
 import pytest
 
-from embodied_kv.engine import jobs
-from embodied_kv.engine.engine_thread import EngineThread
+from embodied_kv.engine.engine_thread import EngineThread, JobQueue, Priority
 
 TIMEOUT = 20
 
@@ -51,9 +50,9 @@ def test_an_error_still_says_where_it_was_raised():
     def work():
         raise ValueError('here')
 
-    waiting = jobs.Jobs()
-    future = waiting.submit(jobs.Queue.PREFILL, work)
-    waiting.take(jobs.Queue.PREFILL).run()
+    waiting = JobQueue()
+    future = waiting.submit(Priority.PREFILL, work)
+    waiting.pop(Priority.PREFILL).run()
     places, step = [], future.exception().__traceback__
     while step is not None:
         places.append(step.tb_frame.f_code.co_name)

@@ -232,7 +232,7 @@ def test_a_lost_device_is_reported_once_all_futures_are_resolved(hostile, start,
     hostile.lose()
     gate.set()
     assert lost.wait(TIMEOUT) and all(resolved)
-    with pytest.raises(RuntimeError, match='device thread ended'):
+    with pytest.raises(RuntimeError, match='engine thread ended'):
         device.call(lambda: None).result(TIMEOUT)
 
 

@@ -170,7 +170,7 @@ def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
 @pytest.mark.parametrize('keep_ratio', [0, 0.009, 1.1, math.nan])
 def test_a_keep_ratio_out_of_range_is_refused(make_engine, keep_ratio):
     engine = make_engine()
-    with pytest.raises(ValueError, match=r'not in \[0.01, 1\]'):
+    with pytest.raises(ValueError, match=r'must be in \[0.01, 1\]'):
         engine.compression.set_keep_ratio(LANGUAGE, keep_ratio)
     assert engine.compression.keep_ratios[LANGUAGE] == 1
 
@@ -182,13 +182,13 @@ def test_a_scorer_of_a_package_that_is_missing_is_refused(make_engine, monkeypat
 
 
 def test_what_cannot_be_compressed_says_why(make_engine):
-    with pytest.raises(ValueError, match='engine.compressed_rows is 0'):
+    with pytest.raises(ValueError, match='engine.compressed_rows'):
         make_engine(compressed_rows=0, language_keep_ratio=0.5)
-    with pytest.raises(ValueError, match='set engine.compress_by to row'):
+    with pytest.raises(ValueError, match='engine.compress_by must be row for'):
         make_engine(compress='h2o')
-    with pytest.raises(ValueError, match='no compression method'):
+    with pytest.raises(ValueError, match='compression method must be'):
         make_engine(compress='zip')
     with pytest.raises(ValueError, match='must be stream, row or text'):
         make_engine(compress_by='layer')
-    with pytest.raises(ValueError, match="no consumer 'planner'"):
+    with pytest.raises(ValueError, match="consumer must be one of .* .got 'planner'."):
         make_engine().compression.set_keep_ratio('planner', 0.5)

@@ -82,7 +82,7 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
     monkeypatch.setattr(device, '_turn', fail)
     gate.set()
     for future in waiting:
-        with pytest.raises(RuntimeError, match='device thread ended.*broken'):
+        with pytest.raises(RuntimeError, match='engine thread ended.*broken'):
             future.result(TIMEOUT)
     device.join(TIMEOUT)
     for later in (
@@ -90,7 +90,7 @@ def test_what_ends_the_thread_is_said_to_who_waits_and_to_who_comes_later(
         device.background(lambda: 7),
         device.prefill(observe(0)),
     ):
-        with pytest.raises(RuntimeError, match='device thread ended.*broken'):
+        with pytest.raises(RuntimeError, match='engine thread ended.*broken'):
             later.result(TIMEOUT)
 
 
@@ -105,7 +105,7 @@ def test_a_callback_that_raises_what_no_future_catches_ends_it_aloud(start):
 
     first.add_done_callback(callback)
     gate.set()
-    with pytest.raises(RuntimeError, match='device thread ended.*callback'):
+    with pytest.raises(RuntimeError, match='engine thread ended.*callback'):
         waiting.result(TIMEOUT)
 
 

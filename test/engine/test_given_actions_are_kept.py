@@ -83,6 +83,6 @@ def test_no_more_are_given_than_the_policy_was_trained_for(make_engine, observe)
 def test_a_policy_that_was_not_trained_so_is_refused():
     policy = replace(Policy.random(TINY, seed=1), max_action_prefix=0)
     with pytest.raises(
-        ValueError, match='was not trained to go on from actions.*set it to guided'
+        ValueError, match="not trained to continue given actions .*set it to 'guided'"
     ):
         Engine(policy, EngineConfig(rtc='trained'))

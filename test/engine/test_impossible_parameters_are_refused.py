@@ -61,9 +61,9 @@ def test_by_the_config(parameters, said):
 @pytest.mark.parametrize(
     'parameters, period, said',
     [
-        (dict(margin_ms=100.0), 0.1, 'engine.margin_ms is 100.0 .* period of 100.0 ms'),
+        (dict(margin_ms=100.0), 0.1, 'engine.margin_ms must be shorter .* 100.0 ms .got 100.0'),
         (dict(compress='zip'), 0.1, 'zip'),
-        (dict(compress='h2o', compress_by='text'), 0.1, 'set engine.compress_by to row'),
+        (dict(compress='h2o', compress_by='text'), 0.1, 'engine.compress_by must be row for h2o'),
     ],
 )
 def test_by_the_engine(policy, parameters, period, said):

@@ -55,7 +55,7 @@ def scored():
 def test_the_sum_is_that_of_all_queries(kv, scored):
     prompt, asked, (columns, density) = scored
     kept, handle = PromptScores(kv), frame(kv, 'a')
-    kept.keep(handle, prompt)
+    kept.attach(handle, prompt)
     prompt.columns.zero_()  # the next prefill's
     both = kept.added(handle, asked)
     torch.testing.assert_close(both.columns.double(), columns[:, :, :N], atol=1e-5, rtol=0)
@@ -66,12 +66,12 @@ def test_the_sum_is_that_of_all_queries(kv, scored):
 def test_another_frame_has_none(kv, scored):
     prompt, asked, _ = scored
     kept, handle = PromptScores(kv), frame(kv, 'a')
-    kept.keep(handle, prompt)
+    kept.attach(handle, prompt)
     assert kept.added(frame(kv, 'b'), asked) is asked
     kv.frames.retire(handle)
     later = frame(kv, 'c')
     assert later.row == handle.row and kept.added(later, asked) is asked
-    kept.keep(handle, prompt)  # its frame is gone
+    kept.attach(handle, prompt)  # its frame is gone
     assert kept.added(later, asked) is asked
 
 

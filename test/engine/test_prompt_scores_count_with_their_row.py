@@ -49,7 +49,7 @@ def test_an_eviction_frees_them(engine, observe):
 def test_the_same_frame_is_counted_once(engine, observe):
     (handle,) = engine.prefill([observe(1)])
     scores, used = engine.compression.prompts, engine.kv.frames.bytes_used
-    scores.keep(handle, scores.of(handle))
+    scores.attach(handle, scores.get(handle))
     assert engine.kv.frames.bytes_used == used
 
 

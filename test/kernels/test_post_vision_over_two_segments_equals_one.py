@@ -11,8 +11,8 @@ from embodied_kv.kernels.score import (
     kernel_post_vision_statistics,
     merge_rows,
     post_vision_statistics,
-    row_statistics,
     torch_post_vision_statistics,
+    torch_row_statistics,
 )
 
 DIM, HEADS = 16, 4
@@ -96,7 +96,7 @@ def test_a_slot_without_keys_or_without_queries_has_no_columns_and_no_density(st
 
 def test_an_empty_segment_changes_no_bit_of_the_rows():
     q, segments = make_segments([30, 12], 7, 2, seed=2)
-    rows_of_prefix = row_statistics(q, segments[0].k, segments[0].lengths)
+    rows_of_prefix = torch_row_statistics(q, segments[0].k, segments[0].lengths)
     nothing = torch.full((2, 7, HEADS), float('-inf')), torch.zeros(2, 7, HEADS)
     for pair in ((rows_of_prefix, nothing), (nothing, rows_of_prefix)):
         merged = merge_rows(*pair)
@@ -110,7 +110,7 @@ def test_an_empty_segment_changes_no_bit_of_the_rows():
 def test_merged_rows_equal_float64(cut):
     q, (prefix, _) = make_segments([30], 5, 2, seed=3, room=0)
     parts = [
-        row_statistics(q, k, torch.tensor([k.shape[2]], dtype=torch.int32))
+        torch_row_statistics(q, k, torch.tensor([k.shape[2]], dtype=torch.int32))
         for k in (prefix.k[:, :, :cut], prefix.k[:, :, cut:])
     ]
     keys = prefix.k.double().repeat_interleave(2, 1)

@@ -64,7 +64,7 @@ def test_one_stream_is_read_by_many_programs():
 
 
 def test_what_fits_nowhere_is_an_error():
-    with pytest.raises(ValueError, match='shared memory: use a narrower dtype'):
+    with pytest.raises(ValueError, match='shared memory; use a narrower dtype'):
         attention_tile(8, 256, 4, Card((7, 5), 16 * KIB, 1))
 
 

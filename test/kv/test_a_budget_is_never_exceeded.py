@@ -56,7 +56,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_budget_holds(self):
-        if hasattr(self, 'plane'):
+        if hasattr(self, 'kv_budget'):
             self.kv_budget.check_integrity()
             frames, *others = (self.held(pool) for pool in range(3))
             assert max(frames, FLOOR) + sum(others) <= BUDGET
@@ -113,7 +113,7 @@ def test_a_pool_that_leaves_counts_no_more():
     kv_budget, pool, other = KvBudget(10, ORDER), TablePool(), TablePool()
     kv_budget.join(pool)
     pool.add(kv_budget, Thing(8))
-    with pytest.raises(OverBudget, match='the least is 11 bytes'):
+    with pytest.raises(OverBudget, match='at least 11 bytes'):
         kv_budget.join(other, floor=3)
     kv_budget.leave(pool)
     kv_budget.join(other, floor=3)

@@ -101,6 +101,6 @@ def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
     kv.set_limits(streams=0)
     kv.streams.update(live, [[9]], eos=1)
     creator.join(10)
-    assert refused == ['the limits allow no stream: raise them with kv/set_limits']
+    assert refused == ['the limits must allow a stream (got 0); raise them with kv/set_limits']
     assert kv.stats().leases == 0
     kv.check_integrity()

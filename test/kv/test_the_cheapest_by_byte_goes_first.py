@@ -105,14 +105,17 @@ def test_the_shipped_policy_never_gives_up_what_actions_read():
 @pytest.mark.parametrize(
     ('change', 'message'),
     [
-        (dict(never='action'), 'never is a list'),
-        (dict(never=['actions']), 'never is a list of consumers, of action, language'),
-        (dict(half_after_seconds=-1), 'half_after_seconds is -1'),
-        (dict(half_after_seconds='long'), "half_after_seconds is 'long'"),
+        (dict(never='action'), 'never must be a list'),
+        (dict(never=['actions']), 'never must be a list of consumers, of action, language'),
+        (dict(half_after_seconds=-1), 'half_after_seconds must be >= 0 s and finite .got -1.'),
+        (
+            dict(half_after_seconds='long'),
+            "half_after_seconds must be >= 0 s and finite .got 'long'.",
+        ),
         (dict(assumed_seconds_per_mib=3), 'seconds by pool'),
-        (dict(assumed_seconds_per_mib={'capsules': True}), 'of capsules is True'),
+        (dict(assumed_seconds_per_mib={'capsules': True}), 'of capsules must be .* .got True.'),
         (dict(assumed_seconds_per_mib={'capsule': 1.0}), 'by pool, of prefixes, copies'),
-        (dict(always=[]), 'and nothing else'),
+        (dict(always=[]), 'fields must be'),
     ],
 )
 def test_a_policy_that_is_none_is_refused(tmp_path, change, message):

@@ -33,6 +33,10 @@ def random_bytes(shape, dtype, seed):
     return raw.view(dtype).view(shape)
 
 
+def plain_bytes(buffer):
+    return buffer.tensor.view(-1).view(torch.uint8).numpy().tobytes()
+
+
 @settings(deadline=None)
 @given(
     shape=st.lists(st.integers(0, 4), max_size=4),
@@ -41,21 +45,12 @@ def random_bytes(shape, dtype, seed):
 )
 def test_write_then_read_equals_the_bytes_written(shape, dtype, seed):
     source = random_bytes(shape, dtype, seed)
-    buffer, twin = Buffer.zeros('x', shape, dtype), Buffer('twin', source.clone())
+    buffer, twin = Buffer('x', torch.zeros(shape, dtype=dtype)), Buffer('twin', source.clone())
     address = buffer.address
     buffer.write(source)
-    assert buffer.equals(twin)
-    assert buffer.digest() == twin.digest()
+    assert plain_bytes(buffer) == plain_bytes(twin)
     assert buffer.address == buffer.tensor.data_ptr() == address
-    assert buffer.bytes == len(buffer.raw) == source.nbytes
-
-
-def test_raw_is_the_same_memory(device):
-    buffer = Buffer.zeros('x', (2, 3), torch.bfloat16, device)
-    assert buffer.raw.data_ptr() == buffer.address
-    assert (buffer.raw.dtype, tuple(buffer.raw.shape)) == (torch.uint8, (12,))
-    buffer.raw.fill_(0x40)
-    assert torch.equal(buffer.tensor, torch.full((2, 3), 3.0, dtype=torch.bfloat16).to(device))
+    assert buffer.bytes == len(plain_bytes(buffer)) == source.nbytes
 
 
 def test_memory_made_for_inference_is_written_from_anywhere():
@@ -65,21 +60,12 @@ def test_memory_made_for_inference_is_written_from_anywhere():
     assert buffer.tensor.tolist() == [1, 1, 1]
 
 
-def test_equality_is_of_bytes():
-    def of(value, dtype=torch.float32):
-        return Buffer('x', torch.tensor([value], dtype=dtype))
-
-    assert of(float('nan')).equals(of(float('nan')))
-    assert not of(0.0).equals(of(-0.0))
-    assert not of(0.0).equals(of(0, torch.int32))
-    assert not of(0.0).equals(Buffer('x', torch.zeros(1, 1)))
-    assert of(0.0).digest() != of(-0.0).digest()
-
-
 @pytest.mark.parametrize('wrong', [torch.zeros(3, 2), torch.zeros(6), torch.zeros(2, 3).double()])
 def test_another_shape_or_dtype_is_refused_and_nothing_written(wrong):
     buffer = Buffer('goal', torch.ones(2, 3))
-    with pytest.raises(ValueError, match=re.escape("'goal' holds float32 [2, 3], not float")):
+    with pytest.raises(
+        ValueError, match=re.escape("'goal' must be written with float32 [2, 3] (got float")
+    ):
         buffer.write(wrong)
     assert buffer.tensor.tolist() == [[1, 1, 1]] * 2
 
@@ -95,7 +81,7 @@ def test_a_changed_tensor_is_found_out(change):
     buffer = Buffer('goal', torch.zeros(2, 3))
     buffer.require_unmoved()
     change(buffer.tensor)
-    with pytest.raises(BufferMovedError, match=r"'goal' was made as float32 \[2, 3\] at 0x"):
+    with pytest.raises(BufferMovedError, match=r"'goal' must stay float32 \[2, 3\] at 0x"):
         buffer.require_unmoved()
     with pytest.raises(BufferMovedError, match='write into it instead'):
         buffer.write(torch.zeros(2, 3))
@@ -108,7 +94,7 @@ def test_a_buffer_cannot_be_given_another_tensor():
 
 
 def test_what_has_no_name_or_no_range_of_bytes_is_refused():
-    with pytest.raises(ValueError, match='needs a name'):
+    with pytest.raises(ValueError, match='must not be empty'):
         Buffer('', torch.zeros(1))
     with pytest.raises(ValueError, match="'x' must be contiguous"):
         Buffer('x', torch.zeros(2, 3).t())

@@ -64,7 +64,7 @@ def cuda(monkeypatch):
 
 
 def graphs(count):
-    x, cache = Buffer.zeros('x', (3,), torch.float32), watched()
+    x, cache = Buffer('x', torch.zeros((3,), dtype=torch.float32)), watched()
 
     def add():
         x.tensor.add_(1)
@@ -91,7 +91,7 @@ def test_each_engine_frees_memory_once(cuda):
 
 
 def test_a_capture_that_fails_is_ended(cuda):
-    x, runs = Buffer.zeros('x', (3,), torch.float32), []
+    x, runs = Buffer('x', torch.zeros((3,), dtype=torch.float32)), []
 
     def fail():
         runs.append('run')

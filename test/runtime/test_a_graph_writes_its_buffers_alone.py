@@ -28,20 +28,20 @@ WRITES = {
 
 @pytest.mark.parametrize('write', WRITES.values(), ids=WRITES.keys())
 def test_a_write_needs_a_declaration(write):
-    x, other = Buffer.zeros('x', (4,), torch.float32), torch.zeros(4)
+    x, other = Buffer('x', torch.zeros((4,), dtype=torch.float32)), torch.zeros(4)
 
     def run(target):
         write(target)
 
     capture(lambda: run(x.tensor), x).replay()
     assert x.tensor.any()
-    with pytest.raises(UndeclaredWrite, match='not in a declared buffer: declare it'):
+    with pytest.raises(UndeclaredWrite, match='must write a declared buffer .*; declare it'):
         capture(lambda: run(other), x)
     assert not other.any()
 
 
 def test_memory_that_the_computation_makes_is_its_own():
-    x = Buffer.zeros('x', (4,), torch.float32)
+    x = Buffer('x', torch.zeros((4,), dtype=torch.float32))
 
     def run():
         scratch = torch.empty(8).zero_()
@@ -55,7 +55,7 @@ def test_memory_that_the_computation_makes_is_its_own():
 
 
 def test_what_is_only_read_needs_no_declaration():
-    x, weight = Buffer.zeros('x', (4,), torch.float32), torch.ones(4)
+    x, weight = Buffer('x', torch.zeros((4,), dtype=torch.float32)), torch.ones(4)
     capture(lambda: x.write(weight), x).replay()
     assert x.tensor.tolist() == [1] * 4
 

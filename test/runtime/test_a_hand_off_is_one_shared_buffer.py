@@ -19,7 +19,7 @@ class Robot:
         plan = torch.randn(6, 3, generator=torch.Generator().manual_seed(0)).to(device)
         self.graphs = watched(device)
         self.instruction, self.subgoal, self.position, self.action = (
-            Buffer.zeros(name, (size,), torch.float32, device)
+            Buffer(name, torch.zeros((size,), dtype=torch.float32, device=device))
             for name, size in dict(instruction=6, subgoal=3, position=3, action=3).items()
         )
 

@@ -29,7 +29,7 @@ def subtract(buffer):
 
 
 def captured(compiler, view):
-    x = Buffer.zeros('x', (1,), torch.float32)
+    x = Buffer('x', torch.zeros((1,), dtype=torch.float32))
 
     def add(_):
         x.tensor.add_(1)

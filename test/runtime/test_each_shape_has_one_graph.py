@@ -10,7 +10,7 @@ from embodied_kv.runtime.graph_cache import GraphCache, MissingShape, Shape
 
 
 def add(cache, shape):
-    x = Buffer.zeros('x', (1,), torch.float32)
+    x = Buffer('x', torch.zeros((1,), dtype=torch.float32))
     return cache.capture(shape, lambda _: None, NoRows(), writes=[x])
 
 

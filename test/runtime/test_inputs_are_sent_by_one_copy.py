@@ -40,9 +40,9 @@ def test_on_a_cpu_nothing_is_copied():
 
 def test_what_there_is_not_is_refused():
     inputs = StepInputs('cpu', FIELDS)
-    with pytest.raises(LookupError, match="no field 'row'; there are: ids, share, rows"):
+    with pytest.raises(LookupError, match="field must be one of ids, share, rows .got 'row'."):
         inputs.cut('row', 1)
-    with pytest.raises(ValueError, match=r"'ids' holds 3 numbers, not \[2, 2\]"):
+    with pytest.raises(ValueError, match=r"'ids' must have at most 3 numbers \(got \[2, 2\]\)"):
         inputs.cut('ids', 2, 2)
 
 

@@ -1,13 +1,9 @@
-"""How KV moves between the device, the host and the disk: one way for capsules and for memory.
+"""Transfers of KV between the device, the host and the disk, for capsules and for memory.
 
-Knows tensors, bytes, and files that are open. Does not know which copies there are, nor which of
-them has to go. What comes from a file lies in host memory of its own, and is compared with its
-checksum before anybody sees it. Host memory is pinned where there is CUDA: so it goes to the
-device beside computation, and needs no other copy before. Pinned memory is costly to make and
-comes in powers of two: tensors that come and go together share a block, and `held_bytes` says what
-a block takes.
-
-Checksums are CRC-32: they are there for accidents.
+Host memory is pinned if there is CUDA, so copies to the device overlap with computation. Pinned
+memory is slow to allocate and comes in powers of two: tensors with a common lifetime share a
+block, and `held_bytes` returns the size of a block. Data from a file is compared with its CRC-32,
+against accidental damage, before it is returned.
 """
 
 from __future__ import annotations
@@ -24,18 +20,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-ALIGNMENT = 16  # bytes: the widest number
+ALIGNMENT = 16  # bytes, of the widest number
 
 
-class Damaged(Exception):
-    """A file does not hold what was written into it; the message says in what."""
+class DamagedFileError(Exception):
+    """A file does not hold what was written to it; the message names the part."""
 
 
 def copy_to(tensor: Tensor, device: torch.device | str, wait: bool = True) -> Tensor:
-    """The tensor on that device, in pinned memory if that is the host of a GPU.
+    """Return the tensor on a device, in pinned memory if that is the host of a GPU.
 
-    The tensor itself where it lies so already. wait: until it is there; without, what comes on the
-    same stream finds it.
+    Returns the tensor itself if it is there already. wait: until the copy is complete; otherwise
+    only work on the same stream may read it.
     """
     device = torch.device(device)
     if device.type != 'cpu' or not _pins():
@@ -46,12 +42,12 @@ def copy_to(tensor: Tensor, device: torch.device | str, wait: bool = True) -> Te
 
 
 def block_bytes(tensors: Iterable[Tensor]) -> int:
-    """Return the size of `one_block` that takes what `copy_to` makes of these on the host."""
+    """Return the size of the `one_block` for the host copies of these tensors by `copy_to`."""
     return sum(_aligned(tensor.nbytes) for tensor in tensors if not _is_pinned(tensor))
 
 
 def host_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Of the host, pinned where there is CUDA; with whatever lies there. See `one_block`."""
+    """Return uninitialised host memory, pinned if there is CUDA. See `one_block`."""
     part = None if _open.block is None else _open.block.take(math.prod(shape) * dtype.itemsize)
     if part is not None:
         return part.view(dtype).view(tuple(shape))
@@ -60,10 +56,10 @@ def host_memory(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
 
 @contextmanager
 def one_block(size: int) -> Iterator[None]:
-    """All that `host_memory` gives to this thread inside lies in one allocation of `size` bytes.
+    """Let `host_memory` of this thread allocate from one block of `size` bytes in the context.
 
-    It is made for the first that asks, and freed with the last tensor in it. Each tensor takes a
-    multiple of ALIGNMENT; what does not fit any more has memory of its own.
+    The block is allocated at the first use and freed with the last tensor in it. Each tensor takes
+    a multiple of ALIGNMENT; a tensor that does not fit gets memory of its own.
     """
     before, _open.block = _open.block, _Block(size)
     try:
@@ -73,19 +69,19 @@ def one_block(size: int) -> Iterator[None]:
 
 
 def held_bytes(size: int) -> int:
-    """Return the bytes of the host that an allocation of so many takes."""
+    """Return the bytes of the host that an allocation of `size` bytes takes."""
     return 1 << (size - 1).bit_length() if size and _pins() else size
 
 
 class _Block:
-    """Host memory that is given away from its beginning on."""
+    """Host memory that is handed out from its beginning on."""
 
     def __init__(self, size: int) -> None:
         self._size, self._used = size, 0
         self._memory: Tensor | None = None
 
     def take(self, size: int) -> Tensor | None:
-        """Return uint8 [size]; None where there is not so much left."""
+        """Return uint8 [size]; None if less is left."""
         begin, end = self._used, self._used + size
         if end > self._size:
             return None
@@ -96,8 +92,6 @@ class _Block:
 
 
 class _Open(local):
-    """What a thread is inside of."""
-
     block: _Block | None = None
 
 
@@ -105,27 +99,27 @@ _open = _Open()
 
 
 def plain_bytes(tensor: Tensor) -> np.ndarray:
-    """[bytes] of a tensor, in C order: shared where it lies so on the host, else copied.
+    """Return the bytes of a tensor in C order as an array, shared if possible, else copied.
 
-    Raises RuntimeError or TypeError for one that has no plain bytes.
+    Raises RuntimeError or TypeError for a tensor without plain bytes.
     """
     if tensor.is_quantized:
-        raise TypeError('its scale would be lost')
+        raise TypeError('a quantized tensor has no plain bytes, because its scale would be lost')
     host = tensor.detach().resolve_conj().resolve_neg().cpu()
-    if host.itemsize == 1:  # so can be copied what has no copy of its own, such as int4
+    if host.itemsize == 1:  # some types of one byte, such as int4, cannot be copied as they are
         host = host.view(torch.uint8)
     host = host.contiguous()
-    # One axis of stride 1: where an axis holds one number or none, its stride may be any.
+    # One axis of stride 1: the stride of an axis with at most one number may be any.
     return host.as_strided((host.numel(),), (1,)).view(torch.uint8).numpy()
 
 
 def read(descriptor: int, data: bytearray | memoryview, offset: int) -> None:
-    """Fills `data` from there on. Raises Damaged where the file ends before."""
+    """Fill `data` from an offset of a file. Raises DamagedFileError if the file ends before."""
     data = memoryview(data)
-    while data:  # one read moves 2 GB at most
+    while data:  # one read returns at most 2 GB
         count = os.preadv(descriptor, [data], offset)
         if not count:
-            raise Damaged('it was cut short while it was read')
+            raise DamagedFileError('it was cut short while it was read')
         data, offset = data[count:], offset + count
 
 
@@ -137,10 +131,9 @@ def read_tensor(
     checksum: int,
     what: str,
 ) -> Tensor:
-    """What lies there, in host memory of its own.
+    """Return a tensor from a file, in host memory of its own.
 
-    Raises Damaged where it is not what `checksum` was made from, RuntimeError where there is not
-    so much memory.
+    Raises DamagedFileError if its checksum differs, RuntimeError if there is too little memory.
     """
     tensor = host_memory(shape, dtype)
     data = memoryview(tensor.view(-1).view(torch.uint8).numpy())
@@ -150,9 +143,9 @@ def read_tensor(
 
 
 def compare(data: bytes | bytearray | memoryview, checksum: int, what: str) -> None:
-    """Raises Damaged."""
+    """Raise DamagedFileError if the checksum of `data` differs."""
     if zlib.crc32(data) != checksum:
-        raise Damaged(f'{what} does not have its checksum')
+        raise DamagedFileError(f'{what} does not have its checksum')
 
 
 def _aligned(size: int) -> int:

@@ -1,8 +1,7 @@
-"""Tokens at any positions of one row: stored there, each reads what lies before it, and itself.
+"""Views of tokens at any positions of one row: each is stored, and reads what lies before it.
 
-A prompt whose pieces are partly computed and partly loaded is such a set, layer by layer: whoever
-loads puts K and V into the row first (`put`). Knows positions. Does not know pieces, nor why a
-token is computed.
+A prompt whose pieces are partly computed and partly loaded is such a set in each layer; the loader
+writes K and V into the row first (`put`).
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from embodied_kv.kv.arena import Arena
 
 
 class SparsePositionView:
-    """A view of one row, whose length covers all positions; bound to the tokens that are computed.
+    """A view of one row, whose length includes all positions; it is bound to the computed tokens.
 
     As a `kv.views.KvView` it takes q [1, T, heads, head_dim], k and v [1, T, kv_heads, head_dim],
-    T the positions it is bound to. Of the layer attended last it has queries, [T, heads,
-    head_dim], and sums, the log-sum-exp of their scores, [T, heads].
+    for T bound positions. It keeps the queries of the last layer, [T, heads, head_dim], and sums,
+    the log-sum-exp of their scores, [T, heads].
 
-    absent: tokens before those positions that each layer does not have, where what is kept of a
-    row lies close together: so many places before its position a token is stored.
+    absent: tokens before those positions that each layer lacks; the row is compact, so a token is
+    stored that many places before its position.
     """
 
     def __init__(self, arena: Arena, row: int, absent: Sequence[int] = ()) -> None:
@@ -36,19 +35,18 @@ class SparsePositionView:
         self.sums: Tensor | None = None
 
     def bind(self, positions: Tensor) -> SparsePositionView:
-        """positions: int64 [T], ascending."""
+        """Bind to positions, int64 [T], ascending."""
         self._positions, self._batches = positions, {}
         return self
 
     def places(self, layer: int) -> Tensor:
-        """Where each token lies in the row, int64 [T]."""
+        """Return the place of each token in the row, int64 [T]."""
         return self._positions - self._absent[layer]
 
     def _batch_of(self, layer: int) -> RowBatch:
-        """Of this layer; layers that lack as many tokens share one."""
         absent, count = self._absent[layer], len(self._positions)
         if absent not in self._batches:
-            # A slot for each token: every one has its own limit, and none is padded.
+            # One slot for each token, because each has its own limit; none is padding.
             lengths, device = self._arena.lengths, self._arena.device
             batch = RowBatch(count, lengths, causal=True, device=device)
             self._batches[absent] = batch.bind(
@@ -57,13 +55,13 @@ class SparsePositionView:
         return self._batches[absent]
 
     def put(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
-        """K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
+        """Write K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
         span = slice(start, start + k.shape[1])
         for own, given in zip(self._arena.layers[layer], (k, v), strict=True):
             own[self._row, :, span] = given
 
     def keys(self, layer: int) -> Tensor:
-        """K of the whole row, [kv_heads, length, head_dim]; a view."""
+        """Return a view of K of the whole row, [kv_heads, length, head_dim]."""
         length = int(self._arena.lengths[0, self._row])
         return self._arena.layers[layer][0][self._row, :, :length]
 
@@ -81,10 +79,10 @@ class SparsePositionView:
 
 
 class ScoredSparsePositionView(SparsePositionView):
-    """As SparsePositionView, of which each also says what it attends to.
+    """A sparse-position view that also records what its tokens attend to.
 
-    columns: of each layer, float32 [heads, tokens], attention of all tokens so far, summed; to so
-    many of the row's first tokens as `seen` has for that layer.
+    columns: of each layer, float32 [heads, tokens], attention of all tokens so far, summed, to the
+    first `seen` tokens of the row.
     """
 
     def __init__(self, arena: Arena, row: int, heads: int, seen: Sequence[int], *absent) -> None:

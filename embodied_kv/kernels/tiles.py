@@ -1,7 +1,6 @@
-"""How large the tiles of an attention kernel are, by what a card's shared memory holds.
+"""Tile sizes of an attention kernel, by the shared memory of the card.
 
-A tile of queries stays on chip while tiles of keys and values pass by, several of them under way
-at once. Knows bytes and cards. Does not know rows, nor what a token means.
+A tile of queries stays on chip while tiles of keys and values are loaded, several at once.
 
 Source of the limits: CUDA C++ Programming Guide, table of technical specifications by compute
 capability, shared memory of a thread block (opt-in).
@@ -24,13 +23,13 @@ LIMITS = {
     (9, 0): 227 * KIB,
     (12, 0): 99 * KIB,
 }
-REDUCTIONS = KIB  # at most, for what warps tell each other
-WIDE = 16 * KIB  # of queries: from here on four warps have too few registers
+REDUCTIONS = KIB  # upper bound, for reductions over warps
+WIDE = 16 * KIB  # bytes of queries from which on four warps have too few registers
 
 
 @dataclass(frozen=True)
 class Card:
-    """capability: as CUDA tells it. shared: bytes a block may have. processors: how many."""
+    """capability: compute capability. shared: bytes of a block. processors: number of SMs."""
 
     capability: tuple[int, int]
     shared: int
@@ -39,7 +38,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Tile:
-    """queries: rows that stay. keys: rows that pass by at once. stages: of them under way."""
+    """queries: rows of the resident tile. keys: rows of a streamed tile. stages: in flight."""
 
     queries: int
     keys: int
@@ -49,7 +48,7 @@ class Tile:
 
 @lru_cache
 def card_of(device: torch.device) -> Card:
-    """Of a device; Triton's interpreter, on a CPU, passes for the smallest that is known."""
+    """Return the card of a device; for Triton's interpreter, on a CPU, the smallest known one."""
     if device.type == 'cpu':
         return Card((8, 9), LIMITS[8, 9], 4)
     seen = torch.cuda.get_device_properties(device)
@@ -63,10 +62,10 @@ def card_of(device: torch.device) -> Card:
 def shared_bytes(
     head_dim: int, itemsize: int, queries: int, keys: int, stages: int, capability: tuple[int, int]
 ) -> int:
-    """Shared memory that a tile takes at most: queries, keys and values, weights.
+    """Return an upper bound of a tile's shared memory: queries, keys and values, weights.
 
-    Where tensor cores read keys from shared memory (Hopper), a tile under way and the one that is
-    read are both there; elsewhere what is read has gone into registers.
+    If tensor cores read keys from shared memory (Hopper), a tile in flight and the one that is
+    read are both there; elsewhere the latter is in registers.
     """
     direct = capability[0] not in (8, 12) and queries >= 64
     buffers = stages if direct else max(1, stages - 1)
@@ -75,11 +74,12 @@ def shared_bytes(
 
 
 def attention_tile(queries: int, head_dim: int, itemsize: int, card: Card) -> Tile:
-    """The largest tile for so many queries that the card holds.
+    """Return the largest tile for so many queries that fits on the card.
 
-    queries: of all heads that share a KV head. Raises ValueError where not even the smallest fits.
+    queries: of all heads that share a KV head. Raises ValueError if even the smallest does not
+    fit.
     """
-    # Tensor cores have no exact float32: its products are made in registers, which are few.
+    # Tensor cores have no exact float32, so its products are computed in registers, which are few.
     most, widest = (64, 64) if itemsize <= 2 else (32, 16)
     largest = max(16, min(most, power_of_2(queries)))
     for kept, keys, stages in _sizes(largest, widest):
@@ -88,28 +88,27 @@ def attention_tile(queries: int, head_dim: int, itemsize: int, card: Card) -> Ti
             warps = 8 if kept * width(head_dim) * itemsize >= WIDE else 4
             return Tile(kept, keys, stages, warps)
     raise ValueError(
-        f'no tile of heads of {head_dim} x {itemsize} bytes fits into {card.shared} bytes of '
-        'shared memory: use a narrower dtype'
+        f'a tile of heads of {head_dim} x {itemsize} bytes must fit in {card.shared} bytes of '
+        'shared memory; use a narrower dtype'
     )
 
 
 def splits_of(programs: int, keys: int, tile: Tile, card: Card) -> int:
-    """Into how many splits keys are cut, so that so many programs, times splits, fill the card.
+    """Return the number of splits of the keys with which `programs` times splits fill the card.
 
-    keys: at most. A split costs an output in float32, written and read again: it is worth as many
-    bytes of keys and values, 16 bits each. So it depends on the batch, and a slot alone and in a
-    batch may differ in the order of sums, as in matrix products: the splits that one slot needs
-    would cost a batch that fills the card up to twice its bytes.
+    keys: at most. A split costs an output in float32, written and read again, as many bytes as
+    keys and values of 16 bits. The number depends on the batch, so a slot alone and in a batch may
+    differ in the order of sums, as in matrix products: the splits that one slot needs would cost a
+    batch that fills the card up to twice its bytes.
     """
     least = max(tile.keys, 2 * tile.queries)
     return max(1, min(card.processors // programs, keys // least))
 
 
 def _sizes(largest: int, widest: int) -> Iterator[tuple[int, int, int]]:
-    """Queries, keys and stages, the best first.
+    """Yield queries, keys and stages, the best first.
 
-    Few queries wait for memory, many for themselves; without a second stage every load is waited
-    for.
+    With few queries memory is the limit; without a second stage every load is waited for.
     """
     keys = [size for size in (64, 32, 16) if size <= widest]
     for kept in (size for size in (64, 32, 16) if size <= largest):
@@ -119,10 +118,10 @@ def _sizes(largest: int, widest: int) -> Iterator[tuple[int, int, int]]:
 
 
 def width(head_dim: int) -> int:
-    """Of a head in a tile: tensor cores want powers of two, 16 at least."""
+    """Return the padded size of a head: tensor cores need powers of two, at least 16."""
     return max(16, power_of_2(head_dim))
 
 
 def power_of_2(number: int) -> int:
-    """The least that is not below."""
+    """Return the smallest power of two that is at least `number`."""
     return 1 << (number - 1).bit_length()

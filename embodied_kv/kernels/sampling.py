@@ -1,8 +1,7 @@
-"""The next token of each slot that is sampled, from its logits.
+"""Sampling of the next token of each slot from its logits.
 
-Knows logits and temperatures. Does not know streams, nor where the chance comes from. Shares of
-the distribution are summed as integers, which is exact in any order: a slot gets the same token
-alone, in any batch and on any device that computes the same shares.
+Shares of the distribution are summed as integers, which is exact in any order: a slot gets the
+same token alone, in any batch, and on any device that computes the same shares.
 """
 
 from __future__ import annotations
@@ -11,23 +10,23 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-WHOLE = 2.0**40  # parts of the distribution; a less likely token than one part is not drawn
-BLOCK = 512  # tokens that are summed before blocks are: a long sum is a slow one
+WHOLE = 2.0**40  # parts of the distribution; a token of less than one part is never drawn
+BLOCK = 512  # tokens of a block; a sum in two levels is faster than a long one
 COLDEST = 1e-30  # temperature, in float32
 
 
 def sample_tokens(
     logits: Tensor, scores: Tensor, tokens: Tensor, temperatures: Tensor, shares: Tensor
 ) -> Tensor:
-    """Tokens drawn from softmax(logits / temperature), int64 [slots]; the given ones at 0.
+    """Return tokens drawn from softmax(logits / temperature), int64 [slots].
 
     By the inverse distribution function: the first token at which the distribution exceeds the
-    slot's share. logits: float32 [slots, vocab], of which scores [slots] are the greatest.
-    temperatures, shares (in [0, 1)): float64 [slots].
+    slot's share; `tokens` at temperature 0. logits: float32 [slots, vocab]; scores: their maxima
+    [slots]. temperatures, shares (in [0, 1)): float64 [slots].
     """
     is_greedy = temperatures == 0
     warm = torch.where(is_greedy, 1.0, temperatures).clamp(min=COLDEST).float()
-    least = logits - scores[:, None]  # the greatest is 0: no temperature is too small
+    least = logits - scores[:, None]  # the maximum is 0, so no temperature is too small
     parts = ((least / warm[:, None]).softmax(-1) * WHOLE).long()
     blocks = F.pad(parts, (0, -parts.shape[1] % BLOCK)).unflatten(-1, (-1, BLOCK))
     sums = blocks.sum(-1)  # [slots, blocks]
@@ -40,10 +39,7 @@ def sample_tokens(
 
 
 def _reached(parts: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where the sum of int64 parts [slots, n] first exceeds what is wanted [slots].
-
-    And what of it is wanted there, beyond those before.
-    """
+    """Return where sums of parts [slots, n] first exceed `wanted` [slots], and the rest there."""
     ends = parts.cumsum(-1)
     at = torch.searchsorted(ends, wanted[:, None], right=True).clamp(max=parts.shape[1] - 1)
     before = (ends - parts).gather(-1, at)

@@ -1,14 +1,11 @@
 """One budget for all KV of a device: frames, copies, streams, planners, memory, capsules.
 
-Knows pools, bytes and the order in which KV goes. Does not know what lies in a pool.
+Every holder claims bytes before it writes, so the reserved bytes never exceed the budget, at any
+moment and with any number of threads. A pool may have a floor: bytes that are kept for it, so that
+a claim within them is granted at once and evicts nothing. Frames have a floor.
 
-Whoever is about to hold more claims it first, so what is reserved never exceeds the budget, at any
-moment and with any threads. A pool may have a floor: bytes that nobody else ever takes, so a claim
-within it is granted at once and costs nobody anything. Frames have one; beyond it they have room
-because language gives way.
-
-Locks: a claim may be made with the locks of the claiming pool held. `_lock` is held only to count;
-what goes is evicted without it.
+Locks: a caller may hold the locks of the claiming pool during a claim. `_lock` is held only to
+count; evictions run without it.
 """
 
 from __future__ import annotations
@@ -17,7 +14,7 @@ import heapq
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -26,23 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.errors import CodedError, ErrorCode
-from embodied_kv.kv.budget import EvictionPlan
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.pool import Evictable, Pool
 
 MIB = 2**20
-LOOKS = 2  # at what could go, where all that was to go came into use meanwhile
+ATTEMPTS = 2  # at evictions, if each chosen offer came into use in the meantime
 
 
 class OverBudget(CodedError):
-    """The budget has no room for so much, and none could be made."""
+    """The budget has no room for a claim, and evictions cannot make any."""
 
     code = ErrorCode.NO_ROOM
 
 
 @dataclass(frozen=True)
 class PoolBytes:
-    """A pool in numbers, as `Pool`. floor: bytes that are kept free for it."""
+    """The numbers of a pool, as in `Pool`. floor: bytes that are kept free for it."""
 
     name: str
     bytes: int
@@ -52,11 +48,12 @@ class PoolBytes:
 
 
 @dataclass(frozen=True)
-class Own:
-    """What a pool gives up for its own claim, by a rule of its own.
+class OwnEviction:
+    """What a pool evicts for its own claim, by its own rule.
 
-    bytes: at most. cost: s to make all of it again, 0: not known. idle: s since the first to go
-    was used. give: frees so many bytes and returns how many it freed, as `Evictable.evict`.
+    bytes: at most. cost: time (s) to compute all of it again; 0: unknown. idle: time (s) since the
+    last use of what is evicted first. give: evicts that many bytes and returns the bytes freed, as
+    `Evictable.evict`.
     """
 
     bytes: int
@@ -65,45 +62,74 @@ class Own:
     give: Callable[[int], int]
 
 
+class EvictionPlan:
+    """Predicts what the eviction of several offers frees together, before any of them is evicted.
+
+    spare: bytes of each pool above its floor, which other pools may get.
+    """
+
+    def __init__(self, spare: Mapping[Pool, int]) -> None:
+        self._spare = +Counter(spare)  # drops pools below their floor
+        self._left: dict[tuple[Pool, int], int] = {}  # row -> offers that still hold it
+
+    def add(self, pool: Pool, offer: Evictable) -> int:
+        """Add an offer, and return the bytes that other pools gain; 0: the offer is not added.
+
+        A row that several offers hold counts once, with the last of them.
+        """
+        freed, left = Counter({pool: offer.own}), {}
+        for held in offer.holds:
+            row = held.pool, held.row
+            left[row] = min(self._left.get(row, held.holders), held.holders) - 1
+            freed[held.pool] += held.bytes if left[row] == 0 else 0
+        gained = {pool: min(size, self._spare[pool]) for pool, size in freed.items()}
+        if not any(gained.values()):
+            return 0
+        self._left |= left
+        self._spare -= Counter(gained)
+        return sum(gained.values())
+
+
 class KvBudget:
     """The pools of one device under one budget.
 
-    budget: most bytes that are reserved by all pools together; infinite: each pool has its own
-    bounds alone. order: what goes first, or the file that says it, as of `EvictionOrder.read`.
-    evictions: of each pool, so far. Raises ValueError for a budget or file that is none.
+    capacity: upper bound (bytes) of the reserved bytes of all pools together; infinite: only the
+    bounds of each pool apply. order: what is evicted first, or the path of its file, as in
+    `EvictionOrder.read`. evictions: number of evictions by pool name. Raises ValueError for an
+    invalid capacity or file.
     """
 
-    def __init__(self, budget: float = math.inf, order: EvictionOrder | str = '') -> None:
-        if budget < 0:
-            raise ValueError(f'a budget of {budget} bytes cannot be')
-        self.budget = budget
+    def __init__(self, capacity: float = math.inf, order: EvictionOrder | str = '') -> None:
+        if capacity < 0:
+            raise ValueError(f'capacity must be at least 0 bytes (got {capacity})')
+        self.capacity = capacity
         self._order = EvictionOrder.read(order) if isinstance(order, str) else order
         self._lock = threading.Lock()
-        self._floors: dict[Pool, int] = {}  # replaced, never changed: it is read without the lock
-        self._claims: Counter[Pool] = Counter()  # bytes that were granted and are not held yet
+        self._floors: dict[Pool, int] = {}  # replaced, never changed: read without the lock
+        self._claims: Counter[Pool] = Counter()  # bytes granted and not allocated yet
         self.evictions: Counter[str] = Counter()
 
     # ------------------------------------------------------------------ pools
 
     def join(self, pool: Pool, floor: int = 0) -> None:
-        """From now on it counts. Raises OverBudget where it, or its floor, has no room."""
+        """Count a pool from now on. Raises OverBudget if the pool, or its floor, has no room."""
         with self._lock:
             needed = max(floor, pool.bytes_reserved) + sum(map(self._kept_for, self._floors))
-            if needed > self.budget:
+            if needed > self.capacity:
                 raise OverBudget(
-                    f'{pool.name}: a budget of {_mib(self.budget)} is too small, the least is '
-                    f'{_mib(needed)}: raise engine.kv_budget_mib'
+                    f'{pool.name}: the KV budget must be at least {_mib(needed)} (got '
+                    f'{_mib(self.capacity)}); raise engine.kv_budget_mib'
                 )
             self._floors = {**self._floors, pool: floor}
 
     def leave(self, pool: Pool) -> None:
-        """It counts no more."""
+        """Stop counting a pool."""
         with self._lock:
             self._floors = {p: floor for p, floor in self._floors.items() if p is not pool}
 
     @property
     def pools(self) -> tuple[Pool, ...]:
-        """In the order in which they came."""
+        """Return the pools in the order in which they joined."""
         return tuple(self._floors)
 
     # ------------------------------------------------------------------ room
@@ -117,15 +143,15 @@ class KvBudget:
         wait: bool = False,
         own: Callable[[float], OwnEviction | None] = lambda lacking: None,
     ) -> Iterator[None]:
-        """Room for so many bytes more in a pool, which takes them within the block.
+        """Reserve `size` more bytes for a pool, which allocates them within the context.
 
-        cost: s to make it again, 0: not known; only what is worth no more by byte goes for it.
-        wait: also for what is copied elsewhere before it goes. own: told the bytes that are
-        lacking, says what the pool itself gives up for this claim, where that is not what it
-        offers to others. Raises OverBudget, and where all that could go is too little, nothing
-        has gone.
+        cost: time (s) to compute them again, 0: unknown; only KV that is worth no more per byte is
+        evicted. wait: also evict what is copied elsewhere first. own: given the bytes that are
+        lacking, returns what the pool itself evicts for this claim, if that differs from its
+        offers to others. Raises OverBudget; if all evictions together are too little, nothing is
+        evicted.
         """
-        if self.budget == math.inf:
+        if self.capacity == math.inf:
             yield
             return
         most = math.inf if cost == math.inf else self.worth(pool, size, cost)
@@ -133,43 +159,43 @@ class KvBudget:
         while (lacking := self._grant(pool, size)) > 0:
             going = self._least(pool, size, lacking, most, wait, own(lacking))
             in_vain = 0 if self._evict(going) else in_vain + 1
-            if not going or in_vain == LOOKS:
+            if not going or in_vain == ATTEMPTS:
                 raise OverBudget(self._refusal(pool, size, lacking))
         try:
             yield
         finally:
             with self._lock:
                 self._claims[pool] -= size
-                self._claims += Counter()  # keeps no pool without a claim
+                self._claims += Counter()  # drops pools without a claim
 
     def worth(self, pool: Pool, size: int, cost: float) -> float:
-        """Seconds a byte that it is worth to keep so many, as the order says of the pool."""
+        """Return the worth (s per byte) of keeping `size` bytes of a pool."""
         return self._order.worth(pool.name, size, cost)
 
     def worths(
         self, pool: Pool, sizes: NDArray[np.int64], costs: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return `worth` of many things of a pool, float64 [n]."""
+        """Return `worth` of several things of a pool, float64 [n]."""
         return self._order.worths(pool.name, sizes, costs)
 
     def _grant(self, pool: Pool, size: int) -> float:
-        """Bytes that are lacking; where none are, the claim is granted."""
+        """Grant a claim and return 0, or return the bytes that are lacking."""
         with self._lock:
             own, floor = self._reserved(pool) + size, self._floors.get(pool, 0)
             others = sum(self._kept_for(other) for other in self._floors if other is not pool)
-            lacking = others + max(own, floor) - self.budget
+            lacking = others + max(own, floor) - self.capacity
             if own > floor and lacking > 0:
                 return lacking
             self._claims[pool] += size
             return 0
 
     def _reserved(self, pool: Pool) -> int:
-        # Claims first: what moves from a claim into a pool meanwhile is counted twice, not never.
+        # Claims first: bytes that move from a claim into a pool count twice rather than never.
         claims = self._claims[pool]
         return claims + pool.bytes_reserved
 
     def _kept_for(self, pool: Pool) -> int:
-        """Bytes that others cannot have."""
+        """Return the bytes that other pools cannot use."""
         return max(self._reserved(pool), self._floors[pool])
 
     def _least(
@@ -181,9 +207,9 @@ class KvBudget:
         wait: bool,
         own: OwnEviction | None,
     ) -> list[tuple[Pool, Evictable]]:
-        """What is worth least, until so much would be free; none where all is too little.
+        """Return the offers of the lowest worth that free enough; [] if all together do not.
 
-        Of its own the claimant gives what others, of which each is worth less, leave lacking.
+        The claimant's own eviction covers what the offers of lower worth leave lacking.
         """
         floors = self._floors
         spare = {pool: self._reserved(pool) - floor for pool, floor in floors.items()}
@@ -208,7 +234,7 @@ class KvBudget:
         return chosen if lacking <= 0 else []
 
     def _evict(self, offers: list[tuple[Pool, Evictable]]) -> int:
-        """Ends them -> how many went; the others came into use, or had gone."""
+        """Evict, and return the number of successes; other offers came into use or were gone."""
         went = Counter(pool.name for pool, offer in offers if offer.evict() > 0)
         self.evictions += went
         return went.total()
@@ -217,46 +243,46 @@ class KvBudget:
         held = ', '.join(f'{p.name} {_mib(p.bytes_reserved)}' for p in self.pools)
         return (
             f'{pool.name}: no room for {_mib(size)}, {_mib(lacking)} of a budget of '
-            f'{_mib(self.budget)} are lacking and cannot be given up ({held}): unpin or drop '
+            f'{_mib(self.capacity)} are lacking and cannot be evicted ({held}); unpin or drop '
             'capsules, end streams, or raise engine.kv_budget_mib'
         )
 
     # ------------------------------------------------------------------ numbers and laws
 
     def stats(self) -> tuple[PoolBytes, ...]:
-        """Of each pool, as it is now; their sums are what the device holds."""
+        """Return the present numbers of each pool."""
         return tuple(
             PoolBytes(p.name, p.bytes, p.bytes_used, p.bytes_reserved, floor)
             for p, floor in self._floors.items()
         )
 
     def __str__(self) -> str:
-        """What is in use, for the user; pools of one name are one, as those of many robots."""
+        """Return the bytes in use by pool name, for the user."""
         sizes: Counter[str] = Counter()
         for pool in self.pools:
             sizes[pool.name] += pool.bytes_used
         used = ', '.join(f'{name} {_mib(size)}' for name, size in sizes.items())
-        bound = '' if self.budget == math.inf else f' of {_mib(self.budget)}'
+        bound = '' if self.capacity == math.inf else f' of {_mib(self.capacity)}'
         return f'{_mib(self.bytes_used)}{bound} in use: {used}'
 
     @property
     def bytes(self) -> int:
-        """Held of the device by all pools."""
+        """Return the bytes that all pools have allocated."""
         return sum(pool.bytes for pool in self.pools)
 
     @property
     def bytes_used(self) -> int:
-        """Of these, in use."""
+        """Return the bytes of all pools in use."""
         return sum(pool.bytes_used for pool in self.pools)
 
     def check_integrity(self) -> None:
-        """Raises AssertionError with the broken law, of each pool and of all together."""
+        """Raise AssertionError with the invariant that is violated, of a pool or of the budget."""
         for pool in self.pools:
             pool.check_integrity()
         with self._lock:
             kept = [(p.name, max(p.bytes_reserved, floor)) for p, floor in self._floors.items()]
             total = sum(size for _, size in kept)
-            assert total <= self.budget, f'{kept} are {total} of {self.budget} bytes'
+            assert total <= self.capacity, f'{kept} are {total} of {self.capacity} bytes'
 
 
 def _mib(size: float) -> str:

@@ -1,0 +1,208 @@
+"""Compressed copies of prefix rows, and their leases.
+
+A copy belongs to one stream, whose question chose its tokens, or to a frame, whose own text chose
+them; then all streams of the frame read it. It is freed with its last lease.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from functools import partial
+from threading import RLock
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.handle import KvHandle, Lease, LeasedPool, Place
+from embodied_kv.kv.pool import GONE, Evictable, HeldRow, Offers
+
+
+class CompressedPool(LeasedPool):
+    """Compressed copies, in `arena`, of rows of `source`.
+
+    allocation_failures: number of copies that were not made for lack of room. scoring_failures:
+    number that were not made because the compression method failed.
+    """
+
+    name, is_copy = 'copies', True
+
+    def __init__(
+        self, arena: CompressedArena, source: Arena, lock: RLock, kv_budget: KvBudget | None = None
+    ) -> None:
+        super().__init__(arena, lock)
+        self.allocation_failures = self.scoring_failures = 0
+        self._source, self._kv_budget = source, kv_budget or KvBudget()
+        self._assigned: dict[Place, dict[str, Lease]] = {}  # frame -> consumer -> its own lease
+
+    @property
+    def bytes_reserved(self) -> int:
+        return self.bytes_used
+
+    def __len__(self) -> int:
+        """Return the number of compressed copies."""
+        return len(self._leases)
+
+    # ------------------------------------------------------------------ making and reading
+
+    def compress(self, lease: Lease, kept: Sequence[Tensor]) -> Lease | None:
+        """Return a lease on a copy of the kept tokens of a leased row; None if there is no room.
+
+        kept: positions int64 [kv_heads, n] of each layer. `lease` stays the caller's. KV that is
+        worth more than the policy assumes for a copy is not evicted for it.
+        """
+        budgets = [positions.shape[1] for positions in kept]
+        with self._lock:
+            position = int(self._source.positions[lease.row])
+            copy = self.adopt(budgets, position, lease.handle, cost=0.0)
+            if copy is None:
+                self.allocation_failures += 1
+                return None
+        with ExitStack() as undo:
+            undo.enter_context(copy)
+            self.arena.gather(copy.row, self._source, lease.row, kept)
+            undo.pop_all()
+        return copy
+
+    def adopt(
+        self, budgets: Sequence[int], position: int, handle: KvHandle, cost: float = math.inf
+    ) -> Lease | None:
+        """Return a lease on a compressed row that the caller fills; None without room.
+
+        handle: the frame of the copy, whose row need not exist. cost: as in `KvBudget.claim`.
+        """
+        size = sum(budgets) * self.arena.bytes_per_token
+        with self._lock, suppress(OverBudget):
+            if self.arena.has_room([sum(budgets)]):
+                with self._kv_budget.claim(self, size, cost):
+                    return self._lease(handle, self.arena.allocate(budgets, position))
+        return None
+
+    def assign(self, consumers: Sequence[str], copy: Lease) -> None:
+        """Let consumers read a copy of its frame until `drop_frame`; the pool takes the lease."""
+        with self._lock:
+            kept = self._assigned.setdefault(copy.handle.place, {})
+            before = {*kept.values(), copy}
+            kept.update(dict.fromkeys(consumers, copy))
+            for lease in before.difference(kept.values()):
+                lease.release()
+
+    def assigned(self, handle: KvHandle, consumer: str) -> Lease | None:
+        """Return the frame's own lease on a consumer's copy; None if it reads the row."""
+        with self._lock:
+            return self._assigned.get(handle.place, {}).get(consumer)
+
+    def acquire(self, handle: KvHandle, consumer: str) -> Lease | None:
+        """Return a lease on the copy that a consumer reads; None if it reads the frame's row."""
+        with self._lock:
+            own = self.assigned(handle, consumer)
+            return None if own is None else self.share(own)
+
+    def handles(self) -> dict[Place, KvHandle]:
+        """Return the frames that have copies."""
+        with self._lock:
+            return {
+                lease.handle.place: lease.handle
+                for readers in self._leases.values()
+                for lease in readers
+            }
+
+    def _on_return(self, row: int) -> None:
+        if row not in self._leases:
+            self.arena.free(row)
+
+    def _freed_with_row(self, lease: Lease, holders: int) -> list[HeldRow]:
+        return [self._held(lease.row, holders)]
+
+    def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return as `LeasedPool.freeable`."""
+        with self._lock:
+            sizes = self.arena.lengths.sum(0, dtype=np.int64) * self.arena.bytes_per_token
+            return self._lease_counts, sizes
+
+    def _held(self, row: int, holders: int) -> HeldRow:
+        return HeldRow(self, row, self.arena.bytes_of(row), holders)
+
+    def _is_alone(self, lease: Lease) -> bool:
+        """Return whether a lease is the only one on its copy."""
+        return self._leases.get(lease.row) == {lease}
+
+    # ------------------------------------------------------------------ giving up
+
+    def kept_places(self) -> list[Place]:
+        """Return the frames that hold copies."""
+        with self._lock:
+            return [place for place, kept in self._assigned.items() if kept]
+
+    def kept_by(self, place: Place, holders: int) -> list[HeldRow]:
+        """Return the copies that only this frame holds, for a frame of so many holders."""
+        with self._lock:
+            if place not in self._assigned:
+                return []
+            own = set(self._assigned[place].values())
+            rows = {lease.row for lease in own}
+            return [self._held(row, holders) for row in rows if self._leases[row] <= own]
+
+    def drop_frame(self, place: Place) -> None:
+        """Release the copies of a frame that is gone."""
+        with self._lock:
+            for copy in self._assigned.pop(place, {}).values():
+                copy.release()
+
+    def evictable(self) -> Offers:
+        """Return offers of copies that only their frame holds; its consumers then read the row.
+
+        cost: 0 (unknown), because the scores that chose a copy come from the prefill alone.
+        """
+        with self._lock:
+            copies = [
+                copy
+                for kept in self._assigned.values()
+                for copy in dict.fromkeys(kept.values())
+                if self._is_alone(copy)
+            ]
+            _, sizes = self.freeable()
+            sizes = sizes[[copy.row for copy in copies]]
+            unknown = np.zeros(len(copies))
+            return Offers(sizes, unknown, unknown, lambda i: self._offer(copies[i]))
+
+    def _offer(self, copy: Lease) -> Evictable:
+        with self._lock:
+            if not self._is_alone(copy):
+                return GONE
+            kept, row = self._assigned[copy.handle.place], copy.row
+            return Evictable(
+                self.arena.bytes_of(row),
+                0.0,
+                partial(self._evict, copy),
+                consumers=tuple(consumer for consumer, own in kept.items() if own is copy),
+                holds=(self._held(row, 1),),
+            )
+
+    def _evict(self, copy: Lease) -> int:
+        with self._lock:
+            if not self._is_alone(copy):
+                return 0
+            freed = self.arena.bytes_of(copy.row)
+            kept = self._assigned[copy.handle.place]
+            for consumer in [name for name, own in kept.items() if own is copy]:
+                del kept[consumer]
+            copy.release()
+            return freed
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless exactly the leased rows are allocated."""
+        with self._lock:
+            self.arena.check_integrity()
+            for row in range(self.arena.rows):
+                free, read = row in self.arena, row in self._leases
+                assert read != free, f'compressed row {row}: read is {read}, free is {free}'
+            self._check_lease_counts()
+            for place, kept in self._assigned.items():
+                for copy in kept.values():
+                    assert self.is_leased_by(copy), f'frame {place} keeps a copy without a lease'
