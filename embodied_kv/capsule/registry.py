@@ -220,7 +220,7 @@ class Registry:
         fits = {tier for tier in Tier if item.size(tier) <= spare[tier]}
         if Tier.HOST in fits:
             return Leaving(item.bytes, Tier.HOST, self._copier.on_host)
-        if on_disk or Tier.DISK in fits and policy != 'refuse':
+        if on_disk or (Tier.DISK in fits and policy != 'refuse'):
             return Leaving(item.bytes, Tier.DISK, on_disk)
         if policy == 'drop':
             return Leaving(
@@ -458,13 +458,7 @@ class DevicePool:
     def bytes(self) -> int:
         return self._registry.used(Tier.DEVICE)
 
-    @property
-    def bytes_used(self) -> int:
-        return self.bytes
-
-    @property
-    def bytes_reserved(self) -> int:
-        return self.bytes
+    bytes_used = bytes_reserved = bytes
 
     def evictable(self) -> list[Evictable]:
         """Return the unpinned capsules that may leave, least recently used first.

@@ -1,7 +1,8 @@
 """The session of one robot: snapshot, restore, fork and rollback, by the names of capsules.
 
-Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client. State is copied on the engine thread, between two steps; tiers and files are used on
-the thread of the caller, which may wait. Nothing is captured or computed again.
+Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client.
+State is copied on the engine thread, between two steps; tiers and files are used on the thread of
+the caller, which may wait. Nothing is captured or computed again.
 
 Source: Execution-State Capsules, section 3.
 """
@@ -15,18 +16,17 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError, FrozenPart, Note, Part
-from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.participant import Done, Participants, Sight
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
@@ -58,51 +58,25 @@ class Resumed:
     notes: tuple[str, ...] = ()
 
 
-class ComputingPart(Part, Protocol):
-    """The part of a session that an engine computes, in this process or at a policy server.
-
-    Attributes:
-        robot: Of the session.
-        process_id: Of the process that computes.
-        committed: Its steps so far.
-        stamp: ns, of the newest frame of the robot.
-    """
-
-    robot: str
-
-    @property
-    def process_id(self) -> str: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def stamp(self) -> int: ...
-    @property
-    def streams_max(self) -> int: ...
-    def streams(self) -> list[DecodeStream]: ...
-    def finish(self) -> None: ...
-
-
 class RobotSession:
     """The parts of the session of a robot, and the registry that stores its capsules.
 
     Args:
-        engine_part: The rows and streams of the engine that computes for the robot.
+        engine_part: The rows and streams of the engine that computes for the robot, or a part with
+            the same methods for the engine of a policy server.
         registry: None until `keep_in` sets one.
         call: Runs work on the engine thread, as `DeviceThread.call`.
-        limits: Of re-entry.
     """
 
     def __init__(
         self,
-        engine_part: ComputingPart,
+        engine_part: EnginePart,
         registry: Registry | None,
         call: Callable[[Callable[[], T]], Future[T]],
-        *,
-        limits: Limits | None = None,
     ) -> None:
         self.engine_part, self._registry, self._call = engine_part, registry, call
         self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
-        self.limits = limits or Limits()
+        self.limits = Limits()
         self.participants = Participants()
         self.sight = Sight(self.participants)
         self._parts: dict[str, Part] = {}  # immutable: a snapshot may be iterating
@@ -156,7 +130,7 @@ class RobotSession:
         """
         capsule = self.registry.get(name)
         decision = choose_depth(_scene(capsule), now, self.limits)
-        return self._told('restore', self._resume(capsule, decision))
+        return self._resume('restore', capsule, decision)
 
     def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
         """Resume from a capsule of this session, or from the newest one that no mission took.
@@ -175,7 +149,7 @@ class RobotSession:
             )
         back = self.engine_part.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
-        return self._told('rollback', self._resume(capsule, decision, but))
+        return self._resume('rollback', capsule, decision, but)
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -204,10 +178,6 @@ class RobotSession:
         """Return the chunk of the newest frame of a capsule, for comparison; never execute it."""
         frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
         return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
-
-    def _told(self, verb: str, resumed: Resumed) -> Resumed:
-        self.participants.on_done(Done(verb, resumed.capsule, resumed.decision.depth))
-        return resumed
 
     # ------------------------------------------------------------------ on the engine's thread
 
@@ -248,7 +218,9 @@ class RobotSession:
         names = chain([first], (f'{first}-{i}' for i in count(2)))
         return next(name for name in names if name not in self.registry)
 
-    def _resume(self, capsule: Capsule, decision: Decision, but: Collection[str] = ()) -> Resumed:
+    def _resume(
+        self, verb: str, capsule: Capsule, decision: Decision, but: Collection[str] = ()
+    ) -> Resumed:
         frozen = self._frozen(capsule)
         deep = DEEP_ENOUGH[decision.depth]
         named = frozen.keys() - {SCENE, DEPTHS, *but}
@@ -265,12 +237,14 @@ class RobotSession:
 
         (streams, notes), seconds = self._on_engine(work)
         notes = [note() if callable(note) else note for note in notes]
-        missing, depths = sorted(named - self._parts.keys()), _depths(capsule)
+        depths = capsule.facts.get(DEPTHS)
+        depths = depths if isinstance(depths, dict) else {}
         notes += [
             f'no active node resumes its part {shown(name)}'
-            for name in missing
+            for name in sorted(named - self._parts.keys())
             if depths.get(name, 'planner') in deep
         ]
+        self.participants.on_done(Done(verb, capsule, decision.depth))
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
@@ -279,14 +253,9 @@ class RobotSession:
             self.participants.on_resumed(self.engine_part.streams())
         return note
 
-    def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
-        """Return the parts of a capsule by name. Raises CapsuleError for another engine's."""
-        if capsule.fingerprint != self.registry.fingerprint:
-            raise CapsuleError(
-                f'capsule {capsule.name} '
-                f'{mismatch(capsule.fingerprint, self.registry.fingerprint)}',
-                ErrorCode.MISMATCH,
-            )
+    @staticmethod
+    def _frozen(capsule: Capsule) -> Mapping[str, FrozenPart]:
+        """Return the parts of a capsule by name."""
         parts: dict[str, dict] = {part: {} for part in capsule.facts}
         for name, tensor in capsule.tensors.items():
             part, _, rest = name.partition('/')
@@ -301,12 +270,6 @@ class RobotSession:
                 f'session {self.name} has no capsule: take a snapshot first', ErrorCode.NOT_FOUND
             )
         return max(own, key=lambda record: record.boundary.number).name
-
-
-def _depths(capsule: Capsule) -> Mapping[str, str]:
-    """Return the depths of its parts by name, as far as they are known."""
-    depths = capsule.facts.get(DEPTHS)
-    return depths if isinstance(depths, dict) else {}
 
 
 def _scene(capsule: Capsule) -> SceneSummary | None:

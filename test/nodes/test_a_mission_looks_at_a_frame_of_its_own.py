@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.session import sight
+from embodied_kv.session import participant
 from embodied_kv.session.participant import Participant, Sight
 
 
@@ -22,7 +22,7 @@ class Seeing(Participant):
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
-    monkeypatch.setattr(sight, 'LOOK', 0.0)
+    monkeypatch.setattr(participant, 'POLL', 0.0)
 
 
 def test_a_scene_of_before_is_not_taken():
@@ -42,7 +42,7 @@ def test_a_scene_that_grew_too_old_meanwhile_is_not_taken():
 
 
 def test_after_the_patience_what_there_is_counts(monkeypatch):
-    monkeypatch.setattr(sight, 'PATIENCE', 0.05)
+    monkeypatch.setattr(participant, 'PATIENCE', 0.05)
     robot = Seeing(1)
     seen = Sight(robot)
     assert seen.now(newer=True).stamp == 1

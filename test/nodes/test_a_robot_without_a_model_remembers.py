@@ -7,7 +7,7 @@ from memory_suite import QUESTION, TABLE, call, done, parameters, segments, text
 from remote_suite import PATIENCE, PlainServer, actions, door
 
 from embodied_kv.errors import ErrorCode
-from embodied_kv.nodes.remote.memory import RemoteMemory
+from embodied_kv.nodes.remote.robot import RemoteMemory
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.robot_folder import MemoryParams
 from embodied_kv.serving.memories import Memories
@@ -42,7 +42,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
         assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
         changed = segments(('red cube', 'object', 'red cube: gone'))
         assert done(robot, 'upsert', segments=changed).segments[0].version == 2
-        assert 'red cube is forgotten' in done(robot, 'remove', id='red cube').message
+        assert 'red cube is removed' in done(robot, 'remove', id='red cube').message
         assert texts(robot).keys() == {'blue bin', 'green ball'}
         folder = robot.namespace.strip('/').replace('/', '.')
         assert (tmp_path / 'memory' / folder).is_dir()

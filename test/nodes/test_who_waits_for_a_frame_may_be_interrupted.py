@@ -3,7 +3,7 @@
 import pytest
 
 from embodied_kv.planning.mission import Interrupted
-from embodied_kv.session import sight
+from embodied_kv.session import participant
 from embodied_kv.session.participant import Participant, Sight
 
 
@@ -14,7 +14,7 @@ class Blind(Participant):
 
 
 def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
-    monkeypatch.setattr(sight, 'PATIENCE', 1e9)
+    monkeypatch.setattr(participant, 'PATIENCE', 1e9)
     waits, reasons = Sight(Blind()), ['', '', 'cancelled']
 
     def check():

@@ -1,4 +1,4 @@
-"""What a mission asks of a robot, carried out by the services of its suite."""
+"""The adapter between a mission and the services of a robot."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.planning.sentence_steps import next_step
 from embodied_kv.session.robot_session import BY_MISSIONS, Boundaries, RobotSession
 
-ALL = 2**32 - 1  # segments, as many as a query may ask for
+ALL = 2**32 - 1  # the most segments that a query may request
 
 
 class Crew:
-    """Implements `planning.mission.Robot`; each call waits for one or more services.
+    """Implements `planning.mission.Robot`; each method waits for one or more services.
 
     Args:
         calls: Clients of the services.
-        session: The robot's session; its computation is marked and rolled back.
+        session: The session of the robot, whose computation is marked and rolled back.
         domain: The meaning of instructions and answers.
         has_planner: Whether a planner plans; otherwise the sentences of the mission are its steps.
-        tier: The tier that stores the boundaries.
-        step_seconds: The time limit of a step (s).
-        on_words: Receives what the mission says.
-        on_fault: Receives what could not be done.
+        tier: The tier that stores the checkpoints of steps.
+        step_seconds: The time limit (s) of a step.
+        on_words: Receives the text of the mission.
+        on_fault: Receives the failures that do not end the mission.
     """
 
-    # A rewound step tells the arm nothing: an instruction from before the mission is not told
-    # again. The mission knows that the step failed, and goes on.
+    # A rewound step does not put an instruction from before the mission in force again. The
+    # mission keeps its state, in which the step has failed.
     stay = MissionPart.name, InstructionPart.name
 
     def __init__(
@@ -52,10 +52,10 @@ class Crew:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
         self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
         self._domain, self._has_planner = domain, has_planner
-        self._before: list[Draft] = []  # what memory held before the step
-        self._remembers: bool | None = None  # whether there is a memory; None: not looked yet
-        self._own: dict[str, MemorySegment] = {}  # what is known without one
-        self._tasks = 0  # records of tasks among them, so far
+        self._before: list[Draft] = []  # content of the memory before the step
+        self._remembers: bool | None = None  # whether there is a memory; None: not checked
+        self._own: dict[str, MemorySegment] = {}  # segments without a memory node
+        self._tasks = 0  # records of tasks among them
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:
@@ -88,9 +88,13 @@ class Crew:
         try:
             tier = self._boundaries.take(lambda: self._session.sight.now(self._calls.check))
         except CapsuleError as error:
-            return self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
-        if tier is not self._tier:  # said once
-            self._on_fault(f'no {self._tier} tier: boundaries are kept in that of the {tier}')
+            return self._on_fault(
+                f'no checkpoint before step {step} (parameter boundary_tier): {error}'
+            )
+        if tier is not self._tier:  # warn once
+            self._on_fault(
+                f'there is no {self._tier} tier: the {tier} tier stores the checkpoints of steps'
+            )
             self._tier = tier
 
     def rewind(self) -> None:
@@ -104,7 +108,7 @@ class Crew:
         self._on_words(words)
 
     def _known(self) -> list[Draft]:
-        """Return what memory holds, oldest change first."""
+        """Return the content of the memory, oldest change first."""
         return [_draft(segment) for segment in self._segments()]
 
     def _segments(self) -> list[MemorySegment]:
@@ -153,7 +157,7 @@ class Crew:
             return
         try:
             self._calls.call('memory/remove', id=id)
-        except ServiceRefused as error:  # somebody else has removed it meanwhile
+        except ServiceRefused as error:  # it may have been removed in the meantime
             self._on_fault(f'not forgotten: {error}')
 
     def _upsert(self, drafts: Sequence[Draft]) -> None:
@@ -175,6 +179,6 @@ def _draft(segment: MemorySegment) -> Draft:
 
 
 def _number(id: str) -> int:
-    """Of a record of a task; they are numbered as they come."""
+    """Return the number of a task record; 0 for other segments."""
     _, _, number = id.partition('task ')
     return int(number) if number.isdecimal() else 0
