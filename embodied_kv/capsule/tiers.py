@@ -34,7 +34,7 @@ class Tier(Enum):
         return self.value
 
 
-class NoRoom(CapsuleError):
+class NoRoomError(CapsuleError):
     """A capsule that does not fit into a tier, or that the policy refuses; nothing was moved."""
 
     code = ErrorCode.NO_ROOM
@@ -106,18 +106,18 @@ def make_room(
         name: Of the new capsule.
 
     Raises:
-        NoRoom: If the policy or the tiers below do not permit it.
+        NoRoomError: If the policy or the tiers below do not permit it.
     """
     most, here = capacities.of(tier), [e for e in entries if tier in e.tiers]
     if most == 0:
-        raise NoRoom(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
+        raise NoRoomError(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
     free = most - sum(e.size(tier) for e in here)
     if size <= free:
         return []
 
-    def refusal(why: str) -> NoRoom:
+    def refusal(why: str) -> NoRoomError:
         pinned = ', '.join(f'{e.name} with {e.size(tier)}' for e in here if e.pinned) or 'nothing'
-        return NoRoom(
+        return NoRoomError(
             f'{name!r} needs {size} bytes of the {tier} tier: {max(0, free)} of {most} are free, '
             f'pinned is {pinned}; {why}'
         )
@@ -143,10 +143,10 @@ def make_room(
 def leave(
     entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
-    """Return the moves by which `name` leaves the tier, as in `make_room`. Raises NoRoom."""
+    """Return the moves by which `name` leaves the tier, as in `make_room`. Raises NoRoomError."""
     moves, lost = _pass_down(entries, '', {name: tier}, tier, capacities)
     if capacities.policy == 'refuse' or (lost and capacities.policy != 'drop'):
-        raise NoRoom(f'{name!r} stays in the {tier} tier: no tier below has room')
+        raise NoRoomError(f'{name!r} stays in the {tier} tier: no tier below has room')
     return moves
 
 

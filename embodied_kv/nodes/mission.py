@@ -1,7 +1,7 @@
 """The mission node: a mission becomes steps, each an instruction that the policy carries out.
 
 Knows the action `mission`, and the thread that a mission runs on. Does not know the order of a
-mission (`planning.mission`), nor how a robot is asked (`missions.crew`).
+mission (`planning.mission`), nor how a robot is asked (`missions.adapter`).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import SuiteParams, param
-from embodied_kv.nodes.missions.calls import Calls
-from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.nodes.missions.adapter import MissionAdapter
+from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionState
 from embodied_kv.planning.mission import Mission as Run
@@ -68,7 +68,7 @@ class Running:
     """
 
     run: Run
-    calls: Calls
+    calls: MissionClients
     handle: ServerGoalHandle | None
     began: float
     thread: threading.Thread | None = None
@@ -83,7 +83,7 @@ class Mission(SuiteNode):
     """Serves the action `mission`, one goal at a time; only `stop` and cleanup wait for it."""
 
     may_wait = True
-    calls: Callable[..., Calls] = Calls
+    calls: Callable[..., MissionClients] = MissionClients
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('mission', MissionParams, **arguments)
@@ -181,7 +181,7 @@ class Mission(SuiteNode):
         self._instructions.publish(String())  # the arm stands while the mission looks and plans
         params = self.params.read(MissionParams)
         calls = self.calls(self)
-        crew = Crew(
+        adapter = MissionAdapter(
             calls,
             self._session,
             self._domain,
@@ -191,7 +191,7 @@ class Mission(SuiteNode):
             on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
             on_fault=lambda words: self.log_warning('mission', words),
         )
-        run = Run(crew, state, rewinds=params.rewind, on_state=self._publish)
+        run = Run(adapter, state, rewinds=params.rewind, on_state=self._publish)
         self._running = Running(run, calls, handle, time.monotonic())
         self._start_next()
 
@@ -208,13 +208,13 @@ class Mission(SuiteNode):
 
     def _carry_out(self, running: Running) -> None:
         """Run a mission, on its own thread."""
-        sight = self._session.sight
+        observer = self._session.observer
         try:
             running.calls.there(lambda: self._arm is not None, 'control/state')
-            with sight.watching():
-                if sight.is_open:
+            with observer.watching():
+                if observer.has_source:
                     # The first question needs a frame that shows the present scene.
-                    sight.now(running.calls.check, newer=True)
+                    observer.now(running.calls.check, newer=True)
                 running.end = running.run.run()
         except Interrupted as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)

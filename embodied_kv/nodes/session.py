@@ -22,8 +22,8 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.participant import Done, Participant
-from embodied_kv.session.robot_session import BY_MISSIONS, Resumed
+from embodied_kv.session.participant import Participant, SessionEvent
+from embodied_kv.session.robot_session import MISSION_PREFIX, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,
@@ -142,8 +142,8 @@ class Session(SuiteNode, Participant):
             pool = DevicePool(self._registry, self.host.plane)
             self._release.callback(self.host.plane.leave, pool)
         self._session.limits = params.limits
-        self._session.keep_in(self._registry)
-        self._release.callback(self._session.keep_in, None)
+        self._session.set_registry(self._registry)
+        self._release.callback(self._session.set_registry, None)
         self._events = self.publisher(CapsuleEvent, 'capsule/events', qos.TEXT)
         self.serve_all(
             'capsule',
@@ -165,7 +165,7 @@ class Session(SuiteNode, Participant):
     def stop(self) -> None:
         self._session.participants.leave(self)
 
-    def on_done(self, done: Done) -> None:
+    def on_session_event(self, done: SessionEvent) -> None:
         boundary = done.capsule.boundary
         event = CapsuleEvent(
             verb=done.verb,
@@ -182,10 +182,12 @@ class Session(SuiteNode, Participant):
     def _snapshot(
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
-        if request.name.startswith(BY_MISSIONS):
-            raise CapsuleError(f'only missions name capsules {BY_MISSIONS}…: choose another name')
+        if request.name.startswith(MISSION_PREFIX):
+            raise CapsuleError(
+                f'only missions name capsules {MISSION_PREFIX}…: choose another name'
+            )
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._session.snapshot(request.name, self._session.sight.now(), tier)
+        capsule, seconds = self._session.snapshot(request.name, self._session.observer.now(), tier)
         record = self._record(capsule.name)
         conversions.fill_capsule(response, record, seconds)
         response.message = (
@@ -195,7 +197,7 @@ class Session(SuiteNode, Participant):
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
-        resumed = self._session.restore(request.name, self._session.sight.now())
+        resumed = self._session.restore(request.name, self._session.observer.now())
         self._fill_resumed(response, resumed)
 
     def _rollback(

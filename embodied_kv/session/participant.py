@@ -4,11 +4,11 @@ Knows scenes, streams and capsules by name. Does not know nodes, topics or the s
 
 | method | implemented by | called by, on the thread |
 |---|---|---|
-| `makes_frames`, `scene` | perception; action of a robot without a model | `Sight`, its caller's |
+| `makes_frames`, `scene` | perception; remote action | `SceneObserver`, its caller's |
 | `on_instruction` | action | perception, its own |
 | `on_hold` | action | a restore that resumes nothing, the engine's |
 | `on_resumed` | language | restore, rollback and fork, the engine's |
-| `on_done` | session | each verb of a session, its caller's |
+| `on_session_event` | session | each verb of a session, its caller's |
 
 A node joins in `start` and leaves in `stop`, so an inactive node takes no part. The action node
 joins in `setup`, because an instruction also counts for an arm that is not controlled yet.
@@ -31,7 +31,7 @@ POLL = 0.02  # s between two checks whether there is one
 
 
 @dataclass(frozen=True)
-class Done:
+class SessionEvent:
     """A completed verb: snapshot, restore, rollback or fork, and the depth of what it resumed."""
 
     verb: str
@@ -63,7 +63,7 @@ class Participant:
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         """Take over streams that a capsule resumed, before any of them moves on."""
 
-    def on_done(self, done: Done) -> None:
+    def on_session_event(self, done: SessionEvent) -> None:
         """Take note of a completed verb."""
 
 
@@ -105,12 +105,12 @@ class Participants(Participant):
         for each in self._all:
             each.on_resumed(streams)
 
-    def on_done(self, done: Done) -> None:
+    def on_session_event(self, done: SessionEvent) -> None:
         for each in self._all:
-            each.on_done(done)
+            each.on_session_event(done)
 
 
-class Sight:
+class SceneObserver:
     """The present scene, from the participants that make frames. From any thread.
 
     Frames of a robot without an instruction are made only while it is watched.
@@ -120,7 +120,7 @@ class Sight:
         self._observers, self._watchers, self._lock = observers, 0, threading.Lock()
 
     @property
-    def is_open(self) -> bool:
+    def has_source(self) -> bool:
         """Return whether a participant makes frames, so that waiting for a scene makes sense."""
         return self._observers.makes_frames
 
@@ -154,7 +154,7 @@ class Sight:
             newest, until = self._observers.scene, time.monotonic() + PATIENCE
             before = newest() if newer else None
             while (scene := newest()) is None or (before and scene.stamp == before.stamp):
-                if not self.is_open or time.monotonic() > until:
+                if not self.has_source or time.monotonic() > until:
                     break
                 check()
                 time.sleep(POLL)

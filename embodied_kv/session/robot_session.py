@@ -27,14 +27,14 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
-from embodied_kv.session.participant import Done, Participants, Sight
+from embodied_kv.session.participant import Participants, SceneObserver, SessionEvent
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
-BY_MISSIONS = 'mission-boundary'  # prefix of the names of capsules that missions take
+MISSION_PREFIX = 'mission-boundary'  # prefix of the names of capsules that missions take
 SCENE, DEPTHS = 'scene', 'depths'  # in a capsule, in addition to its parts
-DEEP_ENOUGH = {  # depths of the parts that are resumed at each depth
+RESUMED_DEPTHS = {  # depths of the parts that are resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
     Depth.PLANNER: ('planner',),
     Depth.HOLD: (),
@@ -64,7 +64,7 @@ class RobotSession:
     Args:
         engine_part: The rows and streams of the engine that computes for the robot, or a part with
             the same methods for the engine of a policy server.
-        registry: None until `keep_in` sets one.
+        registry: None until `set_registry` sets one.
         call: Runs work on the engine thread, as `DeviceThread.call`.
     """
 
@@ -78,7 +78,7 @@ class RobotSession:
         self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
         self.limits = Limits()
         self.participants = Participants()
-        self.sight = Sight(self.participants)
+        self.observer = SceneObserver(self.participants)
         self._parts: dict[str, Part] = {}  # immutable: a snapshot may be iterating
         self.register(self.engine_part)
 
@@ -91,7 +91,7 @@ class RobotSession:
             )
         return self._registry
 
-    def keep_in(self, registry: Registry | None) -> None:
+    def set_registry(self, registry: Registry | None) -> None:
         """Set the registry for the next verbs; capsules of the previous one are not moved."""
         self._registry = registry
 
@@ -116,11 +116,11 @@ class RobotSession:
     ) -> tuple[Capsule, float]:
         """Freeze the session between two steps and store it; return the engine seconds, too.
 
-        name: '' for a free name made of process and boundary. Raises CapsuleError, and NoRoom.
+        name: '' for a free name made of process and boundary. Raises CapsuleError.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
-        self.participants.on_done(Done('snapshot', capsule))
+        self.participants.on_session_event(SessionEvent('snapshot', capsule))
         return capsule, seconds
 
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
@@ -132,11 +132,11 @@ class RobotSession:
         decision = choose_depth(_scene(capsule), now, self.limits)
         return self._resume('restore', capsule, decision)
 
-    def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
+    def rollback(self, name: str = '', exclude: Collection[str] = ()) -> Resumed:
         """Resume from a capsule of this session, or from the newest one that no mission took.
 
         Text since then is discarded. The state of the actor is not restored, as the world has
-        moved on. but: names of parts that stay unchanged. Raises CapsuleError for a capsule of
+        moved on. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
         another session.
         """
         capsule = self.registry.get(name or self._newest())
@@ -149,7 +149,7 @@ class RobotSession:
             )
         back = self.engine_part.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
-        return self._resume('rollback', capsule, decision, but)
+        return self._resume('rollback', capsule, decision, exclude)
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -171,7 +171,7 @@ class RobotSession:
             return grown
 
         grown = self._on_engine(work)
-        self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
+        self.participants.on_session_event(SessionEvent('fork', capsule, Depth.PLANNER))
         return grown
 
     def replay(self, name: str) -> ActionChunk:
@@ -219,11 +219,11 @@ class RobotSession:
         return next(name for name in names if name not in self.registry)
 
     def _resume(
-        self, verb: str, capsule: Capsule, decision: Decision, but: Collection[str] = ()
+        self, verb: str, capsule: Capsule, decision: Decision, exclude: Collection[str] = ()
     ) -> Resumed:
         frozen = self._frozen(capsule)
-        deep = DEEP_ENOUGH[decision.depth]
-        named = frozen.keys() - {SCENE, DEPTHS, *but}
+        deep = RESUMED_DEPTHS[decision.depth]
+        named = frozen.keys() - {SCENE, DEPTHS, *exclude}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
         def work() -> tuple[tuple[int, ...], list[Note]]:
@@ -244,7 +244,7 @@ class RobotSession:
             for name in sorted(named - self._parts.keys())
             if depths.get(name, 'planner') in deep
         ]
-        self.participants.on_done(Done(verb, capsule, decision.depth))
+        self.participants.on_session_event(SessionEvent(verb, capsule, decision.depth))
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
@@ -263,7 +263,7 @@ class RobotSession:
         return {part: FrozenPart(t, capsule.facts.get(part)) for part, t in parts.items()}
 
     def _newest(self) -> str:
-        taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]
+        taken = [r for r in self.registry.entries() if not r.name.startswith(MISSION_PREFIX)]
         own = [r for r in taken if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(
@@ -285,7 +285,7 @@ def _scene(capsule: Capsule) -> SceneSummary | None:
     return SceneSummary.of(arrays, capsule.facts[SCENE])
 
 
-class Boundaries:
+class StepCheckpoints:
     """Capsules before the steps of a mission, at most one at a time. For one thread.
 
     They are named `name` and a number. `tier` stores them, or the host if the session has no such
@@ -301,7 +301,7 @@ class Boundaries:
 
         Earlier ones, of any process, are dropped afterwards unless pinned, so one exists at any
         moment, even if the process is killed. Raises CapsuleError, and what `scene` raises; then
-        `go_back` is impossible.
+        `roll_back` is impossible.
         """
         self._newest = ''
         now, before = scene(), self._numbers()
@@ -315,14 +315,14 @@ class Boundaries:
                 self._session.registry.drop(f'{self._name}-{number}')
         return tier
 
-    def go_back(self, but: Collection[str] = ()) -> None:
+    def roll_back(self, exclude: Collection[str] = ()) -> None:
         """Roll the session back to the last capsule. Raises CapsuleError if there is none.
 
-        but: as of `RobotSession.rollback`.
+        exclude: as of `RobotSession.rollback`.
         """
         if not self._newest:
             raise CapsuleError('no boundary was taken', ErrorCode.NOT_FOUND)
-        self._session.rollback(self._newest, but)
+        self._session.rollback(self._newest, exclude)
 
     def _numbers(self) -> list[int]:
         own = re.compile(rf'{re.escape(self._name)}-(\d{{1,9}})', re.ASCII)

@@ -14,7 +14,7 @@ from embodied_kv.demo.sim.mission_memory import refusal
 from embodied_kv.demo.sim.mission_table import TABLE, KnownTable
 from embodied_kv.demo.sim.missions import Mission as Parsed
 from embodied_kv.demo.sim.missions import Part, Which
-from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
     MOST_PLANS,
@@ -110,7 +110,7 @@ def test_answers_count_on_where_a_mission_goes_on():
     assert len(robot.asked) == MOST_ANSWERS - 97
 
 
-@pytest.mark.parametrize('robot', [Crew, FleetRobot])
+@pytest.mark.parametrize('robot', [MissionAdapter, FleetRobot])
 def test_every_robot_refuses_what_a_mission_asks_it_about(robot):
     asked = [name for name in vars(Robot) if not name.startswith('_')]
     assert 'refusal' in asked and all(callable(getattr(robot, name, None)) for name in asked)

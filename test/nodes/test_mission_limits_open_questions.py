@@ -2,11 +2,11 @@
 
 import pytest
 
-from embodied_kv.nodes.missions.calls import Calls
+from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.mission import Interrupted
 
 
-class Recorded(Calls):
+class Recorded(MissionClients):
     """Records the questions of each batch. `cut`: a question for each stream that is evicted."""
 
     def __init__(self, at_once, cut=''):

@@ -4,7 +4,7 @@ import pytest
 
 from embodied_kv.planning.mission import Interrupted
 from embodied_kv.session import participant
-from embodied_kv.session.participant import Participant, Sight
+from embodied_kv.session.participant import Participant, SceneObserver
 
 
 class Blind(Participant):
@@ -15,7 +15,7 @@ class Blind(Participant):
 
 def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
     monkeypatch.setattr(participant, 'PATIENCE', 1e9)
-    waits, reasons = Sight(Blind()), ['', '', 'cancelled']
+    waits, reasons = SceneObserver(Blind()), ['', '', 'cancelled']
 
     def check():
         if reason := reasons.pop(0):

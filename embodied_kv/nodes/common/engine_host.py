@@ -118,7 +118,7 @@ class EngineHost(EngineRunner):
         )
 
     def session(self, robot: str) -> RobotSession:
-        """A robot's, one for all its nodes; it has no registry before `keep_in`."""
+        """A robot's, one for all its nodes; it has no registry before `set_registry`."""
         with self._lock:
             if robot not in self._sessions:
                 part = EnginePart(self.engine, robot)

@@ -185,7 +185,7 @@ class RemoteAction(ConnectedNode, Action):
         if now < before:
             self._begin_anew()
             self._restart_requests()
-        if self.host.session(self.robot).sight.is_watched:
+        if self.host.session(self.robot).observer.is_watched:
             self._seen = self._frames.newest()
         if self._asked is not None:
             return

@@ -10,7 +10,7 @@ from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import WARN, SuiteNode
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.mission import Mission
-from embodied_kv.nodes.missions.calls import Calls
+from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.nodes.remote.language import RemoteLanguage
@@ -56,7 +56,7 @@ class RemoteSession(RemoteNode, Session):
 class RemoteMission(RemoteNode, Mission):
     """Serves `mission`; the policy server answers one question at a time."""
 
-    calls = staticmethod(partial(Calls, at_once=1))
+    calls = staticmethod(partial(MissionClients, at_once=1))
 
 
 def _named(name: str, kind: type[SuiteNode]) -> Callable[..., SuiteNode]:

@@ -10,17 +10,17 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.model.mission_words import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
+from embodied_kv.nodes.missions.clients import MissionClients, ServiceRefused
 from embodied_kv.planning.domain import Domain, Draft, Look, Seen
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.mission_part import MissionPart
 from embodied_kv.planning.sentence_steps import next_step
-from embodied_kv.session.robot_session import BY_MISSIONS, Boundaries, RobotSession
+from embodied_kv.session.robot_session import MISSION_PREFIX, RobotSession, StepCheckpoints
 
 ALL = 2**32 - 1  # the most segments that a query may request
 
 
-class Crew:
+class MissionAdapter:
     """Implements `planning.mission.Robot`; each method waits for one or more services.
 
     Args:
@@ -40,7 +40,7 @@ class Crew:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: MissionClients,
         session: RobotSession,
         domain: Domain,
         has_planner: bool,
@@ -50,7 +50,7 @@ class Crew:
         on_fault: Callable[[str], None],
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
-        self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
+        self._checkpoints, self._tier = StepCheckpoints(session, MISSION_PREFIX, tier), tier
         self._domain, self._has_planner = domain, has_planner
         self._before: list[Draft] = []  # content of the memory before the step
         self._remembers: bool | None = None  # whether there is a memory; None: not checked
@@ -86,7 +86,7 @@ class Crew:
     def mark(self, step: int) -> None:
         self._calls.check()
         try:
-            tier = self._boundaries.take(lambda: self._session.sight.now(self._calls.check))
+            tier = self._checkpoints.take(lambda: self._session.observer.now(self._calls.check))
         except CapsuleError as error:
             return self._on_fault(
                 f'no checkpoint before step {step} (parameter boundary_tier): {error}'
@@ -100,7 +100,7 @@ class Crew:
     def rewind(self) -> None:
         self._calls.check()
         try:
-            self._boundaries.go_back(but=self.stay)
+            self._checkpoints.roll_back(exclude=self.stay)
         except CapsuleError as error:
             self._on_fault(f'not rewound: {error}')
 

@@ -42,7 +42,7 @@ class ServiceRefused(Interrupted):
     """A service refused a request; the message has its reason."""
 
 
-class Calls:
+class MissionClients:
     """Clients of a node, until `close`; at most `at_once` questions are open."""
 
     def __init__(self, node: SuiteNode, at_once: int = AT_ONCE) -> None:
