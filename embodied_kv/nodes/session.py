@@ -22,7 +22,7 @@ from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.participant import Participant, SessionEvent
+from embodied_kv.session.participant import Done, Participant
 from embodied_kv.session.robot_session import MISSION_PREFIX, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
@@ -165,7 +165,7 @@ class Session(SuiteNode, Participant):
     def stop(self) -> None:
         self._session.participants.leave(self)
 
-    def on_session_event(self, done: SessionEvent) -> None:
+    def on_done(self, done: Done) -> None:
         boundary = done.capsule.boundary
         event = CapsuleEvent(
             verb=done.verb,

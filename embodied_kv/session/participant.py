@@ -8,7 +8,7 @@ Knows scenes, streams and capsules by name. Does not know nodes, topics or the s
 | `on_instruction` | action | perception, its own |
 | `on_hold` | action | a restore that resumes nothing, the engine's |
 | `on_resumed` | language | restore, rollback and fork, the engine's |
-| `on_session_event` | session | each verb of a session, its caller's |
+| `on_done` | session | each verb of a session, its caller's |
 
 A node joins in `start` and leaves in `stop`, so an inactive node takes no part. The action node
 joins in `setup`, because an instruction also counts for an arm that is not controlled yet.
@@ -31,7 +31,7 @@ POLL = 0.02  # s between two checks whether there is one
 
 
 @dataclass(frozen=True)
-class SessionEvent:
+class Done:
     """A completed verb: snapshot, restore, rollback or fork, and the depth of what it resumed."""
 
     verb: str
@@ -63,7 +63,7 @@ class Participant:
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         """Take over streams that a capsule resumed, before any of them moves on."""
 
-    def on_session_event(self, done: SessionEvent) -> None:
+    def on_done(self, done: Done) -> None:
         """Take note of a completed verb."""
 
 
@@ -105,9 +105,9 @@ class Participants(Participant):
         for each in self._all:
             each.on_resumed(streams)
 
-    def on_session_event(self, done: SessionEvent) -> None:
+    def on_done(self, done: Done) -> None:
         for each in self._all:
-            each.on_session_event(done)
+            each.on_done(done)
 
 
 class SceneObserver:

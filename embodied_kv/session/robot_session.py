@@ -27,7 +27,7 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
-from embodied_kv.session.participant import Participants, SceneObserver, SessionEvent
+from embodied_kv.session.participant import Done, Participants, SceneObserver
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
@@ -120,7 +120,7 @@ class RobotSession:
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
-        self.participants.on_session_event(SessionEvent('snapshot', capsule))
+        self.participants.on_done(Done('snapshot', capsule))
         return capsule, seconds
 
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
@@ -171,7 +171,7 @@ class RobotSession:
             return grown
 
         grown = self._on_engine(work)
-        self.participants.on_session_event(SessionEvent('fork', capsule, Depth.PLANNER))
+        self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
         return grown
 
     def replay(self, name: str) -> ActionChunk:
@@ -244,7 +244,7 @@ class RobotSession:
             for name in sorted(named - self._parts.keys())
             if depths.get(name, 'planner') in deep
         ]
-        self.participants.on_session_event(SessionEvent(verb, capsule, decision.depth))
+        self.participants.on_done(Done(verb, capsule, decision.depth))
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:

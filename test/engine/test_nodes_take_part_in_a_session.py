@@ -30,7 +30,7 @@ class Noting(Participant):
         tokens = {stream.id: len(stream.tokens) for stream in streams}
         self.heard.append(('resumed', tokens))
 
-    def on_session_event(self, done):
+    def on_done(self, done):
         self.heard.append((done.verb, done.capsule.name, done.depth))
 
 
