@@ -155,7 +155,7 @@ def test_a_node_that_is_deactivated_ends_it(suite):
     goal = suite.send()
     suite.robot.until(lambda: suite.goals, show=False)
     suite.node.trigger_deactivate()
-    assert 'not active' in suite.result(goal)[1].message
+    assert 'no longer active' in suite.result(goal)[1].message
     assert not suite.send().accepted
 
 

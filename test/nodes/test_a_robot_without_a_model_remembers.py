@@ -102,9 +102,9 @@ def test_a_server_without_memory_is_named(robot, ours):
         assert not answer.success and 'must offer memory' in answer.message
         assert answer.error_code == ErrorCode.UNAVAILABLE
         assert 'must offer memory' in node.report()[1]
-        node._memory._remember(lambda: [('cup', 'object', 'a cup')])
-        node._memory.advance()
-        node._memory.precompute()
+        node._remember(lambda: [('cup', 'object', 'a cup')])
+        node._advance()
+        node._precompute()
         assert not node.warning_counts.keys() & {'advance', 'precompute', 'segment'}
 
 
