@@ -39,11 +39,11 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _shared: set[Path] = set()  # folders that a warning named
 
 
-class Irregular(Exception):
+class IrregularFileError(Exception):
     """What is at a path is no file to be read."""
 
 
-class Linked(Irregular):
+class LinkedFileError(IrregularFileError):
     """It is a link."""
 
 
@@ -149,17 +149,17 @@ def open_private(path: str, flags: int) -> int:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read a file by. Raises FileNotFoundError, Linked, Irregular, OSError."""
+    """A descriptor to read a file by. Raises FileNotFoundError, LinkedFileError, IrregularFileError, OSError."""
     try:  # without O_NONBLOCK a pipe of that name would wait for a writer
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise Linked('is a link, which is never followed') from None
+        raise LinkedFileError('is a link, which is never followed') from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Irregular('is no regular file')
+        raise IrregularFileError('is no regular file')
     return descriptor
 
 

@@ -12,7 +12,7 @@ from embodied_kv.nodes.memory import MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
-from embodied_kv.nodes.remote.params import RemoteParams
+from embodied_kv.nodes.remote.server_link import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.nodes.watchdog import WatchdogParams
 from embodied_kv.planning.config import PlanningConfig

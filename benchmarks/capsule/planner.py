@@ -20,7 +20,7 @@ from torch import Tensor
 from benchmarks.capsule.figures import MB, Stores, assert_same, copies, tail, tensor_bytes
 from benchmarks.common.report import once
 from embodied_kv.capsule.capsule import Capsule
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 from embodied_kv.kv.transfer import held_bytes
 from embodied_kv.session.robot_session import RobotSession
 
@@ -109,7 +109,7 @@ class Store:
         registry = self.capsules.registry
         try:
             registry.add(context.capsule, Tier.HOST)
-        except NoRoom:
+        except NoRoomError:
             return
         if self.pins:
             registry.pin(context.capsule.name)

@@ -20,7 +20,7 @@ import numpy as np
 from torch import Tensor
 
 from embodied_kv.kv.sparse_position_view import SparsePositionView
-from embodied_kv.memory.groups import Group, Transition, Vectors
+from embodied_kv.memory.groups import EmbeddingTable, Group, Transition
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute
@@ -35,7 +35,7 @@ class Blocks:
     """
 
     def __init__(self, width: int, size: int) -> None:
-        self.vectors, self.size, self.step = Vectors(width), size, 0
+        self.vectors, self.size, self.step = EmbeddingTable(width), size, 0
         self.counts, self.moved = Counter(), {}
         self._of: dict[str, Group] = {}
         self._blocks: list[Group] = []

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from embodied_kv.memory.loader import COMPUTE, LOAD, Pending, Span, Timeline
+from embodied_kv.memory.loader import COMPUTE, LOAD, LoadQueue, Span, Timeline
 
 
 def simulate(
-    pending: Pending,
+    pending: LoadQueue,
     compute: Sequence[float],
     load: Callable[[str, int], float],
     drops: Sequence[Iterable[str]],

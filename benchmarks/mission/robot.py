@@ -28,7 +28,7 @@ from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
-from embodied_kv.planning.domain import Look
+from embodied_kv.planning.domain import SceneQuery
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning
@@ -136,7 +136,7 @@ class SimulatedRobot:
         known = read_table(self.memory())
         self._learn(query_target(instruction, known) if instruction else query_table(known))
 
-    def _learn(self, look: Look) -> None:
+    def _learn(self, look: SceneQuery) -> None:
         seen, began = self._observe(''), self._charged()
         (handle,) = self._engine.prefill([seen])
         try:

@@ -17,7 +17,7 @@ from benchmarks.plane.settings import MIB, Settings
 from benchmarks.plane.story import Tick
 from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.registry import DevicePool, Registry
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.compressed_arena import CompressedArena
@@ -157,7 +157,7 @@ class World:
         capsule = Capsule(name, Boundary('bench', 0, 0), 'bench', tensors, {}, self.now)
         try:
             self.registry.add(capsule)
-        except NoRoom:
+        except NoRoomError:
             self.registry.add(capsule, Tier.HOST)
         self._used_at[name] = self.now
         if len(self._used_at) > self.settings.branch.kept:
@@ -178,7 +178,7 @@ class World:
             self.registry.get(name)
             return
         self.lost['capsules'] += record.bytes / MIB * self.settings.costs.capsule_mib
-        with suppress(NoRoom):
+        with suppress(NoRoomError):
             self.registry.move(name, Tier.DEVICE)
 
     def _on_device(self) -> int:
@@ -197,7 +197,7 @@ class _GivenCosts(DevicePool):
         super().__init__(world.registry, kv_budget)
 
     def evictable(self) -> list[Evictable]:
-        names = self._world.registry.could_leave()
+        names = self._world.registry.device_evictions()
         by_mib = self._world.settings.costs.capsule_mib
         return [
             replace(

@@ -21,7 +21,7 @@ from benchmarks.common.command import Refused, command
 from benchmarks.common.workers import Workers, check_status, received
 from benchmarks.deadline import serve
 from benchmarks.safety.world import PolicyServer
-from embodied_kv.capsule.tiers import NoRoom, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, TierCapacities
 from embodied_kv.serving.websocket import codec
 
 
@@ -149,7 +149,7 @@ def test_deadlines_end_where_a_snapshot_fails(monkeypatch):
     monkeypatch.setattr(serve, 'SNAPSHOT_EVERY', 0.1)
     monkeypatch.setattr(serve, 'CAPACITIES', TierCapacities(device=1, host=1))
     began = time.monotonic()
-    with pytest.raises(NoRoom, match='larger than the tier'):
+    with pytest.raises(NoRoomError, match='larger than the tier'):
         served(100_000, freeze=True)
     assert time.monotonic() - began < 1_000
 

@@ -25,7 +25,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.mission import MissionPart, MissionState
 from embodied_kv.planning.planning import Planning
 from embodied_kv.serving.stream_quota import ServedPart
-from embodied_kv.session.robot_session import Boundaries, RobotSession
+from embodied_kv.session.robot_session import RobotSession, StepCheckpoints
 
 T = TypeVar('T')
 STAY = (MissionPart.name,)  # in a rewind
@@ -59,7 +59,7 @@ class Capsules:
         for one in (MemoryPart(planning), MissionPart(state, on_state)):
             self._session.register(one)
         self._marks, self._others = (
-            Boundaries(self._session, name, Tier.DISK) for name in ('mark', 'step')
+            StepCheckpoints(self._session, name, Tier.DISK) for name in ('mark', 'step')
         )
         self._at = body.now
 
@@ -79,7 +79,7 @@ class Capsules:
     def rewind(self) -> None:
         """Streams go back to the boundary; one of another process is no boundary of this."""
         try:
-            self._marks.go_back(but=STAY)
+            self._marks.roll_back(exclude=STAY)
         except CapsuleError:
             return
 
@@ -90,7 +90,7 @@ class Capsules:
             self._session.restore(found.name, self._turn.here(self._scene))
         return found is not None
 
-    def _keep(self, boundaries: Boundaries) -> None:
+    def _keep(self, boundaries: StepCheckpoints) -> None:
         self._at = self._body.now
         boundaries.take(lambda: self._turn.here(self._scene))
         self._body.record.capsules += 1

@@ -9,12 +9,11 @@ Source: Execution-State Capsules, section 3.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
-import numpy as np
 from torch import Tensor
 
 from embodied_kv.capsule.facts import CapsuleError, Fact, encode, facts_of
@@ -27,12 +26,7 @@ Note = str | Callable[[], str] | None  # a remark on a resumed part, or a functi
 
 @dataclass(frozen=True, eq=False)
 class FrozenPart:
-    """The state of one part of a session at a boundary.
-
-    Attributes:
-        tensors: Copies, by names that are unique within the part.
-        facts: Plain values.
-    """
+    """Copies of the tensors, by names unique within a part, and the plain facts of the part."""
 
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     facts: Fact = None
@@ -48,9 +42,6 @@ class Part(Protocol):
 
     name: str
     depth: str
-
-    def buffers(self) -> Iterable[Tensor | np.ndarray]:
-        """Return the live buffers that this part owns."""
 
     def freeze(self) -> FrozenPart:
         """Return copies of all state that the next step depends on."""

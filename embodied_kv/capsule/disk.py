@@ -74,7 +74,11 @@ class Disk:
         path = self._path(capsule.name)
         manifest, parts = file_format.parts(capsule)
         with _explained(path, 'written'), storage.locked(self.folder):
-            self._check_absent(path)
+            if os.path.lexists(path):  # a link or a folder is not replaced either
+                raise CapsuleError(
+                    f'there is a file {path} already: drop {capsule.name} first',
+                    ErrorCode.ALREADY_EXISTS,
+                )
             self._remove_leftovers()
             with storage.replaced(path) as new:
                 storage.write(new, *parts)
@@ -129,13 +133,6 @@ class Disk:
             f'no capsule {name} in {self.folder}; there is {there}', ErrorCode.NOT_FOUND
         )
 
-    def _check_absent(self, path: Path) -> None:
-        if os.path.lexists(path):  # a link or a folder is not replaced either
-            name = path.name.removesuffix(ENDING)
-            raise CapsuleError(
-                f'there is a file {path} already: drop {name} first', ErrorCode.ALREADY_EXISTS
-            )
-
     def _remove_leftovers(self) -> None:
         """Remove temporary files; under the lock of the folder, their writers are dead."""
         for path in self.folder.glob(str(storage.temporary(Path(f'*{ENDING}')))):
@@ -168,9 +165,9 @@ class Disk:
                 descriptor = storage.open_regular(path)
             except FileNotFoundError:
                 raise self._absent(path.name.removesuffix(ENDING)) from None
-            except storage.Linked as error:
+            except storage.LinkedFileError as error:
                 raise CapsuleError(f'{path} {error}: drop it', ErrorCode.DAMAGED) from None
-            except storage.Irregular as error:
+            except storage.IrregularFileError as error:
                 raise CapsuleError(f'{path} {error}: move it away', ErrorCode.DAMAGED) from None
             with os.fdopen(descriptor, 'rb', buffering=0) as stream:
                 try:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import Field, asdict
+from dataclasses import asdict
 from itertools import islice
 from json import scanner
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from embodied_kv.errors import CodedError
 
@@ -23,17 +23,11 @@ MAX_FACTS = 2**23  # bytes of one capsule
 PIECE = 1024  # tokens joined by one call
 
 
-class Dataclass(Protocol):
-    """An instance of any dataclass."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-
-
 class CapsuleError(CodedError):
     """A capsule that cannot be made, stored or used; the message is for the user."""
 
 
-def facts_of(value: Dataclass) -> dict[str, Fact]:
+def facts_of(value: Any) -> dict[str, Fact]:
     """Return the fields of a dataclass as facts: lists for tuples, dicts for dataclasses."""
     return {name: _fact(one) for name, one in asdict(value).items()}
 

@@ -32,7 +32,15 @@ from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.copies import CapsuleCopy, CapsuleRecord, TierCopier
 from embodied_kv.capsule.disk import Disk, check_name
 from embodied_kv.capsule.fingerprint import mismatch
-from embodied_kv.capsule.tiers import Move, NoRoom, Policy, Tier, TierCapacities, leave, make_room
+from embodied_kv.capsule.tiers import (
+    Move,
+    NoRoomError,
+    Policy,
+    Tier,
+    TierCapacities,
+    leave,
+    make_room,
+)
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.pool import Evictable
@@ -43,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Eviction:
     """How a capsule leaves the device for other KV.
 
     Attributes:
@@ -113,7 +121,7 @@ class Registry:
             self._opened.close()
 
     def add(self, capsule: Capsule, tier: Tier = Tier.DEVICE) -> None:
-        """Store a capsule in a tier. Raises NoRoom, or CapsuleError for a name that exists."""
+        """Store a capsule in a tier. Raises NoRoomError, or CapsuleError if the name exists."""
         check_name(capsule.name)
         self._check_new(capsule.name)
         item = CapsuleCopy.of(capsule, set(), capsule)
@@ -152,7 +160,7 @@ class Registry:
             policy: Policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
             capacities = replace(self.capacities, policy=policy)
             cost = item.bytes * self.byte_seconds
-            with suppress(NoRoom), self._room(item, promote, capacities, cost):
+            with suppress(NoRoomError), self._room(item, promote, capacities, cost):
                 item = self._with_copy(item, promote, capacities)
                 self._put(item)
             return item.in_memory
@@ -166,7 +174,7 @@ class Registry:
         self.pin(name, pinned=False)
 
     def move(self, name: str, tier: Tier) -> None:
-        """Move a capsule to a tier, even if pinned; its copy on the disk stays. Raises NoRoom."""
+        """Move a capsule to a tier, even if pinned, but not off the disk. Raises NoRoomError."""
         with self._changing:
             before = self._item(name)
             if tier in before.tiers:
@@ -181,16 +189,16 @@ class Registry:
         self._keep(self._with_copy(item, tier, self.capacities), {tier, Tier.DISK})
         self._touch(item.name)
 
-    def could_leave(self) -> dict[str, Leaving]:
+    def device_evictions(self) -> dict[str, Eviction]:
         """Return the capsules that may leave the device, by name; none while others move."""
         if self._changing.locked():
             return {}
         spare = self._spare()
-        found = {item.name: self._leaving(item, spare) for item in self._as_listed()}
-        return {name: leaving for name, leaving in found.items() if leaving is not None}
+        found = {item.name: self._eviction(item, spare) for item in self._as_listed()}
+        return {name: eviction for name, eviction in found.items() if eviction is not None}
 
-    def leave_device(self, name: str) -> int:
-        """Release a copy on the device as `could_leave` states; return the bytes freed.
+    def evict_from_device(self, name: str) -> int:
+        """Release a copy on the device as `device_evictions` states; return the bytes freed.
 
         They are 0 if the capsule may not leave, or if others are being moved. It is not a use.
         """
@@ -199,31 +207,31 @@ class Registry:
         try:
             items = self._still()
             item = next((item for item in items if item.name == name), None)
-            leaving = None if item is None else self._leaving(item, self._spare())
-            if item is None or leaving is None:
+            eviction = None if item is None else self._eviction(item, self._spare())
+            if item is None or eviction is None:
                 return 0
-            if leaving.tier is None:
+            if eviction.tier is None:
                 self._make(leave(items, name, Tier.DEVICE, self.capacities))
             else:
-                item = self._copier.copied(item, leaving.tier)
+                item = self._copier.copied(item, eviction.tier)
                 self._keep(item, item.tiers - {Tier.DEVICE})
-            return leaving.bytes
+            return eviction.bytes
         except CapsuleError:  # a file could not be written
             return 0
         finally:
             self._changing.release()
 
-    def _leaving(self, item: CapsuleCopy, spare: Mapping[Tier, float]) -> Leaving | None:
+    def _eviction(self, item: CapsuleCopy, spare: Mapping[Tier, float]) -> Eviction | None:
         if item.pinned or Tier.DEVICE not in item.tiers:
             return None
         on_disk, policy = Tier.DISK in item.tiers, self.capacities.policy
         fits = {tier for tier in Tier if item.size(tier) <= spare[tier]}
         if Tier.HOST in fits:
-            return Leaving(item.bytes, Tier.HOST, self._copier.on_host)
-        if on_disk or Tier.DISK in fits and policy != 'refuse':
-            return Leaving(item.bytes, Tier.DISK, on_disk)
+            return Eviction(item.bytes, Tier.HOST, self._copier.on_host)
+        if on_disk or (Tier.DISK in fits and policy != 'refuse'):
+            return Eviction(item.bytes, Tier.DISK, on_disk)
         if policy == 'drop':
-            return Leaving(
+            return Eviction(
                 item.bytes, None, self._copier.on_host and not self.capacities.of(Tier.DISK)
             )
         return None
@@ -233,7 +241,7 @@ class Registry:
         bounds = {tier: self.capacities.of(tier) for tier in Tier}
         return {tier: most - self.used(tier) if most else -1 for tier, most in bounds.items()}
 
-    def can_give(self, size: int, most: float) -> int:
+    def evictable_bytes(self, size: int, most: float) -> int:
         """Return how many of `most` bytes the policy frees on the device for `size` new ones.
 
         Waits for a movement in progress.
@@ -246,24 +254,24 @@ class Registry:
             ]
             shares = {min(math.ceil(most), total) for total in accumulate(movable)}
             for share in sorted(shares, reverse=True):
-                with suppress(NoRoom):
+                with suppress(NoRoomError):
                     self._moves_for(size, share)
                     return share
             return 0
 
-    def give(self, size: int, share: int) -> int:
-        """Free `share` bytes as `can_give` has stated; return the bytes freed.
+    def evict_bytes(self, size: int, share: int) -> int:
+        """Free `share` bytes as `evictable_bytes` has stated; return the bytes freed.
 
         They are 0 if the capsules have come into use or were dropped since.
         """
         with self._changing:
             before = self.used(Tier.DEVICE)
-            with suppress(NoRoom):
+            with suppress(NoRoomError):
                 self._make(self._moves_for(size, share))
             return before - self.used(Tier.DEVICE)
 
     def _moves_for(self, size: int, share: int) -> list[Move]:
-        """Return the moves that free `share` bytes of the device. Raises NoRoom."""
+        """Return the moves that free `share` bytes of the device. Raises NoRoomError."""
         left = self.used(Tier.DEVICE) - share
         most = int(min(left + size, self.capacities.of(Tier.DEVICE)))
         return make_room(
@@ -344,7 +352,7 @@ class Registry:
             with self.room(item.bytes, cost):
                 yield
         except OverBudget as error:
-            raise NoRoom(f'{error}{self._device_use()}') from error
+            raise NoRoomError(f'{error}{self._device_use()}') from error
         finally:
             with self._lock:
                 self._coming.remove(item.name)
@@ -458,13 +466,7 @@ class DevicePool:
     def bytes(self) -> int:
         return self._registry.used(Tier.DEVICE)
 
-    @property
-    def bytes_used(self) -> int:
-        return self.bytes
-
-    @property
-    def bytes_reserved(self) -> int:
-        return self.bytes
+    bytes_used = bytes_reserved = bytes
 
     def evictable(self) -> list[Evictable]:
         """Return the unpinned capsules that may leave, least recently used first.
@@ -475,13 +477,13 @@ class DevicePool:
         seconds = self._registry.byte_seconds
         return [
             Evictable(
-                leaving.bytes,
-                leaving.bytes * seconds if leaving.tier is Tier.HOST else 0.0,
-                partial(self._registry.leave_device, name),
+                eviction.bytes,
+                eviction.bytes * seconds if eviction.tier is Tier.HOST else 0.0,
+                partial(self._registry.evict_from_device, name),
                 self._registry.idle(name),
-                quick=leaving.quick,
+                quick=eviction.quick,
             )
-            for name, leaving in self._registry.could_leave().items()
+            for name, eviction in self._registry.device_evictions().items()
         ]
 
     def _room(self, kv_budget: KvBudget, size: int, cost: float) -> AbstractContextManager[None]:
@@ -495,12 +497,14 @@ class DevicePool:
         None if the policy frees nothing, but each capsule may leave by its own offer.
         """
         registry = self._registry
-        most = registry.can_give(size, lacking)
+        most = registry.evictable_bytes(size, lacking)
         if not most and registry.capacities.policy == 'demote':
             return None
         here = [r.name for r in registry.entries() if r.tier is Tier.DEVICE and not r.pinned]
         idle = max(map(registry.idle, here), default=0.0)
-        return OwnEviction(most, most * registry.byte_seconds, idle, partial(registry.give, size))
+        return OwnEviction(
+            most, most * registry.byte_seconds, idle, partial(registry.evict_bytes, size)
+        )
 
     def check_integrity(self) -> None:
         """Raise AssertionError with the invariant of a tier that does not hold."""

@@ -34,7 +34,7 @@ class Tier(Enum):
         return self.value
 
 
-class NoRoom(CapsuleError):
+class NoRoomError(CapsuleError):
     """A capsule that does not fit into a tier, or that the policy refuses; nothing was moved."""
 
     code = ErrorCode.NO_ROOM
@@ -67,11 +67,6 @@ class TierCapacities:
         """Return the bytes of a tier; infinity for no bound."""
         capacity = getattr(self, tier.value)
         return math.inf if capacity is None else capacity
-
-    def tiers_from(self, tier: Tier) -> list[Tier]:
-        """Return this tier and those below, without tiers of no capacity."""
-        tiers = list(Tier)
-        return [t for t in tiers[tiers.index(tier) :] if self.of(t) > 0]
 
 
 @dataclass(frozen=True)
@@ -111,38 +106,47 @@ def make_room(
         name: Of the new capsule.
 
     Raises:
-        NoRoom: If the policy or the tiers below do not permit it.
+        NoRoomError: If the policy or the tiers below do not permit it.
     """
-    most = capacities.of(tier)
+    most, here = capacities.of(tier), [e for e in entries if tier in e.tiers]
     if most == 0:
-        raise NoRoom(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
-    if size + sum(e.size(tier) for e in entries if tier in e.tiers) <= most:
+        raise NoRoomError(f'no {tier} tier for {name!r}: its capacity is 0 bytes')
+    free = most - sum(e.size(tier) for e in here)
+    if size <= free:
         return []
+
+    def refusal(why: str) -> NoRoomError:
+        pinned = ', '.join(f'{e.name} with {e.size(tier)}' for e in here if e.pinned) or 'nothing'
+        return NoRoomError(
+            f'{name!r} needs {size} bytes of the {tier} tier: {max(0, free)} of {most} are free, '
+            f'pinned is {pinned}; {why}'
+        )
+
     movable, room = _movable(entries, name, tier, capacities)
     room -= size
     if room < 0:
         why = 'it is larger than the tier:' if size > most else 'unpin one of them, or'
-        raise _refusal(entries, name, size, tier, capacities, f'{why} raise the capacity')
+        raise refusal(f'{why} raise the capacity')
     kept = _most_recent(movable, room, tier)
     leaving = {e.name: tier for e in movable if e.name not in kept}
     if leaving and capacities.policy == 'refuse':
         why = "the policy 'refuse' moves nothing for it: move or drop a capsule"
-        raise _refusal(entries, name, size, tier, capacities, why)
+        raise refusal(why)
     moves, lost = _pass_down(entries, name, leaving, tier, capacities)
     if lost and capacities.policy != 'drop':
         others = ', '.join(lost)
         why = f'{others} would have to go, but no tier below has room: drop a capsule'
-        raise _refusal(entries, name, size, tier, capacities, why)
+        raise refusal(why)
     return moves
 
 
 def leave(
     entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
 ) -> list[Move]:
-    """Return the moves by which `name` leaves the tier, as in `make_room`. Raises NoRoom."""
+    """Return the moves by which `name` leaves the tier, as in `make_room`. Raises NoRoomError."""
     moves, lost = _pass_down(entries, '', {name: tier}, tier, capacities)
-    if capacities.policy == 'refuse' or lost and capacities.policy != 'drop':
-        raise NoRoom(f'{name!r} stays in the {tier} tier: no tier below has room')
+    if capacities.policy == 'refuse' or (lost and capacities.policy != 'drop'):
+        raise NoRoomError(f'{name!r} stays in the {tier} tier: no tier below has room')
     return moves
 
 
@@ -160,8 +164,9 @@ def _pass_down(
     """
     moves: list[Move] = []
     leaving = dict(leaving)  # capsules that need a lower tier, and their present tier
-    for here in capacities.tiers_from(tier):
-        if here is tier or not leaving:
+    tiers = list(Tier)
+    for here in tiers[tiers.index(tier) + 1 :]:
+        if not leaving or not capacities.of(here):
             continue
         staying, room = _movable(entries, name, here, capacities)
         there = {e.name for e in staying}
@@ -199,20 +204,3 @@ def _most_recent(movable: Sequence[TierEntry], room: float, tier: Tier) -> set[s
             break
         kept.add(e.name)
     return kept
-
-
-def _refusal(
-    entries: Sequence[TierEntry],
-    name: str,
-    size: int,
-    tier: Tier,
-    capacities: TierCapacities,
-    why: str,
-) -> NoRoom:
-    here = [e for e in entries if tier in e.tiers]
-    free = max(0, capacities.of(tier) - sum(e.size(tier) for e in here))
-    pinned = ', '.join(f'{e.name} with {e.size(tier)}' for e in here if e.pinned) or 'nothing'
-    return NoRoom(
-        f'{name!r} needs {size} bytes of the {tier} tier: {free} of {capacities.of(tier)} are '
-        f'free, pinned is {pinned}; {why}'
-    )

@@ -21,7 +21,7 @@ from embodied_kv.data import pictures
 from embodied_kv.data.episodes import Cut, Episode, Episodes
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
-from embodied_kv.data.signals import recorded_pictures, unbroken
+from embodied_kv.data.signals import recorded_images, unbroken
 from embodied_kv.progress import Progress
 from embodied_kv.robots.embodiment import Embodiment
 
@@ -119,7 +119,7 @@ def _shown(
         for view in recording.contract.views
     }
     passed = dict.fromkeys(wanted, 0)
-    for view, place, message in recorded_pictures(recording):
+    for view, place, message in recorded_images(recording):
         if passed[view] < len(wanted[view]) and wanted[view][passed[view]] == place:
             passed[view] += 1
             yield view, place, message

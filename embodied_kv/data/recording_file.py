@@ -39,7 +39,7 @@ class Channel:
     definition: str
 
 
-class Full(Exception):
+class RecordingFullError(Exception):
     """The bound does not leave room for this message."""
 
 
@@ -118,10 +118,10 @@ class RecordingFile:
         return self._stream.size
 
     def add(self, topic: str, stamp: int, data: builtins.bytes) -> None:
-        """A message as CDR. stamp: when it came, ns. Raises Full, OSError."""
+        """A message as CDR. stamp: when it came, ns. Raises RecordingFullError, OSError."""
         taken = len(data) + MESSAGE
         if self._stream.size + self._waiting + self._reserved + taken > self._most:
-            raise Full
+            raise RecordingFullError
         size = self._stream.size
         self._waiting += taken
         self._writer.add_message(self._ids[topic], stamp, data, stamp, self.messages)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_kv.data.recording_file import Full, RecordingFile
+from embodied_kv.data.recording_file import RecordingFile, RecordingFullError
 from embodied_kv.text import reason
 
 FLUSH = 1.0  # s of recording that a crash may cost
@@ -112,7 +112,7 @@ class RecordingQueue:
         try:
             self._write_all()
             why, is_sound = self._closing, True
-        except Full:
+        except RecordingFullError:
             why, is_sound = 'it is full: recorder.disk_mib bounds what recordings take', True
         except OSError as error:
             why = f'the disk refuses: {reason(error)}'

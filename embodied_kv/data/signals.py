@@ -208,7 +208,7 @@ def unbroken(recording: Recording) -> Iterator[Signals]:
                 new.add(first.stamp, old.values[-1])
 
 
-def recorded_pictures(recording: Recording) -> Iterator[tuple[str, int, RecordedMessage]]:
+def recorded_images(recording: Recording) -> Iterator[tuple[str, int, RecordedMessage]]:
     """Yield views, places and messages of all pictures, in the order of the file."""
     topics = picture_topics(recording.contract)
     places = dict.fromkeys(recording.contract.views, 0)

@@ -19,7 +19,7 @@ from embodied_kv.demo.sim.table_memory import (
     parse_task,
     read_table,
 )
-from embodied_kv.planning.domain import Draft, Look
+from embodied_kv.planning.domain import Draft, SceneQuery
 
 DONE = SUBTASKS[Phase.HOLD]
 PLACE = re.compile(r'(?:in|on|next to) the .+')
@@ -39,7 +39,7 @@ class TabletopDomain:
     def __init__(self, language: object = None) -> None:
         pass
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
         """Query the whole table, or the target of an instruction and all places."""
         table = _table(known)
         return query_target(instruction, table) if instruction else query_table(table)

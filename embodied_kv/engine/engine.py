@@ -38,10 +38,10 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 class Engine:
     """Prefill, denoise and decode over lists, so a fleet batches over robots by the same calls.
 
-    The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between two
-    frames of a robot. watched: prove of every graph that it writes only its buffers, by one run of
-    each. say: receives a line for the user before something is compiled. Raises ValueError for
-    invalid parameters, with the remedy.
+    The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between
+    two frames of a robot. watched: prove of every graph that it writes only its buffers, by one
+    run of each. say: receives a line for the user before something is compiled. Raises ValueError
+    for invalid parameters, with the remedy.
     """
 
     def __init__(

@@ -70,7 +70,7 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
             f"{np.abs(guide.actions[:known]).max():g} in the policy's units)"
         )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
-    return LeftoverActions(actions, min(guide.delay, known, policy.most_given), weights)
+    return LeftoverActions(actions, min(guide.delay, known, policy.max_action_prefix), weights)
 
 
 @dataclass(frozen=True, eq=False)

@@ -201,7 +201,7 @@ def _open(path: Path) -> Iterator[int]:
             raise MemoryFault(
                 f'{path} does not exist; forget this unit, or retry', ErrorCode.DAMAGED
             ) from None
-        except storage.Irregular as error:
+        except storage.IrregularFileError as error:
             raise MemoryFault(f'{path} {error}; remove it', ErrorCode.DAMAGED) from None
         try:
             yield descriptor

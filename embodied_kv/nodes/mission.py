@@ -1,7 +1,7 @@
-"""The mission node: words become steps, each an instruction that the policy carries out.
+"""The mission node: a mission becomes steps, each an instruction that the policy carries out.
 
-Knows the action `mission`, and the thread that a mission runs on. Does not know in which order a
-mission goes (`planning.mission`), nor how a robot is asked (`missions.crew`).
+Knows the action `mission`, and the thread that a mission runs on. Does not know the order of a
+mission (`planning.mission`), nor how a robot is asked (`missions.adapter`).
 """
 
 from __future__ import annotations
@@ -23,30 +23,51 @@ from embodied_kv.msg import ControlState
 from embodied_kv.msg import MissionState as MissionStateMsg
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.missions.calls import Calls
-from embodied_kv.nodes.missions.crew import Crew
-from embodied_kv.nodes.missions.params import MissionParams, can_carry_out
+from embodied_kv.nodes.common.parameters import SuiteParams, param
+from embodied_kv.nodes.missions.adapter import MissionAdapter
+from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.domain import load_domain
 from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionPart, MissionState
 from embodied_kv.planning.mission import Mission as Run
-from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.text import shown
 
-FEEDBACK = 0.2  # s between two
-LONGEST = 400  # letters of a mission
+FEEDBACK = 0.2  # s between two messages of feedback
+LONGEST = 400  # characters of a mission
+INACTIVE = 'the mission node is no longer active'
 RESTORED = 'a capsule takes its place'
-CHANGES = 16  # of the arm's state that may wait to be heard
+CHANGES = 16  # queued states of the arm
+
+
+@dataclass(frozen=True)
+class MissionParams:
+    """How a mission is carried out."""
+
+    step_time_limit: float = param(
+        20.0, 'Time limit (s) of a step if the goal has none', 'live', range=(1.0, 3600.0)
+    )
+    rewind: bool = param(
+        True,
+        'Restore the computation of before a step that failed. The arm is never moved back',
+        'live',
+    )
+    boundary_tier: str = param(
+        'disk',
+        'Tier that stores the capsule of before a step: disk, which outlives the process; host or '
+        'device',
+        'live',
+        check=Tier,
+    )
 
 
 @dataclass
 class Running:
-    """A mission under way, on a thread of its own once it began. end: once it is over.
+    """A mission in progress, on its own thread; `end` is set when it is over.
 
-    handle: of its goal; None of one that a capsule brought back.
+    A mission that a capsule has resumed has no goal handle.
     """
 
     run: Run
-    calls: Calls
+    calls: MissionClients
     handle: ServerGoalHandle | None
     began: float
     thread: threading.Thread | None = None
@@ -57,35 +78,45 @@ class Running:
         return self.handle is not None and self.handle.is_cancel_requested
 
 
-class RobotMission:
-    """Serves `mission` of one robot, one at a time, until `close`; none of it waits but `wait`.
+class Mission(SuiteNode):
+    """Serves the action `mission`, one goal at a time; only `stop` and cleanup wait for it."""
 
-    node: its executor, of one thread, serves the mission by its parameters. session: of the robot.
-    calls, crew: made for each mission, as their types are.
-    """
+    may_wait = True
+    calls: Callable[..., MissionClients] = MissionClients
 
-    def __init__(
-        self,
-        node: SuiteNode,
-        session: RobotSession,
-        calls: Callable[..., Calls] = Calls,
-        crew: Callable[..., Crew] = Crew,
-    ) -> None:
-        self._node, self._session = node, session
-        self._domain = load_domain(node.embodiment.contract.language)
-        self._new_calls, self._new_crew = calls, crew
+    def __init__(self, **arguments: object) -> None:
+        super().__init__('mission', MissionParams, **arguments)
         self._running: Running | None = None
-        self._leaving: Running | None = None  # interrupted, and its thread does not know it yet
-        self._over: dict[bytes, Running] = {}  # whose clients are to be told
-        self._coming: tuple[MissionState | None, ...] = ()  # from a capsule; None: none was on
-        self._arm: int | None = None  # its state, as of ControlState; None: not heard yet
-        self._part = MissionPart(lambda: self.state, self._bring_back)
+
+    @property
+    def autostart(self) -> bool:
+        """Return False if the policy cannot carry out missions; the log has the reason."""
+        if not super().autostart:
+            return False
+        language = self.params.read(SuiteParams).embodiment().contract.language
+        if not language.questions:
+            missing = 'language.questions must be true (got false)'
+        elif not language.planner and not language.success:
+            missing = 'language.success must be a question where there is no planner (got none)'
+        else:
+            return True
+        self.log_info('questions', f'mission stays unconfigured: in the contract, {missing}')
+        return False
+
+    def setup(self) -> None:
+        self._session = self.host.session(self.robot)
+        self._domain = load_domain(self.embodiment.contract.language)
+        self._leaving: Running | None = None  # interrupted, but its thread has not ended
+        self._over: dict[bytes, Running] = {}  # by goal; their results are not sent yet
+        self._coming: tuple[MissionState | None, ...] = ()  # of a capsule; None: no mission
+        self._arm: int | None = None  # the newest ControlState.state
+        self._part = MissionPart(lambda: self.state, self._resume_mission)
         every = qos.heard(qos.STATUS, CHANGES)
-        node.subscribe(ControlState, 'control/state', self._on_arm, every, always=True)
-        self._instructions = node.publisher(String, 'instruction', qos.INSTRUCTION)
-        self._states = node.publisher(MissionStateMsg, 'mission/state', qos.STATUS)
+        self.subscribe(ControlState, 'control/state', self._on_arm, every, always=True)
+        self._instructions = self.publisher(String, 'instruction', qos.INSTRUCTION)
+        self._states = self.publisher(MissionStateMsg, 'mission/state', qos.STATUS)
         self._server = ActionServer(
-            node,
+            self,
             MissionAction,
             'mission',
             self._execute,
@@ -93,39 +124,51 @@ class RobotMission:
             handle_accepted_callback=self._accept,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
-        session.register(self._part)
+        self._session.register(self._part)
+        self._release.callback(self._close)
+        self.every(FEEDBACK, self._look)
 
-    def close(self) -> None:
-        """No more missions; one that is still under way ends."""
-        self.end('the mission node is not active any more', ErrorCode.NOT_ACTIVE)
-        self.wait()
+    def stop(self) -> None:
+        self.end_mission(INACTIVE, ErrorCode.NOT_ACTIVE)
+        if self._leaving is not None:
+            self._leaving.thread.join()
+            self._settle()
+
+    def _close(self) -> None:
+        self.stop()
         self._session.unregister(self._part)
         self._server.destroy()
 
     @property
     def state(self) -> MissionState | None:
-        """Of the mission that runs."""
+        """Return the state of the mission in progress."""
         running = self._running
         return None if running is None or running.end else running.run.state
+
+    def report(self) -> tuple[bytes, str, dict[str, object]]:
+        state = self.state
+        if state is None:
+            return OK, 'no mission', {}
+        values = {'mission': state.words, 'part': state.part, 'steps': state.steps}
+        failed = sum(not tried.done for tried in state.tried)
+        return (WARN if failed else OK), state.acting or 'planning', values
 
     # ------------------------------------------------------------------ goals
 
     def _admit(self, request: MissionAction.Goal) -> GoalResponse:
-        if refusal := self._refusal(request):
-            self._node.log_warning('goal', f'mission refused: {refusal}')
-            return GoalResponse.REJECT
-        return GoalResponse.ACCEPT
-
-    def _refusal(self, request: MissionAction.Goal) -> str:
-        if not self._node.active:
-            return 'the mission node is not active'
-        if not request.mission.strip():
-            return 'it has no words'
-        if len(request.mission) > LONGEST:
-            return f'it has more than {LONGEST} letters'
-        if not 0 <= request.step_time_limit < math.inf:
-            return f'its step_time_limit is {request.step_time_limit} s'
-        return ''
+        limit = request.step_time_limit
+        if not self.active:
+            refusal = 'the mission node is not active'
+        elif not request.mission.strip():
+            refusal = 'mission must not be empty'
+        elif (length := len(request.mission)) > LONGEST:
+            refusal = f'mission must have at most {LONGEST} characters (got {length})'
+        elif not 0 <= limit < math.inf:
+            refusal = f'step_time_limit must be finite and at least 0 (got {limit})'
+        else:
+            return GoalResponse.ACCEPT
+        self.log_warning('goal', f'mission refused: {refusal}')
+        return GoalResponse.REJECT
 
     def _accept(self, handle: ServerGoalHandle) -> None:
         request = handle.request
@@ -133,56 +176,56 @@ class RobotMission:
         self._begin(MissionState(words, step_time_limit=limit), handle)
 
     def _begin(self, state: MissionState, handle: ServerGoalHandle | None) -> None:
-        self.end('another mission takes its place')
+        self.end_mission('another mission takes its place')
         self._instructions.publish(String())  # the arm stands while the mission looks and plans
-        params = self._node.params.read(MissionParams)
-        calls = self._new_calls(self._node)
-        crew = self._new_crew(
+        params = self.params.read(MissionParams)
+        calls = self.calls(self)
+        adapter = MissionAdapter(
             calls,
             self._session,
             self._domain,
-            bool(self._node.embodiment.contract.language.planner),
+            bool(self.embodiment.contract.language.planner),
             Tier(params.boundary_tier),
             state.step_time_limit or params.step_time_limit,
-            on_words=lambda words: self._node.log_info('said', f'the mission says: {words}'),
-            on_fault=lambda words: self._node.log_warning('mission', words),
+            on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
+            on_fault=lambda words: self.log_warning('mission', words),
         )
-        run = Run(crew, state, rewinds=params.rewind, on_state=self._publish)
+        run = Run(adapter, state, rewinds=params.rewind, on_state=self._publish)
         self._running = Running(run, calls, handle, time.monotonic())
-        self._start()
+        self._start_next()
 
-    def _start(self) -> None:
-        """The mission that there is, where it did not begin yet and none is leaving."""
+    def _start_next(self) -> None:
+        """Start the accepted mission when the thread of the previous one has ended."""
         running = self._running
         if running is None or running.thread is not None or self._leaving is not None:
             return
         state = running.run.state
         running.thread = threading.Thread(target=self._carry_out, args=[running], name='mission')
-        self._node.log_info('mission', f"mission: '{shown(state.words)}'")
+        self.log_info('mission', f"mission: '{shown(state.words)}'")
         self._publish(state)
         running.thread.start()
 
     def _carry_out(self, running: Running) -> None:
-        """On its thread."""
-        sight = self._session.sight
+        """Run a mission, on its own thread."""
+        observer = self._session.observer
         try:
             running.calls.there(lambda: self._arm is not None, 'control/state')
-            with sight.watching():
-                if sight.is_open:
-                    # There is a frame to ask about, and it shows what lies there now.
-                    sight.now(running.calls.check, newer=True)
+            with observer.watching():
+                if observer.has_source:
+                    # The first question needs a frame that shows the present scene.
+                    observer.now(running.calls.check, newer=True)
                 running.end = running.run.run()
         except Interrupted as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)
-        except Exception as error:  # whatever it is, the mission is over, and says so
-            self._node.log_exception('a mission', error)
+        except Exception as error:  # any error ends the mission with a result
+            self.log_exception('a mission', error)
             why = 'failed: see the log of the node'
             running.end = MissionEnd(ErrorCode.UNKNOWN, why, running.run.state)
 
-    def end(self, why: str = '', code: ErrorCode = ErrorCode.PREEMPTED) -> None:
-        """The mission that there is ends, for this reason if it is not over.
+    def end_mission(self, why: str = '', code: ErrorCode = ErrorCode.PREEMPTED) -> None:
+        """End the present mission, for this reason if it is not over.
 
-        Its instruction ends at once; its client is told by `settle`, when its thread is over.
+        Its instruction ends at once; `_settle` sends the result when its thread has ended.
         """
         running, self._running = self._running, None
         if running is None:
@@ -194,27 +237,20 @@ class RobotMission:
         running.calls.interrupt(why, code)
         running.calls.cancel()
         self._leaving = running
-        self.settle()
+        self._settle()
 
-    def settle(self) -> bool:
-        """Whether the mission that was ended is over; its client is told."""
+    def _settle(self) -> None:
+        """Send the result of an interrupted mission once it is over."""
         leaving = self._leaving
         if leaving is not None and leaving.end is not None:
             self._leaving = None
             self._conclude(leaving)
-        return self._leaving is None
-
-    def wait(self) -> None:
-        """Until the mission that was ended is over; its client is told."""
-        if self._leaving is not None:
-            self._leaving.thread.join()
-            self.settle()
 
     def _conclude(self, running: Running) -> None:
         running.calls.close()
         end = running.end
         self._publish(end.state, end)
-        self._node.log_info('mission', f'mission {"done" if end.success else "ended"}: {end.why}')
+        self.log_info('mission', f'mission {"done" if end.success else "ended"}: {end.why}')
         if running.handle is not None:
             self._over[bytes(running.handle.goal_id.uuid)] = running
             running.handle.execute()
@@ -235,57 +271,54 @@ class RobotMission:
             seconds=time.monotonic() - running.began,
         )
 
-    # ------------------------------------------------------------------ how it stands
+    # ------------------------------------------------------------------ progress
 
-    def look(self) -> None:
-        """How it stands: every FEEDBACK s, on the node's thread."""
+    def _look(self) -> None:
+        """Check the progress: every FEEDBACK s, on the thread of the node."""
         if self._coming:
             (state,), self._coming = self._coming, ()
-            self.end(RESTORED)
+            self.end_mission(RESTORED)
             if state is not None:
                 self._begin(state, None)
-        self.settle()
-        self._start()
+        self._settle()
+        self._start_next()
         running = self._running
         if running is None:
             return
         if running.is_cancelled:
-            self.end('cancelled', ErrorCode.CANCELED)
+            self.end_mission('cancelled', ErrorCode.CANCELED)
         elif running.end is not None:
-            self.end()
+            self.end_mission()
         elif running.handle is not None:
-            self._feed_back(running)
+            state = running.run.state
+            running.handle.publish_feedback(
+                MissionAction.Feedback(
+                    part=state.part,
+                    steps=state.steps,
+                    step=state.acting,
+                    said=state.said[-1] if state.said else '',
+                    seconds=time.monotonic() - running.began,
+                )
+            )
 
     def _on_arm(self, message: ControlState) -> None:
-        """A mission ends with the arm's being stopped, disarmed or taken over, whatever it does.
+        """End the mission when the arm is stopped, disarmed or taken over.
 
-        Whoever arms it again, or gives it back, does not have it moved by what was before.
+        So an arm that is armed or given back later does not resume an earlier mission.
         """
         before, self._arm = self._arm, message.state
         if message.state not in (before, ControlState.ARMED):
-            self.end(f'the arm may not be moved: {message.reason}', ErrorCode.STOPPED)
+            self.end_mission(f'the arm may not be moved: {message.reason}', ErrorCode.STOPPED)
 
-    def _bring_back(self, state: MissionState | None) -> None:
-        """From a capsule, on the engine's thread: the node's own takes it from here.
+    def _resume_mission(self, state: MissionState | None) -> None:
+        """Take over a mission of a capsule, on the engine thread; `_look` starts it.
 
-        The one that runs does nothing more: what it marked or wrote would be of another moment.
+        The present mission is interrupted, so that it marks and writes nothing more.
         """
         self._coming = (state,)
         running = self._running
         if running is not None:
             running.calls.interrupt(RESTORED)
-
-    def _feed_back(self, running: Running) -> None:
-        state = running.run.state
-        running.handle.publish_feedback(
-            MissionAction.Feedback(
-                part=state.part,
-                steps=state.steps,
-                step=state.acting,
-                said=state.said[-1] if state.said else '',
-                seconds=time.monotonic() - running.began,
-            )
-        )
 
     def _publish(self, state: MissionState, end: MissionEnd | None = None) -> None:
         message = MissionStateMsg(
@@ -299,37 +332,5 @@ class RobotMission:
             step=state.acting if end is None else '',
             said=list(state.said),
         )
-        message.header.stamp = self._node.get_clock().now().to_msg()
+        message.header.stamp = self.get_clock().now().to_msg()
         self._states.publish(message)
-
-
-class Mission(SuiteNode):
-    """Serves `mission`, one at a time."""
-
-    may_wait = True
-    calls: Callable[..., Calls] = Calls
-
-    def __init__(self, **arguments: object) -> None:
-        super().__init__('mission', MissionParams, **arguments)
-
-    @property
-    def autostart(self) -> bool:
-        """Return False where the policy answers no questions."""
-        return super().autostart and can_carry_out(self)
-
-    def setup(self) -> None:
-        self.mission = RobotMission(self, self.host.session(self.robot), calls=self.calls)
-        self._release.callback(self.mission.close)
-        self.every(FEEDBACK, self.mission.look)
-
-    def stop(self) -> None:
-        self.mission.end('the mission node is not active any more', ErrorCode.NOT_ACTIVE)
-        self.mission.wait()
-
-    def report(self) -> tuple[bytes, str, dict[str, object]]:
-        state = self.mission.state
-        if state is None:
-            return OK, 'no mission', {}
-        values = {'mission': state.words, 'part': state.part, 'steps': state.steps}
-        failed = sum(not tried.done for tried in state.tried)
-        return (WARN if failed else OK), state.acting or 'planning', values

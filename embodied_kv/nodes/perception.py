@@ -17,7 +17,7 @@ from embodied_kv.text import shown
 
 
 class Perception(SuiteNode, Participant):
-    """Prefills, hands each handle to the nodes of the process, publishes it, and serves `kv/…`."""
+    """Prefills frames, gives each handle to the nodes of the process, and serves `kv/*`."""
 
     makes_frames = True
 
@@ -47,12 +47,8 @@ class Perception(SuiteNode, Participant):
         session.unregister(self._part)
         session.participants.leave(self)
 
-    # ------------------------------------------------------------------ for the session
-
     def scene(self) -> SceneSummary | None:
         return self._frames.scene()
-
-    # ------------------------------------------------------------------ what comes in
 
     def _on_told(self, instruction: str) -> None:
         self.host.session(self.robot).participants.on_instruction(instruction)
@@ -79,7 +75,7 @@ class Perception(SuiteNode, Participant):
 
 
 def main() -> None:
-    """Run the executable `perception`, in a process of its own."""
+    """Run the executable `perception`."""
     executable.run(Perception)
 
 

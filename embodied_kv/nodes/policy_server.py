@@ -1,6 +1,6 @@
-"""The node `policy_server`: the engine of this process for openpi's websocket clients.
+"""The node `policy_server`: serves the engine of this process to websocket clients of openpi.
 
-To ROS it has its diagnostics and `kv/*` to say: what it serves with is `embodied_kv.serving`.
+It provides `kv/*` and diagnostics to ROS; the server itself is in `embodied_kv.serving`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SERVING = logging.getLogger('embodied_kv.serving')
 
 
 class RosLog(logging.Handler):
-    """Hands what the server logs to the log of a node: its access log and reloads, too."""
+    """Forwards the log of the server, its access log included, to the log of a node."""
 
     def __init__(self, log: RcutilsLogger) -> None:
         super().__init__(logging.INFO)
@@ -34,7 +34,7 @@ class RosLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
-        # rclpy remembers a severity for each line of source that logs: hence one for each
+        # rclpy remembers one severity for each line of source that logs
         if record.levelno >= logging.ERROR:
             self._log.error(line)
         elif record.levelno >= logging.WARNING:
@@ -44,7 +44,7 @@ class RosLog(logging.Handler):
 
 
 class PolicyServerNode(SuiteNode):
-    """Listens while it is active."""
+    """Accepts connections while it is active."""
 
     engine_config = ServedEngineConfig
 
@@ -59,12 +59,12 @@ class PolicyServerNode(SuiteNode):
 
     def find_host(self) -> EngineHost:
         self._config = self.params.read(ServerConfig)
-        self._config.keys()  # refused here, where they cannot be read
+        self._config.keys()  # fails here if they cannot be read
         self._config.tls()
         host = super().find_host()
         self._scheduling = self.params.read(SchedulingConfig)
         self._profile = self._scheduling.profile_of(host.engine.config.robots, host.profile)
-        self._fingerprint = host.fingerprint  # reads every weight: before any client connects
+        self._fingerprint = host.fingerprint  # reads every weight, before any client connects
         return host
 
     def setup(self) -> None:
@@ -120,8 +120,8 @@ class PolicyServerNode(SuiteNode):
         self.host.unlisten(self._sessions.on_deltas)
 
     def reload(self) -> bool:
-        """Read keys and certificate again; False where there are none."""
-        names = 'api_keys', 'certificate'  # also before the node is configured, or while it is
+        """Read keys and certificate again; return False if there are none."""
+        names = 'api_keys', 'certificate'  # in any state of the node
         if not any(self.get_parameter(name).value for name in names):
             return False
         if self._server is not None:
@@ -137,7 +137,7 @@ class PolicyServerNode(SuiteNode):
 
 
 def main() -> None:
-    """Run the executable `policy_server`, in a process of its own."""
+    """Run the executable `policy_server`."""
     executable.run(PolicyServerNode)
 
 

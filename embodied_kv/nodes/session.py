@@ -1,8 +1,7 @@
-"""The session node: a robot's session is frozen, restored, forked and rolled back by service.
+"""The session node: snapshot, restore, fork and rollback of a robot's session as services.
 
-Knows services and parameters. Does not know what a capsule holds. Its callbacks wait, for the
-engine's thread and for files, so a thread of its own serves them: nothing else of the process
-does.
+Knows services and parameters. Does not know what a capsule contains. Its callbacks wait for the
+engine thread and for files, so a thread of its own serves them.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
 from embodied_kv.nodes.common.parameters import param
 from embodied_kv.session.engine_part import Branch
 from embodied_kv.session.participant import Done, Participant
-from embodied_kv.session.robot_session import BY_MISSIONS, Resumed
+from embodied_kv.session.robot_session import MISSION_PREFIX, Resumed
 from embodied_kv.srv import (
     CapsuleDrop,
     CapsuleFork,
@@ -42,84 +41,81 @@ CAPACITY = (-1, 2**30)  # MiB
 
 @dataclass(frozen=True)
 class SessionParams:
-    """Where capsules are kept, and how much may have changed when one is restored."""
+    """Where capsules are stored, and how much may have changed when one is restored."""
 
     folder: str = param(
         '~/.ros/embodied_kv/capsules',
-        "Of the disk tier; a suite with a namespace has a folder of that name in it; '' for none",
+        "Folder of the disk tier; the namespace of a suite names a folder in it. '': no disk tier",
     )
     default_tier: str = param(
         'device',
-        'Where a snapshot is kept that names none: device, host or disk',
+        'Tier of a snapshot that names none: device, host or disk',
         'live',
         old='tier',
+        check=Tier,
     )
     device_mib: int = param(
-        256, 'Most that is kept on the device, MiB; 0: nothing, -1: no bound', range=CAPACITY
+        256, 'Capacity (MiB) of the device tier; 0: no such tier, -1: unbounded', range=CAPACITY
     )
     host_mib: int = param(
-        1024,
-        'Most that is kept in the memory of the host, MiB; 0: nothing, -1: no bound',
-        range=CAPACITY,
+        1024, 'Capacity (MiB) of the host tier; 0: no such tier, -1: unbounded', range=CAPACITY
     )
     disk_mib: int = param(
-        8192, 'Most that is kept on the disk, MiB; 0: nothing, -1: no bound', range=CAPACITY
+        8192, 'Capacity (MiB) of the disk tier; 0: no such tier, -1: unbounded', range=CAPACITY
     )
     eviction_policy: str = param(
         'demote',
-        'Of a full tier: refuse a newcomer; demote what was used least recently to the next tier; '
-        'drop: the same, and give up what leaves the last one',
+        'What a full tier does with a new capsule. refuse: refuse it; demote: move the least '
+        'recently used ones to the next tier; drop: the same, and drop what leaves the last tier',
         old='policy',
     )
     max_joint_distance: float = param(
         Limits.max_joint_distance,
-        'The actor goes on if no joint has moved further, rad or m',
+        'Maximum joint displacement (rad or m) for which a restore resumes the action stream',
         'live',
         range=(0.0, 10.0),
         old='joint_distance',
     )
     max_image_change: float = param(
         Limits.max_image_change,
-        'The actor goes on if no pixel of a thumbnail has changed more, 0 to 1',
+        'Maximum change of a thumbnail pixel, 0 to 1, for which a restore resumes the action '
+        'stream',
         'live',
         range=(0.0, 1.0),
         old='image_change',
     )
     max_age: float = param(
         Limits.max_age,
-        'The actor goes on with a capsule no older, s',
+        'Maximum age (s) of a capsule for which a restore resumes the action stream',
         'live',
         range=(0.0, 1e9),
         old='age',
     )
     max_planner_age: float = param(
         Limits.max_planner_age,
-        'The planner goes on with a capsule no older, s',
+        'Maximum age (s) of a capsule for which a restore resumes the planner',
         'live',
         range=(0.0, 1e9),
         old='planner_age',
     )
 
-    def __post_init__(self) -> None:
-        Tier(self.default_tier)  # refuses what is none
-
     @property
     def capacities(self) -> TierCapacities:
-        """Bytes of each tier."""
+        """Return the capacity (bytes) of each tier."""
         mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
         bounds = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
         return TierCapacities(**bounds, policy=self.eviction_policy)
 
     @property
     def limits(self) -> Limits:
-        """Of re-entry."""
+        """Return the limits of re-entry."""
         return Limits(
             self.max_joint_distance, self.max_image_change, self.max_age, self.max_planner_age
         )
 
 
 class Session(SuiteNode, Participant):
-    """Answers `capsule/*`, and tells `capsule/events` what was done."""
+    """Serves `capsule/*`, and publishes each completed verb on `capsule/events`."""
 
     may_wait = True
 
@@ -146,8 +142,8 @@ class Session(SuiteNode, Participant):
             pool = DevicePool(self._registry, self.host.kv_budget)
             self._release.callback(self.host.kv_budget.leave, pool)
         self._session.limits = params.limits
-        self._session.keep_in(self._registry)
-        self._release.callback(self._session.keep_in, None)
+        self._session.set_registry(self._registry)
+        self._release.callback(self._session.set_registry, None)
         self._events = self.publisher(CapsuleEvent, 'capsule/events', qos.TEXT)
         self.serve_all(
             'capsule',
@@ -186,20 +182,22 @@ class Session(SuiteNode, Participant):
     def _snapshot(
         self, request: CapsuleSnapshot.Request, response: CapsuleSnapshot.Response
     ) -> None:
-        if request.name.startswith(BY_MISSIONS):
-            raise CapsuleError(f'only missions name capsules {BY_MISSIONS}…: choose another name')
+        if request.name.startswith(MISSION_PREFIX):
+            raise CapsuleError(
+                f'only missions name capsules {MISSION_PREFIX}…: choose another name'
+            )
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._session.snapshot(request.name, self._session.sight.now(), tier)
+        capsule, seconds = self._session.snapshot(request.name, self._session.observer.now(), tier)
         record = self._record(capsule.name)
         conversions.fill_capsule(response, record, seconds)
         response.message = (
             f'capsule {record.name}: {record.bytes / MIB:.2f} MiB at boundary '
-            f'{record.boundary.number}, kept in the {record.tier} tier'
+            f'{record.boundary.number}, stored in the {record.tier} tier'
         )
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
-        resumed = self._session.restore(request.name, self._session.sight.now())
+        resumed = self._session.restore(request.name, self._session.observer.now())
         self._fill_resumed(response, resumed)
 
     def _rollback(
@@ -213,8 +211,8 @@ class Session(SuiteNode, Participant):
         record = self._record(resumed.capsule.name)
         conversions.fill_capsule(response, record, resumed.seconds, resumed.decision.depth)
         response.streams = resumed.streams
-        said = resumed.decision.reason, _going_on(resumed.streams), *resumed.notes
-        response.message = '; '.join(said)
+        remarks = resumed.decision.reason, _going_on(resumed.streams), *resumed.notes
+        response.message = '; '.join(remarks)
         for note in resumed.notes:
             self.log_info('resumed', f'capsule {record.name}: {note}')
 
@@ -240,32 +238,29 @@ class Session(SuiteNode, Participant):
         response.message = f'{named}; {sum(r.bytes for r in records) / MIB:.2f} MiB'
 
     def _pin(self, request: CapsulePin.Request, response: CapsulePin.Response) -> None:
-        (self._registry.pin if request.pinned else self._registry.unpin)(request.name)
+        self._registry.pin(request.name, request.pinned)
         conversions.fill_capsule(response, self._record(request.name))
-        becomes = 'stays where it is' if request.pinned else 'may give way to others'
+        becomes = 'is pinned' if request.pinned else 'may be evicted'
         response.message = f'capsule {request.name} {becomes}'
 
     def _move(self, request: CapsuleMove.Request, response: CapsuleMove.Response) -> None:
         self._registry.move(request.name, Tier(request.tier))
         conversions.fill_capsule(response, self._record(request.name))
-        response.message = f'capsule {request.name} is kept in the {request.tier} tier'
+        response.message = f'capsule {request.name} is stored in the {request.tier} tier'
 
     def _drop(self, request: CapsuleDrop.Request, response: CapsuleDrop.Response) -> None:
-        record = self._find(request.name)
+        record = next((r for r in self._registry.entries() if r.name == request.name), None)
         self._registry.drop(request.name)
-        if record is not None:  # else it was a damaged file
+        if record is not None:  # None for a damaged file
             conversions.fill_capsule(response, record)
-        response.name, response.message = request.name, f'capsule {request.name} is given up'
-
-    def _find(self, name: str) -> CapsuleRecord | None:
-        return next((record for record in self._registry.entries() if record.name == name), None)
+        response.name, response.message = request.name, f'capsule {request.name} is dropped'
 
     def _record(self, name: str) -> CapsuleRecord:
-        """As it is listed. Raises LookupError where it gave way to others in this moment."""
-        record = self._find(name)
-        if record is None:
-            raise LookupError(f'capsule {name} gave way to another one meanwhile')
-        return record
+        """Return the record of a capsule. Raises LookupError if it was evicted just now."""
+        for record in self._registry.entries():
+            if record.name == name:
+                return record
+        raise LookupError(f'capsule {name} was evicted for another one')
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -39,7 +39,7 @@ from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
 from embodied_kv.planning.planner_row import NEED_WHOLE_UNITS, PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.prompts import PlannerPrompts, memory_fingerprint
+from embodied_kv.planning.planning import PlannerPrompts, memory_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -265,7 +265,7 @@ class Planning:
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
         asked = PlanRecord(question, method, keys, ids)
         start = time.perf_counter()
-        needs = loads and not self.row.goes_on(asked)
+        needs = loads and not self.row.can_continue(asked)
         fresh = self._compute(self.memory.missing(units)) if needs else 0
         if needs:
             prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
@@ -367,7 +367,7 @@ class Planning:
 
 
 @contextmanager
-def opened(
+def open_planning(
     planner: LoadedPlanner,
     encoder: Encoder,
     params: MemoryParams,
@@ -390,7 +390,7 @@ def opened(
         yield planning
 
 
-def planner_of(folder: str, name: str) -> Path:
+def planner_folder(folder: str, name: str) -> Path:
     """Return the folder of a planner: that one, or of the bundled planner of a contract.
 
     Raises ValueError if both are empty, or the bundled planner does not exist.

@@ -23,7 +23,7 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import Planning, opened, planner_of
+from embodied_kv.planning.planning import Planning, open_planning, planner_folder
 from embodied_kv.serving.fleet_server import IdleTime
 
 T = TypeVar('T')
@@ -100,7 +100,7 @@ class Memories:
         """
         if not kept.enabled:
             return None
-        path = planner_of(params.planner, planner)
+        path = planner_folder(params.planner, planner)
         return cls(path, params, config, kept.planner_rows, device, idle, kv_budget)
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Memories:
             if name not in self._open:
                 self._make_room()
                 with ExitStack() as undo:
-                    memory = opened(
+                    memory = open_planning(
                         self._planner,
                         self._encoder,
                         self._params,

@@ -45,10 +45,6 @@ class EnginePart:
     def __init__(self, engine: Engine, robot: str = '') -> None:
         self._engine, self._kv, self.robot = engine, engine.kv, robot
 
-    def buffers(self) -> list[Tensor | np.ndarray]:
-        """Return the cache, and the states that the actions of each frame are relative to."""
-        return [*self._kv.memory, *self._engine.states.values()]
-
     @property
     def process_id(self) -> str:
         """Return the unique id of the process of the engine."""
@@ -81,6 +77,8 @@ class EnginePart:
         Tensors: 'row/I/k' and 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed
         copy [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
         action prefix; 'row/I/columns' and '.../density', prompt scores; 'stream/I/k', '.../v'.
+        Facts of a row: 'budgets', the tokens of each layer of a compressed copy; 'scored', the
+        number of text tokens with scores, if streams wait for compression.
         """
         streams = self.streams()
         with ExitStack() as held:
@@ -105,25 +103,30 @@ class EnginePart:
         leases = [stream.lease for stream in streams] + [current, action]
         read = {_read_by(lease): lease for lease in leases if lease is not None}
         numbers = {what: i for i, what in enumerate(read)}
-        scores = [self._scores(lease, streams) for lease in read.values()]
         tensors: dict[str, Tensor] = {}
+        rows: list[Fact] = []
         for i, lease in enumerate(read.values()):
+            name = f'row/{i}'
+            handle, scores, budgets = lease.handle, self._scores(lease, streams), None
             if lease.is_copy:
-                block = self._kv.compressed.block(lease.row)
-                tensors |= frozen_kv.copied(f'row/{i}', *block)
+                copy = lease.row
+                tensors |= frozen_kv.copied(name, *self._kv.compressed.block(copy))
+                budgets = self._kv.compressed.lengths[:, copy].tolist()
             else:
                 row = lease.row
-                tensors |= frozen_kv.copied(f'row/{i}', *self._kv.prefixes.row(row))
-                tensors[f'row/{i}/state'] = torch.from_numpy(self._engine.states[row].copy())
+                tensors |= frozen_kv.copied(name, *self._kv.prefixes.row(row))
+                tensors[f'{name}/state'] = torch.from_numpy(self._engine.states[row].copy())
                 if (guide := self._engine.guides.get(row)) is not None:
-                    tensors[f'row/{i}/guide'] = _guide_tensor(guide)
-                if (scored := scores[i]) is not None:
-                    tensors[f'row/{i}/columns'] = scored.columns.clone()
-                    tensors[f'row/{i}/density'] = scored.density.clone()
+                    tensors[f'{name}/guide'] = _guide_tensor(guide)
+                if scores is not None:
+                    tensors[f'{name}/columns'] = scores.columns.clone()
+                    tensors[f'{name}/density'] = scores.density.clone()
+            frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
+            rows.append({**frame, 'budgets': budgets, 'scored': scores and scores.queries})
         for i, stream in enumerate(streams):
             tensors |= frozen_kv.copied(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
         facts = {
-            'rows': list(map(self._row_facts, read.values(), scores)),
+            'rows': rows,
             'current': None if current is None else numbers[_read_by(current)],
             'action': None if action is None else numbers[_read_by(action)],
             'keep_ratio': self._keep_ratio,
@@ -138,18 +141,6 @@ class EnginePart:
             ],
         }
         return FrozenPart(tensors, facts)
-
-    def _row_facts(self, lease: Lease, scores: Statistics | None) -> dict[str, Fact]:
-        """Return the facts of a row.
-
-        budgets: tokens of each layer of a compressed copy; None for a whole row. scored: number of
-        text tokens with scores, for streams that wait for compression; None for none.
-        """
-        handle, budgets = lease.handle, None
-        if lease.is_copy:
-            budgets = self._kv.compressed.lengths[:, lease.row].tolist()
-        frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
-        return {**frame, 'budgets': budgets, 'scored': scores and scores.queries}
 
     def _scores(self, lease: Lease, streams: Sequence[DecodeStream]) -> Statistics | None:
         """Return the prompt scores of a row if streams on it wait for compression."""

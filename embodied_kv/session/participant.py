@@ -4,7 +4,7 @@ Knows scenes, streams and capsules by name. Does not know nodes, topics or the s
 
 | method | implemented by | called by, on the thread |
 |---|---|---|
-| `makes_frames`, `scene` | perception; action of a robot without a model | `Sight`, its caller's |
+| `makes_frames`, `scene` | perception; remote action | `SceneObserver`, its caller's |
 | `on_instruction` | action | perception, its own |
 | `on_hold` | action | a restore that resumes nothing, the engine's |
 | `on_resumed` | language | restore, rollback and fork, the engine's |
@@ -110,7 +110,7 @@ class Participants(Participant):
             each.on_done(done)
 
 
-class Sight:
+class SceneObserver:
     """The present scene, from the participants that make frames. From any thread.
 
     Frames of a robot without an instruction are made only while it is watched.
@@ -120,7 +120,7 @@ class Sight:
         self._observers, self._watchers, self._lock = observers, 0, threading.Lock()
 
     @property
-    def is_open(self) -> bool:
+    def has_source(self) -> bool:
         """Return whether a participant makes frames, so that waiting for a scene makes sense."""
         return self._observers.makes_frames
 
@@ -154,7 +154,7 @@ class Sight:
             newest, until = self._observers.scene, time.monotonic() + PATIENCE
             before = newest() if newer else None
             while (scene := newest()) is None or (before and scene.stamp == before.stamp):
-                if not self.is_open or time.monotonic() > until:
+                if not self.has_source or time.monotonic() > until:
                     break
                 check()
                 time.sleep(POLL)

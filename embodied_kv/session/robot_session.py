@@ -16,26 +16,25 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
 from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError, FrozenPart, Note, Part
-from embodied_kv.capsule.fingerprint import mismatch
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
-from embodied_kv.session.engine_part import Branch
-from embodied_kv.session.participant import Done, Participants, Sight
+from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.session.participant import Done, Participants, SceneObserver
 from embodied_kv.text import shown
 from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
-BY_MISSIONS = 'mission-boundary'  # prefix of the names of capsules that missions take
+MISSION_PREFIX = 'mission-boundary'  # prefix of the names of capsules that missions take
 SCENE, DEPTHS = 'scene', 'depths'  # in a capsule, in addition to its parts
-DEEP_ENOUGH = {  # depths of the parts that are resumed at each depth
+RESUMED_DEPTHS = {  # depths of the parts that are resumed at each depth
     Depth.ACTOR: ('planner', 'actor'),
     Depth.PLANNER: ('planner',),
     Depth.HOLD: (),
@@ -59,53 +58,27 @@ class Resumed:
     notes: tuple[str, ...] = ()
 
 
-class ComputingPart(Part, Protocol):
-    """The part of a session that an engine computes, in this process or at a policy server.
-
-    Attributes:
-        robot: Of the session.
-        process_id: Of the process that computes.
-        committed: Its steps so far.
-        stamp: ns, of the newest frame of the robot.
-    """
-
-    robot: str
-
-    @property
-    def process_id(self) -> str: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def stamp(self) -> int: ...
-    @property
-    def streams_max(self) -> int: ...
-    def streams(self) -> list[DecodeStream]: ...
-    def finish(self) -> None: ...
-
-
 class RobotSession:
     """The parts of the session of a robot, and the registry that stores its capsules.
 
     Args:
-        engine_part: The rows and streams of the engine that computes for the robot.
-        registry: None until `keep_in` sets one.
+        engine_part: The rows and streams of the engine that computes for the robot, or a part with
+            the same methods for the engine of a policy server.
+        registry: None until `set_registry` sets one.
         call: Runs work on the engine thread, as `EngineThread.call`.
-        limits: Of re-entry.
     """
 
     def __init__(
         self,
-        engine_part: ComputingPart,
+        engine_part: EnginePart,
         registry: Registry | None,
         call: Callable[[Callable[[], T]], Future[T]],
-        *,
-        limits: Limits | None = None,
     ) -> None:
         self.engine_part, self._registry, self._call = engine_part, registry, call
         self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
-        self.limits = limits or Limits()
+        self.limits = Limits()
         self.participants = Participants()
-        self.sight = Sight(self.participants)
+        self.observer = SceneObserver(self.participants)
         self._parts: dict[str, Part] = {}  # immutable: a snapshot may be iterating
         self.register(self.engine_part)
 
@@ -118,7 +91,7 @@ class RobotSession:
             )
         return self._registry
 
-    def keep_in(self, registry: Registry | None) -> None:
+    def set_registry(self, registry: Registry | None) -> None:
         """Set the registry for the next verbs; capsules of the previous one are not moved."""
         self._registry = registry
 
@@ -143,7 +116,7 @@ class RobotSession:
     ) -> tuple[Capsule, float]:
         """Freeze the session between two steps and store it; return the engine seconds, too.
 
-        name: '' for a free name made of process and boundary. Raises CapsuleError, and NoRoom.
+        name: '' for a free name made of process and boundary. Raises CapsuleError.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
         self.registry.add(capsule, tier)
@@ -157,13 +130,13 @@ class RobotSession:
         """
         capsule = self.registry.get(name)
         decision = choose_depth(_scene(capsule), now, self.limits)
-        return self._told('restore', self._resume(capsule, decision))
+        return self._resume('restore', capsule, decision)
 
-    def rollback(self, name: str = '', but: Collection[str] = ()) -> Resumed:
+    def rollback(self, name: str = '', exclude: Collection[str] = ()) -> Resumed:
         """Resume from a capsule of this session, or from the newest one that no mission took.
 
         Text since then is discarded. The state of the actor is not restored, as the world has
-        moved on. but: names of parts that stay unchanged. Raises CapsuleError for a capsule of
+        moved on. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
         another session.
         """
         capsule = self.registry.get(name or self._newest())
@@ -176,7 +149,7 @@ class RobotSession:
             )
         back = self.engine_part.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
-        return self._told('rollback', self._resume(capsule, decision, but))
+        return self._resume('rollback', capsule, decision, exclude)
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -205,10 +178,6 @@ class RobotSession:
         """Return the chunk of the newest frame of a capsule, for comparison; never execute it."""
         frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
         return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
-
-    def _told(self, verb: str, resumed: Resumed) -> Resumed:
-        self.participants.on_done(Done(verb, resumed.capsule, resumed.decision.depth))
-        return resumed
 
     # ------------------------------------------------------------------ on the engine's thread
 
@@ -249,10 +218,12 @@ class RobotSession:
         names = chain([first], (f'{first}-{i}' for i in count(2)))
         return next(name for name in names if name not in self.registry)
 
-    def _resume(self, capsule: Capsule, decision: Decision, but: Collection[str] = ()) -> Resumed:
+    def _resume(
+        self, verb: str, capsule: Capsule, decision: Decision, exclude: Collection[str] = ()
+    ) -> Resumed:
         frozen = self._frozen(capsule)
-        deep = DEEP_ENOUGH[decision.depth]
-        named = frozen.keys() - {SCENE, DEPTHS, *but}
+        deep = RESUMED_DEPTHS[decision.depth]
+        named = frozen.keys() - {SCENE, DEPTHS, *exclude}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
         def work() -> tuple[tuple[int, ...], list[Note]]:
@@ -266,12 +237,14 @@ class RobotSession:
 
         (streams, notes), seconds = self._on_engine(work)
         notes = [note() if callable(note) else note for note in notes]
-        missing, depths = sorted(named - self._parts.keys()), _depths(capsule)
+        depths = capsule.facts.get(DEPTHS)
+        depths = depths if isinstance(depths, dict) else {}
         notes += [
             f'no active node resumes its part {shown(name)}'
-            for name in missing
+            for name in sorted(named - self._parts.keys())
             if depths.get(name, 'planner') in deep
         ]
+        self.participants.on_done(Done(verb, capsule, decision.depth))
         return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
@@ -280,14 +253,9 @@ class RobotSession:
             self.participants.on_resumed(self.engine_part.streams())
         return note
 
-    def _frozen(self, capsule: Capsule) -> Mapping[str, FrozenPart]:
-        """Return the parts of a capsule by name. Raises CapsuleError for another engine's."""
-        if capsule.fingerprint != self.registry.fingerprint:
-            raise CapsuleError(
-                f'capsule {capsule.name} '
-                f'{mismatch(capsule.fingerprint, self.registry.fingerprint)}',
-                ErrorCode.MISMATCH,
-            )
+    @staticmethod
+    def _frozen(capsule: Capsule) -> Mapping[str, FrozenPart]:
+        """Return the parts of a capsule by name."""
         parts: dict[str, dict] = {part: {} for part in capsule.facts}
         for name, tensor in capsule.tensors.items():
             part, _, rest = name.partition('/')
@@ -295,19 +263,13 @@ class RobotSession:
         return {part: FrozenPart(t, capsule.facts.get(part)) for part, t in parts.items()}
 
     def _newest(self) -> str:
-        taken = [r for r in self.registry.entries() if not r.name.startswith(BY_MISSIONS)]
+        taken = [r for r in self.registry.entries() if not r.name.startswith(MISSION_PREFIX)]
         own = [r for r in taken if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(
                 f'session {self.name} has no capsule: take a snapshot first', ErrorCode.NOT_FOUND
             )
         return max(own, key=lambda record: record.boundary.number).name
-
-
-def _depths(capsule: Capsule) -> Mapping[str, str]:
-    """Return the depths of its parts by name, as far as they are known."""
-    depths = capsule.facts.get(DEPTHS)
-    return depths if isinstance(depths, dict) else {}
 
 
 def _scene(capsule: Capsule) -> SceneSummary | None:
@@ -323,7 +285,7 @@ def _scene(capsule: Capsule) -> SceneSummary | None:
     return SceneSummary.of(arrays, capsule.facts[SCENE])
 
 
-class Boundaries:
+class StepCheckpoints:
     """Capsules before the steps of a mission, at most one at a time. For one thread.
 
     They are named `name` and a number. `tier` stores them, or the host if the session has no such
@@ -339,7 +301,7 @@ class Boundaries:
 
         Earlier ones, of any process, are dropped afterwards unless pinned, so one exists at any
         moment, even if the process is killed. Raises CapsuleError, and what `scene` raises; then
-        `go_back` is impossible.
+        `roll_back` is impossible.
         """
         self._newest = ''
         now, before = scene(), self._numbers()
@@ -353,14 +315,14 @@ class Boundaries:
                 self._session.registry.drop(f'{self._name}-{number}')
         return tier
 
-    def go_back(self, but: Collection[str] = ()) -> None:
+    def roll_back(self, exclude: Collection[str] = ()) -> None:
         """Roll the session back to the last capsule. Raises CapsuleError if there is none.
 
-        but: as of `RobotSession.rollback`.
+        exclude: as of `RobotSession.rollback`.
         """
         if not self._newest:
             raise CapsuleError('no boundary was taken', ErrorCode.NOT_FOUND)
-        self._session.rollback(self._newest, but)
+        self._session.rollback(self._newest, exclude)
 
     def _numbers(self) -> list[int]:
         own = re.compile(rf'{re.escape(self._name)}-(\d{{1,9}})', re.ASCII)

@@ -12,7 +12,7 @@ from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, tiers
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import DevicePool, Registry
-from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Policy, Tier, TierCapacities
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
 
@@ -118,7 +118,7 @@ def test_other_kv_and_older_capsules_together_make_room(
             stays = sum(sizes[int(name)] for name in pinned)
             try:
                 registry.add(capsule(str(number), size))
-            except NoRoom:
+            except NoRoomError:
                 assert tiers(registry) == before and others.bytes == bytes_before
                 assert policy != 'drop' or fixed + stays + size > 16
                 continue
@@ -162,7 +162,7 @@ def test_other_kv_displaces_the_oldest_where_the_policy_drops():
 def test_a_refusal_names_the_capsules_and_what_to_change(policy, says):
     registry = registry_of(TierCapacities(host=2, disk=0, policy=policy), KvBudget(10))
     registry.add(capsule('a', 6))
-    with pytest.raises(NoRoom, match=rf'capsules 6 bytes.*on the device: {says}'):
+    with pytest.raises(NoRoomError, match=rf'capsules 6 bytes.*on the device: {says}'):
         registry.add(capsule('b', 6))
     assert tiers(registry) == {'a': 'device'}
 

@@ -7,7 +7,7 @@ from tier_stand_ins import OURS, MemoryDisk, capsule
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import DevicePool, Registry
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.pool import Evictable
@@ -41,11 +41,11 @@ def test_an_older_capsule_goes_to_the_host_for_a_new_one(registry, kv_budget):
 def test_a_capsule_that_may_not_go_keeps_others_out(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.pin('a')
-    with pytest.raises(NoRoom, match='capsules: no room for 6 bytes'):
+    with pytest.raises(NoRoomError, match='capsules: no room for 6 bytes'):
         registry.add(capsule('b', 6))
     assert tiers(registry) == {'a': Tier.DEVICE} and kv_budget.bytes_used == 6
     registry.add(capsule('b', 6), Tier.HOST)  # other tiers have bounds of their own
-    with pytest.raises(NoRoom, match='capsules: no room'):
+    with pytest.raises(NoRoomError, match='capsules: no room'):
         registry.move('b', Tier.DEVICE)
     registry.unpin('a')
     registry.drop('a')

@@ -14,7 +14,7 @@ from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.registry import DevicePool, Registry
-from embodied_kv.capsule.tiers import NoRoom, Policy, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Policy, Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 NAMES = [*'abcdefgh']
@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         pinned = set(self.pinned)
         try:
             operation()
-        except NoRoom:
+        except NoRoomError:
             assert self.listed() == lists
             return False
         except (CapsuleError, MemoryError):
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def leave_the_device(self, data):
-        pool, leaving = DevicePool(self.registry), self.registry.could_leave()
+        pool, leaving = DevicePool(self.registry), self.registry.device_evictions()
         offers = dict(zip(leaving, pool.evictable(), strict=True))
         if not offers:
             return

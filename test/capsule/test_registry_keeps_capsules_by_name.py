@@ -7,7 +7,7 @@ from tier_stand_ins import FOREIGN, OURS, MemoryDisk, capsule, same, tiers
 from embodied_kv.capsule import tiers as kinds
 from embodied_kv.capsule.capsule import Boundary, CapsuleError
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 
 DEVICE, HOST, DISK = Tier
 
@@ -116,10 +116,10 @@ def test_what_is_refused_changes_nothing():
     registry = Registry(OURS, TierCapacities(device=4, host=4, disk=0))
     registry.add(capsule('a'))
     registry.add(capsule('b'))
-    with pytest.raises(NoRoom, match='a would have to go'):
+    with pytest.raises(NoRoomError, match='a would have to go'):
         registry.add(capsule('c'))
     assert tiers(registry) == {'a': 'host', 'b': 'device'}
-    with pytest.raises(NoRoom, match='no disk tier'):
+    with pytest.raises(NoRoomError, match='no disk tier'):
         registry.move('a', DISK)
 
 

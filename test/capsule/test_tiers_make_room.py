@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embodied_kv.capsule import tiers as kinds
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.tiers import Move, NoRoom, Tier, TierCapacities, TierEntry, make_room
+from embodied_kv.capsule.tiers import Move, NoRoomError, Tier, TierCapacities, TierEntry, make_room
 
 DEVICE, HOST, DISK = Tier
 
@@ -47,7 +47,7 @@ def test_the_host_counts_what_an_allocation_there_takes(monkeypatch):
         Move('h', HOST, DISK),
         Move('d', DEVICE, HOST),
     ]
-    with pytest.raises(NoRoom, match='needs 9 bytes of the host tier: 4 of 16 are free'):
+    with pytest.raises(NoRoomError, match='needs 9 bytes of the host tier: 4 of 16 are free'):
         refusing = TierCapacities(host=16, policy='refuse')
         make_room(full, 'new', 9, HOST, refusing)
 
@@ -76,7 +76,7 @@ def test_a_promoted_capsule_keeps_its_old_copy_until_it_is_copied():
     assert make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4)) == [
         Move('d', DEVICE, DISK)
     ]
-    with pytest.raises(NoRoom):
+    with pytest.raises(NoRoomError):
         make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4, disk=0))
 
 
@@ -84,7 +84,7 @@ def test_what_leaves_the_last_tier_is_dropped_if_the_policy_says_so():
     capsules = [held('a', 4, DISK), held('b', 4, DISK)]
     capacities = TierCapacities(disk=8, policy='drop')
     assert make_room(capsules, 'new', 4, DISK, capacities) == [Move('a', DISK, None)]
-    with pytest.raises(NoRoom, match='a would have to go, but no tier below has room: drop'):
+    with pytest.raises(NoRoomError, match='a would have to go, but no tier below has room: drop'):
         make_room(capsules, 'new', 4, DISK, TierCapacities(disk=8))
 
 
@@ -116,28 +116,30 @@ def test_one_that_finds_no_room_is_dropped_with_its_copy_on_the_disk():
 
 
 def test_refuse_moves_nothing_even_if_there_is_room_below():
-    with pytest.raises(NoRoom, match="the policy 'refuse' moves nothing for it"):
+    with pytest.raises(NoRoomError, match="the policy 'refuse' moves nothing for it"):
         make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, TierCapacities(4, policy='refuse'))
 
 
 def test_a_refusal_says_what_is_needed_free_and_pinned():
     capsules = [held('p', 60, HOST, pinned=True), held('b', 20, HOST), held('c', 5, DEVICE)]
-    with pytest.raises(NoRoom) as refusal:
+    with pytest.raises(NoRoomError) as refusal:
         make_room(capsules, 'new', 50, HOST, TierCapacities(host=100))
     assert str(refusal.value) == (
         "'new' needs 50 bytes of the host tier: 20 of 100 are free, pinned is p with 60; "
         'unpin one of them, or raise the capacity'
     )
-    with pytest.raises(NoRoom, match='0 of 9 .* pinned is nothing; it is larger than the tier'):
+    with pytest.raises(
+        NoRoomError, match='0 of 9 .* pinned is nothing; it is larger than the tier'
+    ):
         make_room([held('a', 9, HOST)], 'new', 10, HOST, TierCapacities(host=9))
-    with pytest.raises(NoRoom, match="no host tier for 'new': its capacity is 0 bytes"):
+    with pytest.raises(NoRoomError, match="no host tier for 'new': its capacity is 0 bytes"):
         make_room([], 'new', 1, HOST, TierCapacities(host=0))
 
 
 def test_a_tier_over_its_capacity_from_the_start_takes_nothing_but_hinders_no_other():
     capsules = [held('a', 9, DISK)]
     assert make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=5)) == []
-    with pytest.raises(NoRoom, match='0 of 5 are free'):
+    with pytest.raises(NoRoomError, match='0 of 5 are free'):
         make_room(capsules, 'new', 4, DISK, TierCapacities(disk=5))
 
 
@@ -181,7 +183,7 @@ def test_law_every_move_keeps_every_capacity_and_the_order_of_use(items, tier, s
     before = {name: set(tiers) for name, tiers in tiers_of.items()}
     try:
         moves = make_room(capsules, 'new', size, tier, capacities)
-    except NoRoom:
+    except NoRoomError:
         return
     for move in moves:
         assert move.source in tiers_of[move.name]

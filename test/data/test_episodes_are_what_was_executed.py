@@ -6,7 +6,7 @@ from bag_cases import BEGIN, CONTRACT, ROBOT, SECOND, Bag, position
 
 from embodied_kv.data.episodes import Cut, Episodes
 from embodied_kv.data.recording_reader import Recording
-from embodied_kv.data.signals import recorded_pictures, unbroken
+from embodied_kv.data.signals import recorded_images, unbroken
 from embodied_kv.msg import ActionChunk, ControlState
 from embodied_kv.robots.reading import of_text, to_text
 
@@ -186,7 +186,7 @@ def test_a_clock_that_is_set_back_begins_another_piece(bag, tmp_path):
     assert [len(episodes) for episodes in found] == [1, 1]
     assert found[0][0][0].stamp == found[1][0][0].stamp  # the same moments, told twice
     assert found[1][0][0].pictures['front'] >= 40 > found[0][0][-1].pictures['front']
-    assert sum(1 for _ in recorded_pictures(recording)) == 160
+    assert sum(1 for _ in recorded_images(recording)) == 160
 
 
 def test_piece_begins_with_its_own_instruction(bag, tmp_path):

@@ -13,7 +13,7 @@ from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier, TierCapacities
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.planning.mission import MissionPart, MissionState
-from embodied_kv.session.robot_session import BY_MISSIONS, Boundaries
+from embodied_kv.session.robot_session import MISSION_PREFIX, StepCheckpoints
 
 ACTING = MissionState('tidy up', acting='put the red cube into the blue bin')
 
@@ -33,7 +33,7 @@ class Robot:
         )
         self.session = capsules_of(engine, self.registry)
         self.session.register(MissionPart(lambda: self.state, self._go_on))
-        self.boundaries = Boundaries(self.session, BY_MISSIONS, tier)
+        self.boundaries = StepCheckpoints(self.session, MISSION_PREFIX, tier)
 
     def _go_on(self, state):
         self.state = state
@@ -84,20 +84,20 @@ def test_at_any_moment_there_is_one(robot, monkeypatch):
 def test_the_newest_takes_the_place_of_those_before_it(robot, make_engine, tmp_path):
     for second in range(3):
         robot.mark(second)
-    assert robot.names == [f'{BY_MISSIONS}-3']
+    assert robot.names == [f'{MISSION_PREFIX}-3']
     robot.registry.close()
     again = Robot(make_engine(), tmp_path)  # another process, another mission
     again.mark(10)
-    assert again.names == [f'{BY_MISSIONS}-4']
+    assert again.names == [f'{MISSION_PREFIX}-4']
 
 
 def test_what_a_user_pinned_or_named_stays(robot):
     robot.session.snapshot('mission')
     robot.mark(10)
-    robot.registry.pin(f'{BY_MISSIONS}-1')
+    robot.registry.pin(f'{MISSION_PREFIX}-1')
     for second in (11, 12):
         robot.mark(second)
-    assert robot.names == ['mission', f'{BY_MISSIONS}-1', f'{BY_MISSIONS}-3']
+    assert robot.names == ['mission', f'{MISSION_PREFIX}-1', f'{MISSION_PREFIX}-3']
 
 
 def test_a_rollback_without_a_name_does_not_go_to_a_missions_boundary(robot):
@@ -108,19 +108,19 @@ def test_a_rollback_without_a_name_does_not_go_to_a_missions_boundary(robot):
     robot.engine.decode()
     robot.mark(11)
     assert robot.session.rollback().capsule.name == 'mine'
-    assert robot.session.rollback(f'{BY_MISSIONS}-2').capsule.name == f'{BY_MISSIONS}-2'
+    assert robot.session.rollback(f'{MISSION_PREFIX}-2').capsule.name == f'{MISSION_PREFIX}-2'
 
 
 def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, observe, tmp_path):
     robot = Robot(make_engine(), tmp_path, Tier.HOST, host=1)
     begin(robot.engine, observe(1))
-    earlier = Boundaries(robot.session, BY_MISSIONS, Tier.DISK)
+    earlier = StepCheckpoints(robot.session, MISSION_PREFIX, Tier.DISK)
     earlier.take(lambda: seen(10))
     with pytest.raises(CapsuleError, match='larger than the tier'):
         robot.mark(11)
     with pytest.raises(CapsuleError, match='no boundary was taken'):
-        robot.boundaries.go_back()
-    assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
+        robot.boundaries.roll_back()
+    assert robot.names == [f'{MISSION_PREFIX}-1'], 'nor is it given up'
 
 
 def test_where_nothing_could_be_seen_nothing_goes_back_to_one_before(robot):
@@ -131,8 +131,8 @@ def test_where_nothing_could_be_seen_nothing_goes_back_to_one_before(robot):
     with pytest.raises(ValueError, match='does not answer'):
         robot.boundaries.take(blind)
     with pytest.raises(CapsuleError, match='no boundary was taken'):
-        robot.boundaries.go_back()
-    assert robot.names == [f'{BY_MISSIONS}-1'], 'nor is it given up'
+        robot.boundaries.roll_back()
+    assert robot.names == [f'{MISSION_PREFIX}-1'], 'nor is it given up'
 
 
 def test_without_a_disk_tier_the_host_keeps_it(make_engine, observe, tmp_path):
@@ -140,17 +140,17 @@ def test_without_a_disk_tier_the_host_keeps_it(make_engine, observe, tmp_path):
     begin(robot.engine, observe(1))
     assert robot.mark(10) is Tier.HOST
     words = list(go_on(robot.engine).values())
-    robot.boundaries.go_back()
+    robot.boundaries.roll_back()
     assert list(go_on(robot.engine).values()) == words
 
 
 def test_a_name_that_is_no_boundarys_is_left_alone(robot):
-    for name in ('7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1'):
+    for name in ('7', f'{MISSION_PREFIX}-x', f'{MISSION_PREFIX}-2-1'):
         robot.session.snapshot(name)
     robot.mark(10)
     robot.mark(11)
-    own = {'7', f'{BY_MISSIONS}-x', f'{BY_MISSIONS}-2-1', f'{BY_MISSIONS}-2'}
-    assert own <= {*robot.names} and f'{BY_MISSIONS}-1' not in robot.names
+    own = {'7', f'{MISSION_PREFIX}-x', f'{MISSION_PREFIX}-2-1', f'{MISSION_PREFIX}-2'}
+    assert own <= {*robot.names} and f'{MISSION_PREFIX}-1' not in robot.names
 
 
 def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
@@ -158,7 +158,7 @@ def test_a_rewind_takes_back_what_was_said_and_leaves_the_mission(robot):
     robot.mark(10)
     words = list(go_on(robot.engine).values())
     robot.state = ACTING.after(ACTING.acting, False)
-    robot.boundaries.go_back(but=(MissionPart.name,))
+    robot.boundaries.roll_back(exclude=(MissionPart.name,))
     assert list(go_on(robot.engine).values()) == words and robot.state.tried
 
 

@@ -202,5 +202,5 @@ def test_half_a_row_is_refused(tmp_path, kind):
         known = {'sentences': frozen.tensors['sentences']}
         rows = ((name, t) for name, t in frozen.tensors.items() if name not in known)
         shorter = known | {name: t[:, :, 1:] for name, t in rows}
-        with pytest.raises(CapsuleError, match='row/k is'):
+        with pytest.raises(CapsuleError, match='row/k must be'):
             part.check(FrozenPart(shorter, frozen.facts))

@@ -27,7 +27,7 @@ from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.memory_part import MemoryPart, differences
 from embodied_kv.planning.mission import MissionPart, MissionState, Tried
-from embodied_kv.session.robot_session import Boundaries
+from embodied_kv.session.robot_session import StepCheckpoints
 
 STATE = MissionState(
     'tidy up',
@@ -123,18 +123,18 @@ def test_memory_that_has_moved_on_stays_and_is_said(robot, verb):
 def test_what_is_left_as_it_is_is_not_said(robot):
     robot.session.snapshot('here')
     robot.planning.upsert(LEARNT)
-    assert robot.session.rollback('here', but=('memory', 'mission')).notes == ()
+    assert robot.session.rollback('here', exclude=('memory', 'mission')).notes == ()
 
 
 def test_a_rewound_step_takes_the_planner_along_and_neither_memory_nor_mission(robot):
-    boundaries = Boundaries(robot.session, 'before', Tier.DEVICE)
+    boundaries = StepCheckpoints(robot.session, 'before', Tier.DEVICE)
     boundaries.take(lambda: None)
     plan, row = robot.planning.last, robot.planning.row.held
     robot.planning.upsert(LEARNT)
     robot.planning.plan('what does the robot hold?')
     robot.state = after = STATE.after(STATE.acting, False)
     assert robot.planning.last != plan and robot.planning.row.held != row
-    boundaries.go_back(but=STAY)
+    boundaries.roll_back(exclude=STAY)
     assert robot.planning.last == plan and robot.planning.row.held == row
     assert robot.planning.memory.sentences['red cube'] == LEARNT[2] and robot.state == after
 

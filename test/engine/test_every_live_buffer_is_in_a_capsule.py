@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from capsule_sessions import begin, capsules_of, scratch
+from capsule_sessions import begin, scratch
 from torch import Tensor
 
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
@@ -41,7 +41,7 @@ def address(array: Tensor | np.ndarray) -> int:
     return array.__array_interface__['data'][0]
 
 
-def unregistered(engine, capsules) -> list[str]:
+def unregistered(engine) -> list[str]:
     """Ways to live buffers that no part answers for.
 
     Weights and tables are never written; what graphs read beside the cache is written before each
@@ -50,24 +50,23 @@ def unregistered(engine, capsules) -> list[str]:
     constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
     constants |= {address(a) for _, a in walk(engine._denoiser._steps, 'steps', set())}
     read = {b.tensor.untyped_storage().data_ptr() for b in scratch(engine)}
-    known = constants | read | {address(a) for part in capsules.parts for a in part.buffers()}
+    live = [*engine.kv.memory, *engine.states.values()]
+    known = constants | read | set(map(address, live))
     return [path for path, a in walk(engine, 'engine', set()) if address(a) not in known]
 
 
 def test_no_live_buffer_is_left_out(make_engine, observe):
     engine = make_engine()
     begin(engine, observe(1))
-    capsules = capsules_of(engine)
-    assert unregistered(engine, capsules) == []
+    assert unregistered(engine) == []
 
 
 def test_the_walk_finds_one_that_is(make_engine, observe):
     engine = make_engine()
     begin(engine, observe(1))
-    capsules = capsules_of(engine)
     engine.kv.forgotten = {'somewhere': [torch.zeros(3)]}
     engine.budget.also = np.zeros(2)
-    assert sorted(unregistered(engine, capsules)) == [
+    assert sorted(unregistered(engine)) == [
         'engine.budget.also',
         "engine.kv.forgotten['somewhere'][0]",
     ]

@@ -9,7 +9,7 @@ from embodied_kv.config import TINY
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 NAMES = tuple(f'joint_{i}' for i in range(7))
 

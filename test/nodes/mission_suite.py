@@ -93,7 +93,7 @@ class TableSuite(TableRobot):
     @property
     def run(self):
         """What a TableRobot's planner looks at."""
-        if (running := self.node.mission._running) is None:
+        if (running := self.node._running) is None:
             raise LookupError('mission that runs')  # it was taken back since the question
         return running.run
 

@@ -29,7 +29,7 @@ def test_it_is_over_before_its_node_knows(suite):
     over = []
 
     def roll_back(_):  # on the node's thread, which does nothing else meanwhile
-        running = suite.node.mission._running
+        running = suite.node._running
         session.rollback('before')
         running.thread.join(100.0)
         over.append(running)
@@ -47,9 +47,9 @@ def test_it_asks_and_rewinds_nothing_more(suite):
     suite.mute = True
     goal = suite.send()
     suite.robot.until(lambda: suite.asked, show=False)
-    mission = suite.node.mission
+    mission = suite.node
     running, crew = mission._running, mission._running.run._robot
-    mission._bring_back(None)
+    mission._resume_mission(None)
     for what in (crew.rewind, crew.moves, lambda: crew.remember('pick up the red cube', True)):
         with pytest.raises(Interrupted, match='a capsule takes its place'):
             what()

@@ -45,7 +45,7 @@ def test_language_reads_the_newest_of_the_frames_that_wait(robot, monkeypatch):
     read, feed = [], perception.host.frames(robot.namespace)
     monkeypatch.setattr(perception, 'active', False)  # no other frame is given
     newest = perception.host.engine.kv.frames.current(robot.namespace)
-    monkeypatch.setattr(language._voice, 'due', lambda: read.append(1))
+    monkeypatch.setattr(language, '_is_due', lambda: read.append(1))
     for _ in range(5):  # the test runs on the node's thread, so nothing is read yet
         perception.host.device.call(lambda: feed.give(newest)).result(60)
     robot.spin(0.5)

@@ -85,9 +85,9 @@ def test_a_cancelled_mission_stops_the_arm(suite):
 def test_a_step_that_is_accepted_only_after_the_cancel_is_cancelled_too(suite):
     suite.slow = True
     goal, calls = suite.send(), []
-    suite.robot.until(lambda: suite.node.mission._running.calls._sent is not None, show=False)
-    calls.append(suite.node.mission._running.calls)
-    suite.node.mission.end('cancelled in between')  # on the node's thread, as its timer would
+    suite.robot.until(lambda: suite.node._running.calls._sent is not None, show=False)
+    calls.append(suite.node._running.calls)
+    suite.node.end_mission('cancelled in between')  # on the node's thread, as its timer would
     assert calls[0]._cancelling is not None
     assert suite.result(goal)[1].message == 'cancelled in between'
     suite.robot.until(lambda: not suite.goals and not suite._ended, show=False)
@@ -156,7 +156,7 @@ def test_a_node_that_is_deactivated_ends_it(suite):
     goal = suite.send()
     suite.robot.until(lambda: suite.goals, show=False)
     suite.node.trigger_deactivate()
-    assert 'not active' in suite.result(goal)[1].message
+    assert 'no longer active' in suite.result(goal)[1].message
     assert not suite.send().accepted
 
 

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_kv.session import sight
-from embodied_kv.session.participant import Participant, Sight
+from embodied_kv.session import participant
+from embodied_kv.session.participant import Participant, SceneObserver
 
 
 class Seeing(Participant):
@@ -22,29 +22,29 @@ class Seeing(Participant):
 
 @pytest.fixture(autouse=True)
 def no_rest(monkeypatch):
-    monkeypatch.setattr(sight, 'LOOK', 0.0)
+    monkeypatch.setattr(participant, 'POLL', 0.0)
 
 
 def test_a_scene_of_before_is_not_taken():
-    seen = Sight(Seeing(1, 1, 1, 2))
+    seen = SceneObserver(Seeing(1, 1, 1, 2))
     assert seen.now(newer=True).stamp == 2
     assert seen.now().stamp == 2, 'without the wish the present scene is enough'
 
 
 def test_the_first_scene_is_taken_where_there_was_none():
-    seen = Sight(Seeing(None, None, 5))
+    seen = SceneObserver(Seeing(None, None, 5))
     assert seen.now(newer=True).stamp == 5
 
 
 def test_a_scene_that_grew_too_old_meanwhile_is_not_taken():
-    seen = Sight(Seeing(1, 1, None, None, 2))
+    seen = SceneObserver(Seeing(1, 1, None, None, 2))
     assert seen.now(newer=True).stamp == 2
 
 
 def test_after_the_patience_what_there_is_counts(monkeypatch):
-    monkeypatch.setattr(sight, 'PATIENCE', 0.05)
+    monkeypatch.setattr(participant, 'PATIENCE', 0.05)
     robot = Seeing(1)
-    seen = Sight(robot)
+    seen = SceneObserver(robot)
     assert seen.now(newer=True).stamp == 1
     robot.makes_frames = False
     assert seen.now(newer=True).stamp == 1, 'no node makes frames'

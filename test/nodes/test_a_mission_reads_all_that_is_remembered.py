@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.msg import MemorySegment
-from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.srv import MemoryQuery
 
 NOTES = [MemorySegment(id=f'note {i}', text=f'it rained on day {i}') for i in range(3000)]
@@ -29,6 +29,8 @@ class Memory:
 def test_what_came_last_is_known():
     session = SimpleNamespace(registry=None)
     table = TabletopDomain()
-    crew = Crew(Memory(), session, table, True, Tier.HOST, 1.0, on_words=print, on_fault=print)
+    crew = MissionAdapter(
+        Memory(), session, table, True, Tier.HOST, 1.0, on_words=print, on_fault=print
+    )
     assert crew.moves() == (7,)
     assert crew.refusal('take the red cube out of the green bin') == ''

@@ -33,6 +33,6 @@ def test_questions_and_prompts_are_refused_by_name_and_chunks_go_on(robot, tmp_p
     answer = robot.call(Ask, 'language/ask', question='what is red?')
     assert not answer.success and 'this policy is mute: it was trained on data' in answer.message
     robot.until(lambda: 'a prompt is not continued: this policy is mute' in capfd.readouterr().err)
-    assert language.report()[1] == 'mute: the policy was trained without words'
+    assert language.report()[1] == 'mute: the policy was trained without text'
     robot.more(robot.chunks)
     assert not robot.texts

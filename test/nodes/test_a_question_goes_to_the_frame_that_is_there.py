@@ -1,12 +1,13 @@
 """A frame may go between a question and its stream: then the frame after it is looked at."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from embodied_kv.kv.handle import StaleHandleError
-from embodied_kv.nodes.language import LanguageParams, Voice
-from embodied_kv.robots.contract import Language
+from embodied_kv.nodes.language import Language
+from embodied_kv.robots.contract import Language as Contract
 from embodied_kv.srv import Ask
 
 
@@ -23,14 +24,21 @@ class Engine:
         return SimpleNamespace(id=7)
 
 
+class Asked(Language):
+    """The node without ROS; newest: the newest frame at each look."""
+
+    def __init__(self, engine: Engine, *newest: str) -> None:
+        self.host = SimpleNamespace(engine=engine, device=SimpleNamespace(wake=lambda: None))
+        contract = SimpleNamespace(language=Contract(questions=True))
+        self.embodiment = SimpleNamespace(contract=contract)
+        self.params = SimpleNamespace(read=lambda kind: kind())
+        self._newest, self._streams = partial(next, iter(newest)), {}
+
+
 def ask(engine: Engine, *newest: str) -> Ask.Response:
-    """newest: what is said to be the newest frame, each time it is asked for."""
-    host = SimpleNamespace(engine=engine, device=SimpleNamespace(wake=lambda: None))
-    contract = Language(questions=True)
-    voice = Voice(host, contract, LanguageParams, lambda _: None)
-    frames, response = iter(newest), Ask.Response()
-    voice.ask(Ask.Request(question='what is red?'), response, lambda: next(frames))
-    assert list(voice.streams) == [response.stream]
+    node, response = Asked(engine, *newest), Ask.Response()
+    node._ask(Ask.Request(question='what is red?'), response)
+    assert list(node._streams) == [response.stream]
     return response
 
 

@@ -10,8 +10,7 @@ from embodied_kv.msg import MissionState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.nodes.remote.language import RemoteLanguage
-from embodied_kv.nodes.remote.memory import RemoteMemory
-from embodied_kv.nodes.remote.session import RemoteMission, RemoteSession
+from embodied_kv.nodes.remote.robot import RemoteMemory, RemoteMission, RemoteSession
 
 SUITE = RemoteAction, RemoteLanguage, RemoteSession, RemoteMemory, RemoteMission
 

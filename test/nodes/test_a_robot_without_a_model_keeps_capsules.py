@@ -5,7 +5,7 @@ from remote_suite import PATIENCE, PlainServer, actions, door, fresh
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.remote.action import RemoteAction
-from embodied_kv.nodes.remote.session import RemoteSession
+from embodied_kv.nodes.remote.robot import RemoteSession
 from embodied_kv.srv import (
     CapsuleFork,
     CapsuleList,

@@ -7,7 +7,7 @@ from memory_suite import QUESTION, TABLE, call, done, parameters, segments, text
 from remote_suite import PATIENCE, PlainServer, actions, door
 
 from embodied_kv.errors import ErrorCode
-from embodied_kv.nodes.remote.memory import RemoteMemory
+from embodied_kv.nodes.remote.robot import RemoteMemory
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.serving.memories import Memories
 
@@ -41,7 +41,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
         assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
         changed = segments(('red cube', 'object', 'red cube: gone'))
         assert done(robot, 'upsert', segments=changed).segments[0].version == 2
-        assert 'red cube is forgotten' in done(robot, 'remove', id='red cube').message
+        assert 'red cube is removed' in done(robot, 'remove', id='red cube').message
         assert texts(robot).keys() == {'blue bin', 'green ball'}
         folder = robot.namespace.strip('/').replace('/', '.')
         assert (tmp_path / 'memory' / folder).is_dir()
@@ -75,7 +75,7 @@ def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
     with door('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         wrong = call(robot, 'upsert', segments=segments(('x', 'thing', 'a thing')))
-        assert not wrong.success and 'must be one of object' in wrong.message
+        assert not wrong.success and "no kind 'thing'" in wrong.message
         assert not call(robot, 'plan', question=' ').success
         assert not call(robot, 'remove', id='nothing').success
         assert done(robot, 'stats').segments == 0
@@ -101,9 +101,9 @@ def test_a_server_without_memory_is_named(robot, ours):
         assert not answer.success and 'must offer memory' in answer.message
         assert answer.error_code == ErrorCode.UNAVAILABLE
         assert 'must offer memory' in node.report()[1]
-        node._memory._remember(lambda: [('cup', 'object', 'a cup')])
-        node._memory.advance()
-        node._memory.precompute()
+        node._remember(lambda: [('cup', 'object', 'a cup')])
+        node._advance()
+        node._precompute()
         assert not node.warning_counts.keys() & {'advance', 'precompute', 'segment'}
 
 

@@ -29,16 +29,16 @@ def device(robot, standing):
 
 
 def test_it_is_seen_and_no_action_answers_the_frame(robot, standing):
-    with standing.sight.watching():
+    with standing.observer.watching():
         robot.until(lambda: standing.participants.scene() is not None)
     assert not robot.handles, 'a frame that nobody is told of has no action'
 
 
 def test_who_asks_what_is_seen_now_gets_it_and_stops_watching(robot, standing):
-    with standing.sight.watching():
+    with standing.observer.watching():
         robot.until(lambda: standing.participants.scene() is not None)
-        assert standing.sight.now() is not None
-    assert not standing.sight.is_watched
+        assert standing.observer.now() is not None
+    assert not standing.observer.is_watched
 
 
 def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, standing, device):
@@ -49,7 +49,7 @@ def test_a_frame_that_was_made_before_the_instruction_is_not_acted_upon(robot, s
         return prefill(observation, done)
 
     device.prefill = noted
-    with standing.sight.watching():
+    with standing.observer.watching():
         robot.until(lambda: standing.participants.scene() is not None)
         robot.instruction.publish(String(data='wave'))
         robot.until(lambda: robot.handles)
@@ -64,7 +64,7 @@ def test_it_is_not_seen_before_there_is_a_frame_to_ask_about(robot, standing, de
         return late[-1]
 
     device.prefill = held_up
-    with standing.sight.watching():
+    with standing.observer.watching():
         robot.until(lambda: late)
         assert standing.participants.scene() is None
         device.prefill = prefill
@@ -84,14 +84,14 @@ def test_where_the_world_is_slow_it_is_seen_as_often(robot):
             robot.show(stamp=at)
             robot.spin(0.05)
 
-    with node.host.session(node.robot).sight.watching():
+    with node.host.session(node.robot).observer.watching():
         world(range(50 * SECOND, 51 * SECOND, SECOND // 50))
         assert len(made) >= 2
     robot.node.destroy_publisher(clock)
 
 
 def test_where_nobody_makes_frames_none_is_waited_for(robot, standing):
-    assert standing.sight.is_open
+    assert standing.observer.has_source
     (node,) = (node for node in robot.suite if isinstance(node, Perception))
     node.trigger_deactivate()
-    assert not standing.sight.is_open and standing.sight.now() is None
+    assert not standing.observer.has_source and standing.observer.now() is None

@@ -6,11 +6,11 @@ import pytest
 from rclpy.task import Future
 
 from embodied_kv.nodes.missions import calls
-from embodied_kv.nodes.missions.calls import Calls
+from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.mission import Interrupted
 
 
-class Killed(Calls):
+class Killed(MissionClients):
     """Its goal is accepted, and that is the last that is heard."""
 
     def __init__(self):

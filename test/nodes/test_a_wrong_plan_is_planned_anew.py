@@ -10,8 +10,11 @@ from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.table_memory import TABLE, refusal
-from embodied_kv.nodes.missions.crew import Crew
+from embodied_kv.demo.sim.table_memory import refusal, TABLE
+from training.planner.simulated_table import SimulatedTable
+from training.planner.missions import Mission as Parsed
+from training.planner.missions import Part, Which
+from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
     MOST_PLANS,
@@ -20,18 +23,15 @@ from embodied_kv.planning.mission import (
     MissionState,
     Robot,
 )
-from training.planner.missions import Mission as Parsed
-from training.planner.missions import Part, Which
-from training.planner.simulated_table import SimulatedTable
 
 LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'
 WRONG = {
-    'fling the flurb': "the planner answered 'fling the flurb', which is no instruction",
+    'fling the flurb': "the planner said 'fling the flurb', which is no instruction",
     'put the purple cube into the green bin': 'no purple cube has been seen',
     'put the red cube into the blue bin': 'no blue bin has been seen',
     'push the cyan ball to the left': 'no cyan ball has been seen',
-    ' ': 'the planner returned no text',
+    ' ': 'the planner said nothing',
 }
 
 
@@ -89,7 +89,7 @@ def test_a_step_that_was_cut_off_is_planned_anew_where_its_thing_is_unknown_now(
 def test_a_planner_that_says_done_for_ever_is_ended():
     robot = begun(*repeat('done', 2 * MOST_ANSWERS))
     end = robot.run.run()
-    assert not end.success and f'not finished after {MOST_ANSWERS} answers' in end.why
+    assert not end.success and f'not over after {MOST_ANSWERS} answers' in end.why
     assert len(robot.asked) == end.state.answers == MOST_ANSWERS
 
 
@@ -110,7 +110,7 @@ def test_answers_count_on_where_a_mission_goes_on():
     assert len(robot.asked) == MOST_ANSWERS - 97
 
 
-@pytest.mark.parametrize('robot', [Crew, FleetRobot])
+@pytest.mark.parametrize('robot', [MissionAdapter, FleetRobot])
 def test_every_robot_refuses_what_a_mission_asks_it_about(robot):
     asked = [name for name in vars(Robot) if not name.startswith('_')]
     assert 'refusal' in asked and all(callable(getattr(robot, name, None)) for name in asked)

@@ -97,7 +97,7 @@ def test_a_mission_that_a_capsule_brought_back_has_no_goal_and_ends_so_too(robot
     back = robot.call(CapsuleRollback, 'capsule/rollback', name='mission-boundary-1')
     assert back.success, back.message
     assert suite.result(goal)[1].message == 'a capsule takes its place'
-    robot.until(lambda: suite.goals and suite.node.mission._running.handle is None, show=False)
+    robot.until(lambda: suite.goals and suite.node._running.handle is None, show=False)
     lose(suite, ControlState.DISARMED)
     why = STATES[ControlState.DISARMED]
     robot.until(lambda: not suite.goals and why in suite.told[-1].message, show=False)
@@ -111,7 +111,7 @@ def test_an_arm_that_stays_armed_ends_nothing(suite):
 
 def test_whoever_arms_it_meanwhile_lets_the_mission_go_on(suite):
     lose(suite, ControlState.DISARMED)
-    suite.robot.until(lambda: suite.node.mission._arm == ControlState.DISARMED, show=False)
+    suite.robot.until(lambda: suite.node._arm == ControlState.DISARMED, show=False)
     suite.interrupt = lambda _: suite.say_arm(ControlState.ARMED)
     assert suite.result(suite.send())[1].success
 
@@ -139,7 +139,7 @@ def test_an_action_node_says_it(robot):
     client = ActionClient(robot.node, MissionAction, 'mission')
     assert client.wait_for_server(60.0)
     sent = client.send_goal_async(MissionAction.Goal(mission='tidy up'))
-    robot.until(lambda: sent.done() and node.mission._arm == ControlState.ARMED)
+    robot.until(lambda: sent.done() and node._arm == ControlState.ARMED)
     for kind, name, how in (
         (Trigger, 'stop', {}),
         (Trigger, 'reset', {}),

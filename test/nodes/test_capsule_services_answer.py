@@ -50,7 +50,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     assert (made.name, made.tier, made.depth) == ('home', 'device', '')
     assert made.bytes > 0 and 0 < made.ms < 1000 and made.boundary > 0
     assert made.message.startswith('capsule home: 0.')
-    assert f'at boundary {made.boundary}, kept in the device tier' in made.message
+    assert f'at boundary {made.boundary}, stored in the device tier' in made.message
     unnamed = done(robot, 'snapshot')
     assert unnamed.name == f'{engine().kv.frames.process_id[:8]}-{unnamed.boundary}'
 
@@ -69,11 +69,11 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
     _, says, values = node.report()
     assert says == 'capsules: 2' and values['host (MiB)'] == '0.0 of 1024'
 
-    assert done(robot, 'pin', name='home').message == 'capsule home stays where it is'
+    assert done(robot, 'pin', name='home').message == 'capsule home is pinned'
     refused = call(robot, 'drop', name='home')
     assert not refused.success and refused.message == 'capsule home is pinned: unpin it first'
-    assert 'may give way' in done(robot, 'pin', name='home', pinned=False).message
-    assert done(robot, 'drop', name='home').message == 'capsule home is given up'
+    assert 'may be evicted' in done(robot, 'pin', name='home', pinned=False).message
+    assert done(robot, 'drop', name='home').message == 'capsule home is dropped'
     assert os.listdir(folder) == ['capsules.lock']
     assert [capsule.name for capsule in done(robot, 'list').capsules] == [unnamed.name]
 
@@ -207,7 +207,7 @@ def test_the_default_tier_may_change_while_it_runs(robot, tmp_path):
         ('default_tier', 'cloud', "no tier 'cloud'"),
         ('eviction_policy', 'hope', "no policy 'hope'"),
         ('disk_mib', -2, 'parameter disk_mib'),
-        ('max_planner_age', 1.0, 'above max_planner_age of 1.0 s'),
+        ('max_planner_age', 1.0, 'at most max_planner_age, 1.0 s'),
         ('folder', '/proc/nowhere', '/proc/nowhere'),
     ],
 )

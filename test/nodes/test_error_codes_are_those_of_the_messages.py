@@ -5,7 +5,7 @@ import errno
 import pytest
 
 from embodied_kv import action, msg, srv
-from embodied_kv.capsule.tiers import NoRoom
+from embodied_kv.capsule.tiers import NoRoomError
 from embodied_kv.errors import CodedError, ErrorCode, code_of, failure_code
 from embodied_kv.kv.handle import StaleHandleError
 
@@ -37,7 +37,7 @@ def test_a_result_has_success_code_and_message(kind):
     [
         (CodedError('x must be y'), ErrorCode.INVALID_ARGUMENT),
         (CodedError('x', ErrorCode.MISMATCH), ErrorCode.MISMATCH),
-        (NoRoom('full'), ErrorCode.NO_ROOM),
+        (NoRoomError('full'), ErrorCode.NO_ROOM),
         (StaleHandleError('gone'), ErrorCode.STALE_FRAME),
         (TimeoutError(), ErrorCode.TIMEOUT),
         (FileNotFoundError(), ErrorCode.UNAVAILABLE),

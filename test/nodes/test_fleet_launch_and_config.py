@@ -16,7 +16,7 @@ from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.mission import MissionParams
-from embodied_kv.nodes.remote.params import RemoteParams
+from embodied_kv.nodes.remote.server_link import RemoteParams
 from embodied_kv.nodes.session import SessionParams
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment

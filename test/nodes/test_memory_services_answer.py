@@ -20,7 +20,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
     begin(robot, tmp_path)
     made = done(robot, 'upsert', segments=segments(*TABLE))
     assert (made.changed, made.lost) == (3, 0)
-    assert made.message == '3 of 3 segments are new or other; the KV of 0 units is invalid'
+    assert made.message == '3 of 3 segments are new or changed; the KV of 0 units is invalid'
     assert [(s.id, s.version, s.step) for s in made.segments] == [(id, 1, 0) for id, *_ in TABLE]
     found = done(robot, 'query', question='green ball', segments=1)
     assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
@@ -28,7 +28,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
     assert [s.id for s in done(robot, 'query', kind='place').segments] == ['blue bin']
     changed = done(robot, 'upsert', segments=segments(('red cube', 'object', 'red cube: gone')))
     assert (changed.changed, changed.segments[0].version) == (1, 2)
-    assert 'red cube is forgotten' in done(robot, 'remove', id='red cube').message
+    assert 'red cube is removed' in done(robot, 'remove', id='red cube').message
     assert texts(robot).keys() == {'blue bin', 'green ball'}
 
 
@@ -41,7 +41,7 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
     assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
     assert second.computed[0] == second.tokens and second.loaded[3] > 0
     assert 0 < second.first_token_ms <= second.ms and second.retries == 0
-    assert '3 in view, ' in second.message
+    assert '3 segments in view, ' in second.message
     full = done(robot, 'plan', question=QUESTION, method='full', segments=1)
     assert len(full.segments) == 1 and set(full.computed) == {full.tokens}
     stats = done(robot, 'stats')

@@ -12,8 +12,7 @@ from embodied_kv.nodes.policy_server import PolicyServerNode
 from embodied_kv.nodes.recorder import Recorder
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.nodes.remote.language import RemoteLanguage
-from embodied_kv.nodes.remote.memory import RemoteMemory
-from embodied_kv.nodes.remote.session import RemoteSession
+from embodied_kv.nodes.remote.robot import RemoteMemory, RemoteSession
 from embodied_kv.nodes.session import Session
 
 CONFIG = Path(__file__).parents[2] / 'config'

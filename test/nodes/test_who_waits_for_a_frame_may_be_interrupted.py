@@ -3,8 +3,8 @@
 import pytest
 
 from embodied_kv.planning.mission import Interrupted
-from embodied_kv.session import sight
-from embodied_kv.session.participant import Participant, Sight
+from embodied_kv.session import participant
+from embodied_kv.session.participant import Participant, SceneObserver
 
 
 class Blind(Participant):
@@ -14,8 +14,8 @@ class Blind(Participant):
 
 
 def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
-    monkeypatch.setattr(sight, 'PATIENCE', 1e9)
-    waits, reasons = Sight(Blind()), ['', '', 'cancelled']
+    monkeypatch.setattr(participant, 'PATIENCE', 1e9)
+    waits, reasons = SceneObserver(Blind()), ['', '', 'cancelled']
 
     def check():
         if reason := reasons.pop(0):

@@ -8,7 +8,7 @@ import torch
 from door_cases import door, libero, page
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
@@ -65,7 +65,7 @@ def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
     budget, (a, b, _), said = shared
     b.add(capsule('one'))
     a.capacities = TierCapacities(9 * BYTES, host=0, disk=0, policy='drop')
-    with pytest.raises(NoRoom, match='all sessions together'):
+    with pytest.raises(NoRoomError, match='all sessions together'):
         a.add(capsule('whole', 5 * BYTES))
     assert names(b) == ['one'] and not said
 
@@ -75,7 +75,7 @@ def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    with pytest.raises(NoRoom, match='larger than the tier'):
+    with pytest.raises(NoRoomError, match='larger than the tier'):
         c.add(capsule('long', 3 * BYTES))
     assert names(a) == names(b) == ['one', 'two'] and not names(c)
     assert not said and not budget.given_up
@@ -143,7 +143,7 @@ def test_a_capsule_that_the_plane_refuses_costs_no_other(kv_budget):
     said = []
     budget, (a, b) = on(kv_budget, said=said.append)
     a.add(capsule('one'))
-    with pytest.raises(NoRoom, match='capsules: no room .* raise engine.kv_budget_mib'):
+    with pytest.raises(NoRoomError, match='capsules: no room .* raise engine.kv_budget_mib'):
         b.add(capsule('large', 4 * BYTES))
     assert names(a) == ['one'] and not names(b) and not said
     assert kv_budget.bytes_used == 2 * BYTES  # nor the unit
@@ -157,7 +157,7 @@ def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(kv_bu
     b.add(capsule('four'))
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
     assert said == ['capsule one of session robot 0 was evicted: engine.kv_budget_mib is full']
-    with pytest.raises(NoRoom, match='capsules: no room'):
+    with pytest.raises(NoRoomError, match='capsules: no room'):
         other.add(capsule('five'))  # those of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
     a.add(capsule('long', 3 * BYTES))

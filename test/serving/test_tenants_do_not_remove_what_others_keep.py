@@ -5,7 +5,7 @@ import pytest
 from door_cases import door, key_file, libero
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import NoRoom, TierCapacities
+from embodied_kv.capsule.tiers import NoRoomError, TierCapacities
 from embodied_kv.serving.websocket import handler
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
@@ -78,5 +78,5 @@ def test_one_more_tenant_takes_from_those_that_have_more_than_their_part(shared)
         first.add(capsule(f'c{n}'))
     budget.divide(4)
     assert names(first) == ['c1'] and names(other) == ['kept']
-    with pytest.raises(NoRoom, match='all sessions of a key'):
+    with pytest.raises(NoRoomError, match='all sessions of a key'):
         other.add(capsule('long', 3 * BYTES))

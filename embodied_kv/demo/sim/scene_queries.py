@@ -22,13 +22,13 @@ from embodied_kv.demo.sim.table_memory import (
     position,
     read_table,
 )
-from embodied_kv.planning.domain import Look, Seen
+from embodied_kv.planning.domain import SceneFacts, SceneQuery
 
 NAMED = re.compile(rf'the ({NAME})')
 ASKED = MOVABLE[:2]  # shapes that the policy was trained to deny where no thing has the colour
 
 
-def query_table(known: KnownTable) -> Look:
+def query_table(known: KnownTable) -> SceneQuery:
     """Query the whole table: the colours, their shapes, and the position of each thing.
 
     A known thing keeps its name while its colour is seen, because a shape is harder to recognise.
@@ -49,7 +49,7 @@ def query_table(known: KnownTable) -> Look:
     return (yield from _query([*names.values()], known, doubted))
 
 
-def query_target(instruction: str, known: KnownTable) -> Look:
+def query_target(instruction: str, known: KnownTable) -> SceneQuery:
     """Query the target of an instruction, all places, and the thing that was held before.
 
     A robot that moves one thing first puts down another, and no other query finds its position.
@@ -60,7 +60,7 @@ def query_target(instruction: str, known: KnownTable) -> Look:
     return (yield from _query([*dict.fromkeys(things), *known.places], known))
 
 
-def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> Look:
+def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> SceneQuery:
     """Query the positions of these things, the contents of these places, and the gripper.
 
     The position of a thing must agree with the contents of the places, else the known position
@@ -107,7 +107,7 @@ def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = (
         if name not in gone
     ]
     held = next((f'the {name}' for name, place in lie.items() if place == ROBOT), 'nothing')
-    return Seen((*facts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
+    return SceneFacts((*facts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
 
 
 class _NameResolver:

@@ -1,1 +1,1 @@
-"""What a mission asks of the other nodes: services, topics, and its part of a capsule."""
+"""What a mission requests of the other nodes, by services, topics and actions."""

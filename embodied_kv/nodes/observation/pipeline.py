@@ -96,7 +96,7 @@ class ObservationPipeline(ObservationInputs):
     def _is_due(self, now: float) -> bool:
         if self.instruction:
             return self._throttle.is_due(now)
-        is_watched = self._host.session(self._node.robot).sight.is_watched
+        is_watched = self._host.session(self._node.robot).observer.is_watched
         return is_watched and time.monotonic() - self._last_steady >= IDLE_PERIOD
 
     def _observation(self, moment: SyncedMoment) -> Observation | None:

@@ -1,7 +1,7 @@
 """The action node of a robot without a model: its chunks come from a policy server.
 
-The control loop, its limits, deadlines and fallbacks are those of any action node: who asks never
-waits, and where no chunk comes the arm goes on as far as the last one reaches, and rests.
+The control loop, its limits, deadlines and fallbacks are those of the action node. No request
+blocks it: without a new chunk, the arm executes the rest of the last one and comes to rest.
 """
 
 from __future__ import annotations
@@ -27,23 +27,20 @@ from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.lifecycle_node import WARN
-from embodied_kv.nodes.common.parameters import Parameters
-from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.observation.clock import FrameThrottle
 from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
-from embodied_kv.nodes.remote.params import RemoteParams
-from embodied_kv.nodes.remote.server_link import ServerLink, remote_host
-from embodied_kv.serving.remote_policy import messages as replies
-from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
+from embodied_kv.nodes.remote.server_link import ConnectedNode, ServerLink
+from embodied_kv.serving.remote_policy import reply as replies
+from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
-RECENT = 1.0  # s in which a moment is the present for a capsule
-WAYS = 10  # requests by which the way to the server and back is known
-SHORTEST = 1e-3  # s of a deadline that a server is told
+RECENT = 1.0  # s for which an observation is the present scene of a capsule
+WAYS = 10  # requests in the median of the transport time
+SHORTEST = 1e-3  # s of the shortest deadline that is sent
 UNSURE = (
     'execution_horizon must be whole or static:H (got confidence); the policy server does not '
     'state how sure its actions are'
@@ -52,10 +49,10 @@ UNSURE = (
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """An observation that was sent: when it was made and sent, and who executes its chunk.
+    """A request in flight: its observation, when it was sent, and the loop that gets its chunk.
 
-    told_ms: that the server has, as it was told; None where it was told nothing. judges: whether
-    the server was told the policy of the execution horizon.
+    told_ms is the deadline that was sent, None for none. judges states whether the policy of the
+    execution horizon was sent.
     """
 
     moment: SyncedMoment
@@ -68,32 +65,24 @@ class _Asked:
     judges: bool
 
 
-class RemoteAction(Action):
-    """Sends the newest observation `rate` times a second, or at the end of an execution.
+class RemoteAction(ConnectedNode, Action):
+    """Sends the newest observation `rate` times per second, or at the end of an execution.
 
-    There is one request at a time. It publishes what the action node publishes, under its name
-    and with its parameters.
+    One request is in flight at a time. The node has the name, the topics and the parameters of the
+    action node.
     """
-
-    on_engine = False
 
     def __init__(self, **arguments: object) -> None:
         super().__init__(ObservationParams, **arguments)
-        self._server_params = Parameters(
-            self, [('server.', RemoteParams)], lambda: self.configured
-        )
         self._sequence = self._stale = 0
         self._asking = threading.Lock()  # over `_asked`
         self.add_on_set_parameters_callback(self._on_horizon)
 
-    def find_host(self) -> RemoteHost:
-        return remote_host(self)
-
     def setup(self) -> None:
-        self._remote = self._server_params.read(RemoteParams)
+        self._remote = self.server_params
         self._asked: _Asked | None = None
-        self._timing: RequestTiming | None = None  # where requests follow executions
-        self._seen: SyncedMoment | None = None  # the newest moment that was looked at
+        self._timing: RequestTiming | None = None  # None: requests follow the rate
+        self._seen: SyncedMoment | None = None  # the newest observation that was read
         self._setup_commands(self.params.read(ActionParams))
         self._frames = ObservationBuffer(self, self.on_instruction)
         leftover_of = self.host.model.chunk_size if self._remote.rtc else 0
@@ -119,7 +108,7 @@ class RemoteAction(Action):
             self._server.close()
 
     def _restart_requests(self) -> None:
-        """Ask for the newest observation next. The clock may have been set back."""
+        """Send the newest observation next. The clock may have been set back."""
         self._pace.restart(self._latest)
         with self._asking:
             self._asked = None
@@ -135,22 +124,21 @@ class RemoteAction(Action):
         return self._remote.request_ahead >= 0
 
     def _check(self, extensions: Extensions | None) -> None:
-        """Raise ValueError for a server that cannot do what `execution_horizon` requires."""
+        """Raise ValueError for a server that does not state what `execution_horizon` needs."""
         judges = extensions is not None and extensions.executions
         if not judges and isinstance(self._policy(), execution_horizon.Confidence):
             raise ValueError(UNSURE)
 
     def _on_horizon(self, parameters: Sequence[Parameter]) -> SetParametersResult:
-        """Refuse a horizon for which the connected server does not state what it requires."""
+        """Refuse a horizon that needs what the connected server does not state."""
         unsure = any(
             p.name == 'execution_horizon' and str(p.value).startswith('confidence')
             for p in parameters
         )
-        if self.active and self._server.policy.is_connected:
-            more = self._server.extensions
-            unsure = unsure and (more is None or not more.executions)
-        else:  # checked with each connection
-            unsure = False
+        is_connected = self.active and self._server.policy.is_connected
+        more = self._server.extensions if is_connected else None
+        # Without a connection it is checked with the next one.
+        unsure = unsure and is_connected and (more is None or not more.executions)
         return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
 
     def _enter_session(self) -> None:
@@ -196,7 +184,7 @@ class RemoteAction(Action):
         if now < before:
             self._restart_control()
             self._restart_requests()
-        if self.host.session(self.robot).sight.is_watched:
+        if self.host.session(self.robot).observer.is_watched:
             self._seen = self._frames.newest()
         if self._asked is not None:
             return
@@ -212,7 +200,8 @@ class RemoteAction(Action):
             return
         self._pace.record_frame(now)
         if moment is None:
-            self.warn_throttled('no frame', f'nothing to ask with: {self._frames.waits}')
+            why = f'no observation available; request not sent (reason: {self._frames.waits})'
+            self.warn_throttled('no frame', why)
             return
         self._seen = moment
         request = self._server.observed(self._frames, moment)
@@ -223,7 +212,7 @@ class RemoteAction(Action):
         if instruction != self._instruction:
             self._instruction = instruction
             if timing is not None:
-                timing.begin('')  # what the arm executes is of another task
+                timing.begin('')  # the arm executes a chunk of another task
         guide, wishes = self._wishes(moment)
         self._sequence, self._shown = self._sequence + 1, moment.stamp
         asked = self._asked = _Asked(
@@ -242,7 +231,7 @@ class RemoteAction(Action):
         policy.ask(request | wishes).add_done_callback(partial(self._on_reply, asked))
 
     def _wishes(self, moment: SyncedMoment) -> tuple[Guide | None, dict[str, object]]:
-        """What the chunk goes on from, and what this server is told beyond openpi's protocol."""
+        """Return the action prefix of the chunk, and the fields beyond openpi's protocol."""
         more, wishes = self._server.extensions, {}
         if more is None:
             return None, wishes
@@ -256,7 +245,7 @@ class RemoteAction(Action):
         if more.deadlines and self._remote.deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
             left = self._latest_use(moment, now) - now - way
-            if left > SHORTEST:  # else it is late already: whatever there is, is better
+            if left > SHORTEST:  # else it is late already, and any chunk is better
                 wishes['deadline_ms'] = left * 1e3
         if more.executions:
             wishes['execution_horizon'] = str(self._policy())
@@ -265,10 +254,10 @@ class RemoteAction(Action):
         return guide, wishes
 
     def _latest_use(self, moment: SyncedMoment, now: float) -> float:
-        """Return until when (s) a chunk of this moment is of use."""
+        """Return the time (s) until which a chunk of this observation can be used."""
         if self._timing is None:
             return moment.taken + self._control.allowed
-        # The arm executes until then, and stands where a chunk comes later.
+        # The arm executes until then, and stands if a chunk comes later.
         needed = max(now, self._timing.ends) + self._control.allowed
         return min(needed, moment.taken + self._params.max_chunk_age)
 
@@ -280,13 +269,13 @@ class RemoteAction(Action):
                 self._take(asked, work)
         finally:
             with self._asking:
-                if self._asked is asked:  # the thread of the node waits for this: it asks next
+                if self._asked is asked:  # the node's thread may send the next request now
                     if self._timing is not None:
                         self._timing.waiting = False
                     self._asked = None
 
     def _take(self, asked: _Asked, work: Future[Reply]) -> None:
-        """Offer the chunk of a reply to the control loop, or report why there is none."""
+        """Offer the chunk of a reply to the control loop, or log why there is none."""
         try:
             reply = work.result()
             self._measure(asked, reply)
@@ -300,21 +289,21 @@ class RemoteAction(Action):
             )
         except CancelledError:
             return
-        except replies.MissedDeadlineError:
+        except replies.Missed:
             self._too_late += 1
             self.warn_throttled('missed', _missed(asked.told_ms))
             return
-        except UnansweredError as error:
+        except Unanswered as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
             return
-        except replies.RefusedRequestError as error:
+        except replies.Declined as error:
             self.warn_throttled('request', f'the server refused a request: {error}')
             return
-        except replies.UnusableReplyError as error:
+        except replies.Unusable as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
             return
         if asked.control is not self._control or asked.instruction != self._frames.instruction:
-            self._stale += 1  # of another task, or of another time: the next one comes
+            self._stale += 1  # of another task or time; the next request is due
             return
         control, observed = asked.control, asked.moment.taken
         if self._is_refused(chunk, control):
@@ -328,9 +317,9 @@ class RemoteAction(Action):
         control.offer(chunk, observed=observed, guide=asked.guide)
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """As of any chunk; how far it is executed by its confidence, the server decides.
+        """Return the chunk with its execution horizon; the server decides one by confidence.
 
-        Where requests follow executions, no more is executed than a chunk of the preset has, since
+        Where requests follow executions, at most the chunk size of the preset is executed, since
         `stop_after` does not end an execution.
         """
         made = super()._judged(chunk, deadline)
@@ -342,10 +331,10 @@ class RemoteAction(Action):
         return made if chunk.confidence is None else replace(made, confidence=chunk.confidence)
 
     def _executed(self, chunk: ActionChunk, round: int | None, observed: float) -> float:
-        """Note that a chunk is executed from now on.
+        """Record the execution of a chunk; return for how long (s) the arm waited for it.
 
-        Returns for how long (s) the arm stood still while it waited for the chunk: its actions
-        count from so much later on. With real-time chunking the control loop knows that itself.
+        The actions count from so much later. With real-time chunking the control loop accounts for
+        the delay, and 0 is returned.
         """
         timing = self._timing
         if timing is None:
@@ -356,7 +345,7 @@ class RemoteAction(Action):
         return stood if self._rtc is None else 0.0
 
     def _measure(self, asked: _Asked, reply: Reply) -> None:
-        """How long request and reply are on their way, where the server tells its own time."""
+        """Measure the transport time of request and reply, if the server states its own time."""
         timing = reply.get('server_timing')
         if isinstance(timing, dict):
             there = replies.number(timing, 'infer_ms') / 1e3
@@ -378,11 +367,6 @@ class RemoteAction(Action):
 
 def _missed(told_ms: float | None) -> str:
     if told_ms is None:
-        return 'the server makes no chunk in time, though it was told no deadline'
+        return 'the server makes no chunk in time, although no deadline was sent'
     within = f'{told_ms:.0f} ms'
     return f'the server makes no chunk in {within}: lower rate, or set server.deadlines: false'
-
-
-def action(**arguments: object) -> RemoteAction:
-    """The action node of this namespace: as anywhere, there is one."""
-    return RemoteAction(**arguments)

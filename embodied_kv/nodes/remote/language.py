@@ -1,8 +1,8 @@
-"""The language node of a robot without a model: its policy server answers and speaks.
+"""The language node of a robot without a model: its policy server computes the text.
 
-It has connections of its own, so a question keeps no chunk waiting. Our server is asked about the
-newest chunk of the action node, and continues the contract's prompts on it. Where there is no new
-chunk, the server is shown the newest frame first.
+The node has connections of its own, so that a question delays no chunk. A server of this package
+answers about the newest chunk of the action node, and continues the prompts of the contract on it.
+Without a recent chunk, the server is sent the newest frame first.
 """
 
 from __future__ import annotations
@@ -11,34 +11,35 @@ import itertools
 import math
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.msg import ActionChunk
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, qos
-from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import Parameters
-from embodied_kv.nodes.common.remote_host import RemoteHost
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
-from embodied_kv.nodes.remote.params import RemoteParams
-from embodied_kv.nodes.remote.server_link import ServerLink, remote_host, session_id
-from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
-from embodied_kv.serving.remote_policy.messages import number
+from embodied_kv.nodes.remote.server_link import ConnectedNode, ServerLink, session_id
+from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
+from embodied_kv.serving.remote_policy.reply import number
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
 
-NEW = 1.0  # s in which the newest chunk is what the robot sees
-ENDS = 'eos', 'length', 'cancelled', 'evicted', 'replaced', 'error'  # of a text, as of TextDelta
+NEW = 1.0  # s for which the newest chunk shows the present scene
+ENDS = 'eos', 'length', 'cancelled', 'evicted', 'replaced', 'error'  # reasons, as of TextDelta
+
+T = TypeVar('T')
 
 
 @dataclass(frozen=True)
 class _Question:
-    """One that is to be answered. about: the session whose chunk it is about, '' for its own."""
+    """A question in flight, about the chunk of the session `about`; '' for its own session."""
 
     stream: int
     text: str
@@ -46,29 +47,26 @@ class _Question:
     stamp: int
     about: str = ''
 
+    @property
+    def request(self) -> dict[str, object]:
+        request = {'endpoint': 'ask', 'question': self.text, 'max_tokens': self.tokens}
+        return request | ({'about': self.about} if self.about else {})
 
-class RemoteLanguage(SuiteNode):
-    """Answers `ask` and `cancel`, one question at a time, and continues the contract's prompts.
 
-    Each text is one message, once it is complete.
+class RemoteLanguage(ConnectedNode):
+    """Serves `ask` and `cancel`, one question at a time, and continues the contract's prompts.
+
+    Each text is published as one message when it is complete.
     """
-
-    on_engine = False
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('language', LanguageParams, ObservationParams, **arguments)
-        self._server_params = Parameters(
-            self, [('server.', RemoteParams)], lambda: self.configured
-        )
         self._streams, self._ending = itertools.count(1), threading.Lock()
-
-    def find_host(self) -> RemoteHost:
-        return remote_host(self)
 
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
         self._frames = ObservationBuffer(self, lambda instruction: None)
-        remote = self._server_params.read(RemoteParams)
+        remote = self.server_params
         self._server, self._seconds = ServerLink(self, remote), remote.answer_seconds
         self._prompter = ServerLink(self, remote)
         self._acting = session_id(f'{self.get_namespace().rstrip("/")}/action')
@@ -78,9 +76,9 @@ class RemoteLanguage(SuiteNode):
 
     def start(self) -> None:
         self._asked: _Question | None = None
-        self._chunk, self._chunk_at = 0, -math.inf  # of the newest frame that was served
+        self._chunk, self._chunk_at = 0, -math.inf  # of the newest frame of the action node
         self._stamp = 0  # of that frame
-        self._served = self._prompted = 0  # frames: so many, and which was prompted last
+        self._served = self._prompted = 0  # number of frames, and that of the last prompt
         self._prompting = False
         self._frames.restart()
         self._server.open()
@@ -95,37 +93,34 @@ class RemoteLanguage(SuiteNode):
     # ------------------------------------------------------------------ prompts
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        """A chunk of a new frame is executed: the server has a row of that frame."""
+        """Continue prompts on a new chunk: the server has a row of its frame."""
         if message.source != ActionChunk.FRESH or message.sequence == self._chunk:
             return
         self._chunk, self._chunk_at = message.sequence, time.monotonic()
         self._stamp = conversions.nanoseconds(message.header.stamp)
         self._served += 1
-        params = self.params.read(LanguageParams)
+        interval = self.params.read(LanguageParams).prompt_interval
         prompts = self.embodiment.contract.language.prompts
-        is_due = 0 < params.prompt_interval <= self._served - self._prompted
+        is_due = 0 < interval <= self._served - self._prompted
         if not prompts or not is_due or self._prompting:
             return
         policy = self._prompter.policy
-        if not policy.is_connected or policy.extensions is None or not policy.extensions.words:
-            return
-        self._prompted, self._prompting = self._served, True
-        self._prompt([*prompts])
+        if policy.is_connected and policy.extensions is not None and policy.extensions.words:
+            self._prompted, self._prompting = self._served, True
+            self._prompt([*prompts])
 
     def _prompt(self, prompts: list[str]) -> None:
         """Continue these prompts, one after another, on the newest chunk."""
-        tokens = self.params.read(LanguageParams).max_tokens
-        stream = next(self._streams)
-        asked = _Question(stream, prompts.pop(0), tokens, self._stamp, self._acting)
-        texts = self._prompter.policy.ask(_request(asked) | {'evict': False}, self._seconds)
+        asked = self._question(prompts.pop(0), 0, self._stamp, self._acting)
+        texts = self._prompter.policy.ask(asked.request | {'evict': False}, self._seconds)
         texts.add_done_callback(partial(self._on_text, asked, prompts))
 
     def _on_text(self, asked: _Question, prompts: list[str], work: Future[Reply]) -> None:
-        """Publish what was said, and continue the next prompt. On the connection's thread."""
+        """Publish a text, and continue the next prompt. On the thread of the connection."""
         try:
             if self.active:
                 self._publish(asked, *_text(work.result()))
-        except (UnansweredError, CancelledError) as error:
+        except (Unanswered, CancelledError) as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
         if prompts and self.active:
             self._prompt(prompts)
@@ -136,50 +131,55 @@ class RemoteLanguage(SuiteNode):
 
     def _ask(self, request: Ask.Request, response: Ask.Response) -> None:
         policy = self._server.policy
-        if not policy.is_connected:
-            raise CodedError(
-                f'this robot has no model of its own, and {policy.problem}', ErrorCode.UNAVAILABLE
-            )
         more = policy.extensions
-        if more is None or not more.questions:
+        if not policy.is_connected or more is None or not more.questions:
+            why = (
+                'its policy server answers no questions' if policy.is_connected else policy.problem
+            )
             raise CodedError(
-                'this robot has no model of its own, and its policy server answers no questions',
-                ErrorCode.UNAVAILABLE,
+                f'this robot has no model of its own, and {why}', ErrorCode.UNAVAILABLE
             )
         if request.temperature:
             raise ValueError(
                 f'temperature must be 0 with a policy server (got {request.temperature})'
             )
         if not request.question.strip():
-            raise ValueError('the question is empty')
+            raise ValueError('question must not be empty')
         if self._asked is not None:
             raise CodedError('too many questions at once: wait for the answer', ErrorCode.NO_ROOM)
-        tokens = request.max_tokens or self.params.read(LanguageParams).max_tokens
         if more.words and time.monotonic() - self._chunk_at < NEW:
-            number, about = next(self._streams), self._acting
-            asked = _Question(number, request.question, tokens, self._stamp, about)
-            self._begin(asked, response)
+            shows = None
+            stamp, about = self._stamp, self._acting
+        else:
+            shows, stamp = self._newest_frame(more.words)
+            about = ''
+            shows |= {'endpoint': 'look'} if more.words else {'euler_steps': more.min_euler_steps}
+        asked = self._question(request.question, request.max_tokens, stamp, about)
+        self._asked, response.stream = asked, asked.stream
+        response.message = f'the answer is published on `language/text` as stream {asked.stream}'
+        if shows is None:
             self._query(asked)
-            return
+        else:
+            seen = policy.ask(shows, self._seconds)
+            seen.add_done_callback(partial(self._shown, asked))
+
+    def _question(self, text: str, tokens: int, stamp: int, about: str) -> _Question:
+        tokens = tokens or self.params.read(LanguageParams).max_tokens
+        return _Question(next(self._streams), text, tokens, stamp, about)
+
+    def _newest_frame(self, words: bool) -> tuple[dict[str, object], int]:
+        """Return a request about the newest frame, and its stamp (ns). Raises CodedError."""
         moment = self._frames.newest()
-        if moment is None or not (more.words or self._frames.instruction):
+        if moment is None or not (words or self._frames.instruction):
             raise CodedError(
                 f'there is no frame to ask about: {self._frames.waits}', ErrorCode.STALE_FRAME
             )
-        seen = self._server.observed(self._frames, moment)
-        if seen is None:
+        request = self._server.observed(self._frames, moment)
+        if request is None:
             raise CodedError(
                 'there is no frame to ask about: see the log of the node', ErrorCode.STALE_FRAME
             )
-        asked = _Question(next(self._streams), request.question, tokens, moment.stamp)
-        self._begin(asked, response)
-        looks = {'endpoint': 'look'} if more.words else {'euler_steps': more.min_euler_steps}
-        shows = policy.ask(seen | looks, self._seconds)
-        shows.add_done_callback(partial(self._shown, asked))
-
-    def _begin(self, asked: _Question, response: Ask.Response) -> None:
-        self._asked, response.stream = asked, asked.stream
-        response.message = f'the answer comes on `language/text` as stream {asked.stream}'
+        return request, moment.stamp
 
     def _cancel(self, request: Cancel.Request, response: Cancel.Response) -> None:
         if self._asked is None or self._asked.stream != request.stream:
@@ -190,42 +190,33 @@ class RemoteLanguage(SuiteNode):
     # ------------------------------------------------------------------ on the connection's thread
 
     def _shown(self, asked: _Question, work: Future[Reply]) -> None:
-        """The server has seen the frame: now it is asked."""
-        if self._reply(asked, work) is not None:
+        """Send the question after its frame."""
+        if self._read(asked, work, _accepted) is not None:
             self._query(asked)
 
     def _query(self, asked: _Question) -> None:
-        answer = self._server.policy.ask(_request(asked), self._seconds)
+        answer = self._server.policy.ask(asked.request, self._seconds)
         answer.add_done_callback(partial(self._answered, asked))
 
     def _answered(self, asked: _Question, work: Future[Reply]) -> None:
-        reply = self._reply(asked, work)
-        if reply is None:
-            return
-        try:
-            text, tokens, why = _text(reply)
-        except UnansweredError as error:
-            self.warn_throttled('question', f'a question has no answer: {error}')
-            self._end('error')
-            return
-        self._end(why, text, tokens)
+        if (text := self._read(asked, work, _text)) is not None:
+            self._end(text[2], *text[:2])
 
-    def _reply(self, asked: _Question, work: Future[Reply]) -> Reply | None:
-        """None where nobody waits for it any more, or where there is none, which is warned of."""
+    def _read(
+        self, asked: _Question, work: Future[Reply], read: Callable[[object], T]
+    ) -> T | None:
+        """Return what `read` makes of a reply; None if it failed, or if the question has ended."""
         if self._asked is not asked:
             return None
         try:
-            reply = work.result()
-            if refusal := reply.get('refused') or reply.get('error'):
-                raise UnansweredError(f'the server refused it: {shown(refusal, 300)}')
-            return reply
-        except UnansweredError as error:
+            return read(work.result())
+        except Unanswered as error:
             self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')
             return None
 
     def _end(self, why: str, text: str = '', tokens: int = 0) -> None:
-        """The end of what was asked, exactly once."""
+        """End the question in flight, exactly once."""
         with self._ending:
             asked, self._asked = self._asked, None
         if asked is not None:
@@ -246,21 +237,18 @@ class RemoteLanguage(SuiteNode):
         return OK, 'listening' if answers else 'silent: the server answers no questions', {}
 
 
-def _request(asked: _Question) -> dict[str, object]:
-    request = {'endpoint': 'ask', 'question': asked.text, 'max_tokens': asked.tokens}
-    return request | ({'about': asked.about} if asked.about else {})
+def _accepted(reply: object) -> dict[str, object]:
+    """Return a reply. Raises Unanswered for a refusal."""
+    reply = reply if isinstance(reply, dict) else {}
+    if refusal := reply.get('refused') or reply.get('error'):
+        raise Unanswered(f'the server refused it: {shown(refusal, 300)}')
+    return reply
 
 
 def _text(reply: object) -> tuple[str, int, str]:
-    """Return a text, its tokens and the reason of its end. Raises UnansweredError."""
-    text = reply.get('text') if isinstance(reply, dict) else None
-    if not isinstance(text, str):
-        error = reply.get('error') if isinstance(reply, dict) else None
-        raise UnansweredError(shown(error or 'its reply has no text', 300))
+    """Return a text, its tokens and the reason of its end. Raises Unanswered."""
+    reply = _accepted(reply)
+    if not isinstance(text := reply.get('text'), str):
+        raise Unanswered('its reply has no text')
     why = str(reply.get('reason'))
     return text, int(number(reply, 'tokens')), why if why in ENDS else 'eos'
-
-
-def language(**arguments: object) -> RemoteLanguage:
-    """The language node of this namespace: as anywhere, there is one."""
-    return RemoteLanguage(**arguments)

@@ -1,6 +1,6 @@
-"""What a node of a robot without an engine has of its policy server.
+"""The policy server of a robot without an engine: its parameters, a node's connection, checks.
 
-Knows a node's contract and log. Does not know what is asked.
+Knows the contract and the log of a node. Does not know what the node requests.
 """
 
 from __future__ import annotations
@@ -9,49 +9,138 @@ import math
 import os
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from embodied_kv.config import preset
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.inputs import ObservationBuffer
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
-from embodied_kv.nodes.remote.params import RemoteParams
+from embodied_kv.serving.remote_policy.address import Address
 from embodied_kv.serving.remote_policy.connection import RemotePolicy
 from embodied_kv.serving.remote_policy.messages import RequestWriter
 from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
 from embodied_kv.text import shown
 
-DIMENSIONS = 'pi05'  # of what neither the contract nor a parameter says: the chunk size
+DIMENSIONS = 'pi05'  # preset of the chunk size, if neither the contract nor a parameter names one
 
 
-def remote_host(node: SuiteNode) -> RemoteHost:
-    """The dimensions by the contract; of `preset` where it names one."""
-    return RemoteHost(node.embodiment.adapted(preset(node.suite.preset or DIMENSIONS)))
+@dataclass(frozen=True)
+class RemoteParams:
+    """`server.NAME` of each node that connects to the policy server."""
+
+    address: str = param(
+        'ws://127.0.0.1:8000',
+        'Websocket address of a policy server, of this package or of any that speaks the protocol '
+        'of openpi',
+    )
+    api_key: str = param('', "File with the API key of the server; '' for none")
+    reply_seconds: float = param(
+        5.0,
+        'Time (s) without a reply after which a connection is closed and opened again',
+        range=(0.1, 600.0),
+    )
+    answer_seconds: float = param(
+        30.0,
+        'The same limit (s) for a question. Text takes longer than a chunk, and waits for that of '
+        'other robots',
+        range=(0.1, 600.0),
+    )
+    image_size: int = param(
+        224,
+        'Largest side (pixels) of the images that are sent; larger ones are scaled down, as the '
+        'clients of openpi do. 0: images are sent unchanged',
+        range=(0, 4096),
+    )
+    request_ahead: int = param(
+        -1,
+        'Number of actions before the end of an execution at which the next chunk is requested, '
+        'so that many robots share a server. With the age of an image it must be below the least '
+        'execution horizon. -1: a chunk is requested `rate` times per second',
+        range=(-1, 1000),
+    )
+    deadlines: bool = param(
+        True,
+        'Send the time that a chunk may take to a server that keeps deadlines, which fits its '
+        'Euler steps into it. Not under simulated time',
+    )
+    rtc: bool = param(
+        False,
+        'Send the leftover actions, so that a chunk continues them (real-time chunking) as '
+        '`engine.rtc` of the server states. A server that does not accept them is refused',
+    )
+    rtc_horizon: int = param(
+        0,
+        'With rtc: number of actions after which a chunk must have taken over. 0: half of a chunk',
+        range=(0, 1000),
+    )
+
+    @property
+    def settings(self) -> EngineConfig:
+        """Return the same settings for a local engine; the server chooses the mode."""
+        return EngineConfig(rtc='guided' if self.rtc else 'off', rtc_horizon=self.rtc_horizon)
+
+    @property
+    def where(self) -> Address:
+        """Return the address with its key. Raises ValueError, OSError."""
+        try:
+            key = Address.key_of(self.api_key)
+            return Address(self.address, key, self.reply_seconds)
+        except ValueError as error:
+            raise ValueError(f'parameter server.address, server.api_key: {error}') from error
+
+
+class RemoteNode(SuiteNode):
+    """A node of a robot without an engine, mixed in before the node that it changes."""
+
+    on_engine = False
+
+    def find_host(self) -> RemoteHost:
+        """Return a host with the dimensions of the contract, and of `preset` if it is set."""
+        return RemoteHost(self.embodiment.adapted(preset(self.suite.preset or DIMENSIONS)))
+
+
+class ConnectedNode(RemoteNode):
+    """A remote node with the parameters of the policy server."""
+
+    def __init__(self, *own: object, **arguments: object) -> None:
+        super().__init__(*own, **arguments)
+        self._server_params = Parameters(
+            self, [('server.', RemoteParams)], lambda: self.configured
+        )
+
+    @property
+    def server_params(self) -> RemoteParams:
+        return self._server_params.read(RemoteParams)
 
 
 @cache
 def _process(pid: int) -> uuid.UUID:
-    """Return a name of this process that no other process has, on this machine or another."""
+    """Return an id that no other process has, on this machine or another."""
     return uuid.uuid4()
 
 
 def session_id(node: str) -> str:
-    """Return the session of a node's connection, by the node's full name.
+    """Return the session id of the connection of a node, by the full name of the node.
 
-    It stays the same for as long as the process lives, so a connection that is made again goes on
-    with the session. Each node has its own, and so has a node of the same name elsewhere.
+    It stays the same while the process lives, so a new connection continues the session. It is
+    unique to the node, also among nodes of the same name in other processes.
     """
     name = node.strip('/').replace('/', '.')[-40:].lstrip('._')
     return f'{name}-{uuid.uuid5(_process(os.getpid()), node).hex[:16]}'
 
 
 class ServerLink:
-    """A connection of a node's own, and how its robot asks.
+    """The connection of a node to its policy server. Raises ValueError, OSError.
 
-    leftover_of: actions of a chunk, where the server has to take what the arm does meanwhile; 0
-    where it need not. fits: raises ValueError for a server that cannot move this robot, by what
-    it can beyond openpi's protocol. Raises ValueError, OSError.
+    Args:
+        node: Gives the contract and the log.
+        params: Of the server.
+        leftover_of: Actions of a chunk, if the server must accept leftover actions; otherwise 0.
+        fits: Raises ValueError for the extensions of a server that cannot move this robot.
     """
 
     def __init__(
@@ -67,30 +156,29 @@ class ServerLink:
         self._policy: RemotePolicy | None = None
 
     def open(self) -> None:
-        """From now on it is connected, or tries to be."""
+        """Connect, and connect again whenever the connection is lost."""
         session = session_id(self._node.get_fully_qualified_name())
-        self._policy = RemotePolicy(self._address, self._check, self._say, session)
+        self._policy = RemotePolicy(self._address, self._check, self._log, session)
         self._policy.start()
 
     def close(self) -> None:
-        """Says goodbye."""
         if self._policy is not None:
             self._policy.stop()
 
     @property
     def policy(self) -> RemotePolicy:
-        """While it is open."""
+        """Return the connection, after `open`."""
         return self._policy
 
     @property
     def extensions(self) -> Extensions | None:
-        """What the server can beyond openpi's protocol; None for nothing."""
+        """Return the extensions of openpi's protocol that the server offers; None for none."""
         return self._policy.extensions
 
     def observed(
         self, frames: ObservationBuffer, moment: SyncedMoment
     ) -> dict[str, object] | None:
-        """A request for a chunk; None where it cannot be made, which is warned of."""
+        """Return a request for a chunk; warn and return None if it cannot be made."""
         images, state = frames.pixels(moment), frames.state(moment)
         if images is None or state is None:
             return None
@@ -100,14 +188,17 @@ class ServerLink:
             self._node.warn_throttled('view', str(error))
             return None
 
-    def _say(self, line: str) -> None:
+    def _log(self, line: str) -> None:
         if self._policy.problem:
             self._node.log_warning('no server', line)
-        else:
-            self._node.log_info('server', f'{line}{_described(self.extensions)}')
+            return
+        names = ('contract', 'version', 'fingerprint') if self.extensions is not None else ()
+        stated = {name: getattr(self.extensions, name) for name in names}
+        details = ''.join(f', {name} {shown(value)}' for name, value in stated.items() if value)
+        self._node.log_info('server', f'{line}{details}')
 
     def _check(self, extensions: Extensions | None) -> None:
-        """Raise ValueError where its chunks are not of this robot; plain servers do not say."""
+        """Raise ValueError if the server states that its chunks are not for this robot."""
         if self._leftover_of:
             self._check_leftover(extensions)
         self._fits(extensions)
@@ -140,22 +231,14 @@ class ServerLink:
             )
 
     def _check_leftover(self, extensions: Extensions | None) -> None:
-        """Raises ValueError where it cannot go on from what the arm does, as server.rtc says."""
+        """Raise ValueError if the server cannot continue leftover actions, as `rtc` requires."""
         if extensions is None or not extensions.leftover:
             why = 'knows none' if extensions is None else 'takes none, its engine.rtc is off'
             raise ValueError(
-                f'server.rtc tells it a leftover, and it {why}: set server.rtc: false'
+                f'server.rtc sends leftover actions, and it {why}: set server.rtc: false'
             )
         if extensions.chunk_size != self._leftover_of:
             raise ValueError(
                 f'server.rtc is true, and its chunk_size is {extensions.chunk_size}, here '
                 f'{self._leftover_of}: set preset to that of the server'
             )
-
-
-def _described(extensions: Extensions | None) -> str:
-    """Return what a server says of itself, for a log line."""
-    if extensions is None:
-        return ''
-    told = {name: getattr(extensions, name) for name in ('contract', 'version', 'fingerprint')}
-    return ''.join(f', {name} {shown(value)}' for name, value in told.items() if value)

@@ -1,7 +1,7 @@
-"""Services, answers in words and actions, for a thread that waits and may be interrupted.
+"""The clients by which a mission uses services, language and actions, with interruptible waits.
 
-Knows clients. Does not know what is asked. The node's executor answers, so it is another thread
-that waits here.
+Knows clients. Does not know what is requested. The executor of the node receives the responses, so
+another thread waits here.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ SERVICES = {
     'memory/remove': MemoryRemove,
     'memory/upsert': MemoryUpsert,
 }
-PATIENCE = 20.0  # s for an answer, and for a service to be there
-DISCOVERY = 2.0  # s in which an active service is found
-AT_ONCE = 8  # questions, of a robot that has the engine for itself
-TRIES = 3  # of a question whose stream gave way
-KEPT = 256  # streams whose words are kept
-LOOK = 0.02  # s between two looks whether it was interrupted
+PATIENCE = 20.0  # s to wait for a response, and for a service to appear
+DISCOVERY = 2.0  # s within which an active service is discovered
+AT_ONCE = 8  # open questions, of a robot with an engine of its own
+TRIES = 3  # of a question whose stream was evicted
+KEPT = 256  # streams whose text is kept
+POLL = 0.02  # s between two checks for an interrupt
 
 
 class ServiceRefused(Interrupted):
-    """A service answered that it would not; the message says why."""
+    """A service refused a request; the message has its reason."""
 
 
-class Calls:
-    """Clients of a node, until `close`. at_once: returns how many questions may be open now."""
+class MissionClients:
+    """Clients of a node, until `close`; at most `at_once` questions are open."""
 
-    def __init__(self, node: SuiteNode, at_once: Callable[[], int] = lambda: AT_ONCE) -> None:
+    def __init__(self, node: SuiteNode, at_once: int = AT_ONCE) -> None:
         self._node, self._at_once = node, at_once
         self._clients = {name: node.create_client(kind, name) for name, kind in SERVICES.items()}
         self._acting = ActionClient(node, ExecuteInstruction, 'execute_instruction')
-        self._sent: Future | None = None  # the goal of the instruction that is told
-        self._cancelling: Future | None = None  # one that is cancelled as soon as it is accepted
+        self._sent: Future | None = None  # the goal in progress
+        self._cancelling: Future | None = None  # to be cancelled as soon as it is accepted
         self._closed = False
-        self._reason, self._code = '', ErrorCode.NONE  # why calls end; '': they do not
-        self._words: OrderedDict[int, str] = OrderedDict()  # of streams, whoever asked
+        self._reason, self._code = '', ErrorCode.NONE  # of an interrupt; '': none
+        self._words: OrderedDict[int, str] = OrderedDict()  # by stream, of any client
         self._ends: dict[int, str] = {}
         self._lock = threading.Lock()
         self._texts = node.create_subscription(TextDelta, 'language/text', self._hear, qos.TEXT)
 
     def close(self) -> None:
-        """No more calls, of a thread that is over; what `cancel` does is done."""
+        """Cancel, and destroy the clients; the thread of the mission has ended."""
         self.cancel()
         self._closed = True
         if self._cancelling is None:
@@ -69,7 +69,7 @@ class Calls:
             self._node.destroy_client(client)
 
     def cancel(self) -> None:
-        """An instruction that is still in force ends, and the arm comes to rest."""
+        """End the instruction in force, so that the arm comes to rest."""
         sent, self._sent = self._sent, None
         if sent is None:
             return
@@ -77,44 +77,43 @@ class Calls:
         if sent.done():
             self._cancel(sent)
         else:
-            sent.add_done_callback(self._cancel)  # where it is accepted only later
+            sent.add_done_callback(self._cancel)  # it may be accepted later
 
     def interrupt(self, reason: str, code: ErrorCode = ErrorCode.PREEMPTED) -> None:
-        """End all calls, those under way and later ones; the reason '' permits calls again."""
+        """Interrupt present and later calls; the reason '' permits calls again."""
         self._code, self._reason = code, reason
 
     # ------------------------------------------------------------------ on the waiting thread
 
     def call(self, name: str, **fields: object) -> object:
-        """A service's response. Raises Interrupted, also where the service is not there."""
+        """Return the response of a service. Raises Interrupted, also without the service."""
         return self._answered(name, self._send(name, **fields))
 
     def ask(self, questions: Sequence[str]) -> list[str]:
-        """What the policy answers on the newest frame.
+        """Return the answers of the policy about the newest frame.
 
-        Raises Interrupted, also where a question's stream gave way each time: no answer is no
-        sign of what is not there.
+        Raises Interrupted, also if the stream of a question is evicted each time: a missing answer
+        must not be taken for an absent object.
         """
         found: dict[str, str] = {}
         for _ in range(TRIES):
             left = [q for q in dict.fromkeys(questions) if q not in found]
             while left:
-                count = self._at_once()
-                asked, left = left[:count], left[count:]
+                asked, left = left[: self._at_once], left[self._at_once :]
                 for question, stream in self._streams(asked).items():
                     answer = self._said(stream)
                     if answer is not None:
                         found[question] = answer
         if lost := [question for question in questions if question not in found]:
-            why = f'{TRIES} times a stream gave way before it had answered: {", ".join(lost)}'
+            why = f'{TRIES} times a stream was evicted before its answer: {", ".join(lost)}'
             remedy = 'raise engine.streams or engine.kv_budget_mib'
             raise Interrupted(f'{why} ({remedy})', ErrorCode.NO_ROOM)
         return [found[question] for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
-        """Until the policy says that it is done, stands without being done, or time is up.
+        """Carry out an instruction for at most `time_limit` s (above 0), and return the outcome.
 
-        time_limit: s, above 0. Raises Interrupted where it ends otherwise.
+        Raises Interrupted unless the policy reports it as done, stands still, or time is up.
         """
         self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
@@ -131,25 +130,18 @@ class Calls:
         self._sent = None
         code = ErrorCode.NONE if result.success else failure_code(result.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.TIMEOUT, ErrorCode.NOT_DONE):
-            raise Interrupted(result.message or 'the action node did not say why', code)
+            raise Interrupted(result.message or 'the action node gave no reason', code)
         return Outcome(result.success, result.message)
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
-        """The stream that answers each of them. Raises ServiceRefused."""
+        """Ask questions, and return the stream of each answer. Raises ServiceRefused."""
         sent = {q: self._send('language/ask', question=q) for q in questions}
         return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
 
     def _said(self, stream: int) -> str | None:
-        """The words of a stream that ended by itself; None of one that was cut off."""
-        until = time.monotonic() + PATIENCE
-        while stream not in self._ends:
-            self.check()
-            if time.monotonic() > until:
-                raise Interrupted(
-                    'language does not answer: is it active, do cameras send?',
-                    ErrorCode.UNAVAILABLE,
-                )
-            time.sleep(LOOK)
+        """Return the text of a stream that ended by itself; None if it was cut off."""
+        silent = 'language does not answer: is it active, do cameras send?'
+        self._poll(lambda: stream in self._ends, silent, PATIENCE)
         with self._lock:
             whole = self._ends.pop(stream) in ('eos', 'length')
             words = self._words.pop(stream, '')
@@ -162,7 +154,7 @@ class Calls:
         return client.call_async(SERVICES[name].Request(**fields))
 
     def _on_node(self, send: Callable[[], Future]) -> Future:
-        """Sends on the node's thread: elsewhere, an answer may come before it is waited for."""
+        """Send on the thread of the node, so that no response precedes the wait for it."""
         return self._wait(self._node.executor.create_task(send))
 
     def _answered(self, name: str, future: Future) -> object:
@@ -173,46 +165,38 @@ class Calls:
         return response
 
     def _wait(self, future: Future, patience: float = PATIENCE) -> object:
-        until = time.monotonic() + patience
-        while not future.done():
-            self.check()
-            if time.monotonic() > until:
-                raise Interrupted('a node does not answer', ErrorCode.UNAVAILABLE)
-            time.sleep(LOOK)
+        self._poll(future.done, 'a node does not answer', patience)
         return future.result()
 
-    def has(self, name: str, patience: float = DISCOVERY) -> bool:
-        """Return whether a service is there, after at most `patience` s of discovery."""
-        until = time.monotonic() + patience
-        while not self._clients[name].service_is_ready() and time.monotonic() < until:
-            self.rest()
-        return self._clients[name].service_is_ready()
+    def has(self, name: str) -> bool:
+        """Return whether a service exists, after at most DISCOVERY s."""
+        is_ready, until = self._clients[name].service_is_ready, time.monotonic() + DISCOVERY
+        while not is_ready() and time.monotonic() < until:
+            self.check()
+            time.sleep(POLL)
+        return is_ready()
 
     def there(self, is_ready: Callable[[], bool], name: str) -> None:
-        """Waits for what has this name. Raises Interrupted, also where it does not come."""
-        until = time.monotonic() + PATIENCE
+        """Wait until `is_ready`. Raises Interrupted, also after PATIENCE s."""
+        self._poll(is_ready, f'{name} is not there: is its node active?', PATIENCE)
+
+    def _poll(self, is_ready: Callable[[], bool], failure: str, patience: float) -> None:
+        until = time.monotonic() + patience
         while not is_ready():
             self.check()
             if time.monotonic() > until:
-                raise Interrupted(
-                    f'{name} is not there: is its node active?', ErrorCode.UNAVAILABLE
-                )
-            time.sleep(LOOK)
-
-    def rest(self) -> None:
-        """For a moment. Raises Interrupted."""
-        self.check()
-        time.sleep(LOOK)
+                raise Interrupted(failure, ErrorCode.UNAVAILABLE)
+            time.sleep(POLL)
 
     def check(self) -> None:
-        """Raises Interrupted once it was interrupted."""
+        """Raise Interrupted after an interrupt."""
         if self._reason:
             raise Interrupted(self._reason, self._code)
 
     # ------------------------------------------------------------------ on the node's thread
 
     def _send_goal(self, goal: ExecuteInstruction.Goal) -> Future:
-        """Not once it was interrupted: nobody waits for its end then, nor for this future."""
+        """Send a goal, unless an interrupt has ended the wait for it."""
         if self._reason:
             return Future()
         self._sent = self._acting.send_goal_async(goal)

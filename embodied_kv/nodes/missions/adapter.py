@@ -1,4 +1,4 @@
-"""What a mission asks of a robot, carried out by the services of its suite."""
+"""The adapter between a mission and the services of a robot."""
 
 from __future__ import annotations
 
@@ -10,36 +10,35 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
-from embodied_kv.planning.domain import Domain, Draft, Look, Seen
-from embodied_kv.planning.mission import MissionPart, MissionState, Outcome
-from embodied_kv.planning.sentence_steps import next_step
-from embodied_kv.session.robot_session import BY_MISSIONS, Boundaries, RobotSession
+from embodied_kv.nodes.missions.clients import MissionClients, ServiceRefused
+from embodied_kv.planning.domain import Domain, Draft, SceneFacts, SceneQuery
+from embodied_kv.planning.mission import MissionPart, MissionState, Outcome, next_step
+from embodied_kv.session.robot_session import MISSION_PREFIX, RobotSession, StepCheckpoints
 
-ALL = 2**32 - 1  # segments, as many as a query may ask for
+ALL = 2**32 - 1  # the most segments that a query may request
 
 
-class Crew:
-    """Implements `planning.mission.Robot`; each call waits for one or more services.
+class MissionAdapter:
+    """Implements `planning.mission.Robot`; each method waits for one or more services.
 
     Args:
         calls: Clients of the services.
-        session: The robot's session; its computation is marked and rolled back.
+        session: The session of the robot, whose computation is marked and rolled back.
         domain: The meaning of instructions and answers.
         has_planner: Whether a planner plans; otherwise the sentences of the mission are its steps.
-        tier: The tier that stores the boundaries.
-        step_seconds: The time limit of a step (s).
-        on_words: Receives what the mission says.
-        on_fault: Receives what could not be done.
+        tier: The tier that stores the checkpoints of steps.
+        step_seconds: The time limit (s) of a step.
+        on_words: Receives the text of the mission.
+        on_fault: Receives the failures that do not end the mission.
     """
 
-    # A rewound step tells the arm nothing: an instruction from before the mission is not told
-    # again. The mission knows that the step failed, and goes on.
+    # A rewound step does not put an instruction from before the mission in force again. The
+    # mission keeps its state, in which the step has failed.
     stay = MissionPart.name, InstructionPart.name
 
     def __init__(
         self,
-        calls: Calls,
+        calls: MissionClients,
         session: RobotSession,
         domain: Domain,
         has_planner: bool,
@@ -49,12 +48,12 @@ class Crew:
         on_fault: Callable[[str], None],
     ) -> None:
         self._calls, self._session, self._step_seconds = calls, session, step_seconds
-        self._boundaries, self._tier = Boundaries(session, BY_MISSIONS, tier), tier
+        self._checkpoints, self._tier = StepCheckpoints(session, MISSION_PREFIX, tier), tier
         self._domain, self._has_planner = domain, has_planner
-        self._before: list[Draft] = []  # what memory held before the step
-        self._remembers: bool | None = None  # whether there is a memory; None: not looked yet
-        self._own: dict[str, MemorySegment] = {}  # what is known without one
-        self._tasks = 0  # records of tasks among them, so far
+        self._before: list[Draft] = []  # content of the memory before the step
+        self._remembers: bool | None = None  # whether there is a memory; None: not checked
+        self._own: dict[str, MemorySegment] = {}  # segments without a memory node
+        self._tasks = 0  # records of tasks among them
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:
@@ -85,17 +84,21 @@ class Crew:
     def mark(self, step: int) -> None:
         self._calls.check()
         try:
-            tier = self._boundaries.take(lambda: self._session.sight.now(self._calls.check))
+            tier = self._checkpoints.take(lambda: self._session.observer.now(self._calls.check))
         except CapsuleError as error:
-            return self._on_fault(f'no boundary before step {step}, see boundary_tier: {error}')
-        if tier is not self._tier:  # said once
-            self._on_fault(f'no {self._tier} tier: boundaries are kept in that of the {tier}')
+            return self._on_fault(
+                f'no checkpoint before step {step} (parameter boundary_tier): {error}'
+            )
+        if tier is not self._tier:  # warn once
+            self._on_fault(
+                f'there is no {self._tier} tier: the {tier} tier stores the checkpoints of steps'
+            )
             self._tier = tier
 
     def rewind(self) -> None:
         self._calls.check()
         try:
-            self._boundaries.go_back(but=self.stay)
+            self._checkpoints.roll_back(exclude=self.stay)
         except CapsuleError as error:
             self._on_fault(f'not rewound: {error}')
 
@@ -103,7 +106,7 @@ class Crew:
         self._on_words(words)
 
     def _known(self) -> list[Draft]:
-        """Return what memory holds, oldest change first."""
+        """Return the content of the memory, oldest change first."""
         return [_draft(segment) for segment in self._segments()]
 
     def _segments(self) -> list[MemorySegment]:
@@ -113,7 +116,7 @@ class Crew:
         found = self._calls.call('memory/query', segments=ALL).segments
         return sorted(found, key=lambda segment: (segment.step, _number(segment.id)))
 
-    def _learn(self, look: Look) -> None:
+    def _learn(self, look: SceneQuery) -> None:
         try:
             questions = next(look)
             while True:
@@ -121,7 +124,7 @@ class Crew:
         except StopIteration as over:
             self._remember(over.value)
 
-    def _remember(self, seen: Seen) -> None:
+    def _remember(self, seen: SceneFacts) -> None:
         self._upsert(seen.drafts)
         for segment in self._segments() if seen.gone else ():
             if not self._domain.names(_draft(segment)).isdisjoint(seen.gone):
@@ -152,7 +155,7 @@ class Crew:
             return
         try:
             self._calls.call('memory/remove', id=id)
-        except ServiceRefused as error:  # somebody else has removed it meanwhile
+        except ServiceRefused as error:  # it may have been removed in the meantime
             self._on_fault(f'not forgotten: {error}')
 
     def _upsert(self, drafts: Sequence[Draft]) -> None:
@@ -174,6 +177,6 @@ def _draft(segment: MemorySegment) -> Draft:
 
 
 def _number(id: str) -> int:
-    """Of a record of a task; they are numbered as they come."""
+    """Return the number of a task record; 0 for other segments."""
     _, _, number = id.partition('task ')
     return int(number) if number.isdecimal() else 0
