@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.robots.contract import Contract
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Contract, Declared
 from embodied_kv.robots.mapping import ActionMap, Dimension, Output, StateMap, outputs
 from embodied_kv.robots.reading import ContractError, load
 from embodied_kv.robots.sources import Source, is_joint
@@ -48,7 +47,7 @@ class Embodiment:
     @cached_property
     def declared(self) -> Declared:
         """Return the facts about a checkpoint that the contract contains."""
-        contract, facts = self.contract, self.contract.checkpoint
+        contract = self.contract
         return Declared(
             state_names=_names(self.state.dimensions, contract.state),
             action_names=_names(self.actions.dimensions, contract.action),
@@ -56,7 +55,7 @@ class Embodiment:
             relative=tuple(d.relative for d in self.actions.dimensions),
             chunk_size=contract.chunk_size,
             fps=contract.fps,
-            **{name: getattr(facts, name) for name in type(facts).model_fields},
+            **contract.checkpoint.model_dump(),
         )
 
     def check(self, model: ModelConfig) -> None:

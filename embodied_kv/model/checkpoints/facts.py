@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.declared import PARTS, Declared
+from embodied_kv.robots.contract import PARTS, Declared
 
 
 class Facts:

@@ -19,7 +19,7 @@ from embodied_kv.model.processing import images
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 
 def describe(

@@ -23,7 +23,7 @@ from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 SLOTS = ('base_0_rgb', 'left_wrist_0_rgb', 'right_wrist_0_rgb')
 VARIANTS = {

@@ -27,7 +27,7 @@ from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.scaling import READS
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 T = TypeVar('T')
 

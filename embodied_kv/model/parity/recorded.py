@@ -21,7 +21,7 @@ from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 ABOUT, TENSORS, FACTS = 'case.json', 'case.safetensors', 'facts.json'
 TIMELESS = 1.0  # 1/s: a case says no rate, and nothing that it records depends on it

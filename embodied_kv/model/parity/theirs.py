@@ -22,7 +22,7 @@ from torch import Tensor
 from embodied_kv.model.checkpoints.lora import PEFT_CONFIG
 from embodied_kv.model.parity.recorded import OPENPI_CAMERAS, openpi_facts
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.contract import Declared
 
 ANY_RATE = 1.0  # 1/s: nothing that is compared depends on it
 STEPS = 10
