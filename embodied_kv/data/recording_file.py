@@ -9,6 +9,7 @@ Source: the MCAP file format specification, https://mcap.dev/spec.
 from __future__ import annotations
 
 import builtins
+import io
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -46,7 +47,7 @@ class _Stream:
     """An unbuffered file, so that a killed process loses no bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._raw = open(path, 'xb', buffering=0, opener=storage.open_private)
+        self._raw = io.FileIO(path, 'xb', opener=storage.open_private)
         self.size = 0
 
     def write(self, data: bytes) -> int:

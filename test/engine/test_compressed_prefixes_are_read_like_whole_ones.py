@@ -182,7 +182,7 @@ def test_a_scorer_of_a_package_that_is_missing_is_refused(make_engine, monkeypat
 
 
 def test_what_cannot_be_compressed_says_why(make_engine):
-    with pytest.raises(ValueError, match='engine.compressed_rows is 0'):
+    with pytest.raises(ValueError, match='must be 1 without engine.compressed_rows'):
         make_engine(compressed_rows=0, language_keep_ratio=0.5)
     with pytest.raises(ValueError, match='set engine.compress_by to row'):
         make_engine(compress='h2o')

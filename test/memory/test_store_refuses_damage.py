@@ -125,7 +125,7 @@ def database(tmp_path):
 )
 def test_a_database_that_is_none(tmp_path, content):
     database(tmp_path).write_bytes(content)
-    with pytest.raises(MemoryFault, match=r'memory\.sqlite cannot be used: .*; look at this disk'):
+    with pytest.raises(MemoryFault, match=r'memory\.sqlite cannot be used: .*; check this disk'):
         MemoryStore(tmp_path, 'model')
 
 
