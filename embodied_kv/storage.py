@@ -37,11 +37,11 @@ OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _shared: set[Path] = set()  # folders that were warned of
 
 
-class Irregular(Exception):
+class IrregularFileError(Exception):
     """Raised if a path is not a regular file."""
 
 
-class Linked(Irregular):
+class LinkedFileError(IrregularFileError):
     """Raised if a path is a link."""
 
 
@@ -147,17 +147,20 @@ def open_private(path: str, flags: int) -> int:
 
 
 def open_regular(path: Path) -> int:
-    """Return a descriptor to read a file. Raises FileNotFoundError, Linked, Irregular, OSError."""
+    """Return a descriptor to read a file.
+
+    Raises FileNotFoundError, LinkedFileError, IrregularFileError, OSError.
+    """
     try:  # without O_NONBLOCK, a pipe would wait for a writer
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise Linked('is a link, which is never followed') from None
+        raise LinkedFileError('is a link, which is never followed') from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise Irregular('is no regular file')
+        raise IrregularFileError('is no regular file')
     return descriptor
 
 

@@ -82,15 +82,15 @@ def test_only_regular_files_are_read(tmp_path):
     descriptor = storage.open_regular(file)
     assert os.read(descriptor, 9) == b'text'
     os.close(descriptor)
-    with pytest.raises(storage.Linked, match='is a link, which is never followed'):
+    with pytest.raises(storage.LinkedFileError, match='is a link, which is never followed'):
         storage.open_regular(link)
     for path in (pipe, tmp_path):
-        with pytest.raises(storage.Irregular, match='is no regular file'):
+        with pytest.raises(storage.IrregularFileError, match='is no regular file'):
             storage.open_regular(path)
     with pytest.raises(FileNotFoundError):
         storage.open_regular(tmp_path / 'nothing')
     before = os.listdir('/proc/self/fd')
-    with pytest.raises(storage.Irregular):
+    with pytest.raises(storage.IrregularFileError):
         storage.open_regular(pipe)
     assert os.listdir('/proc/self/fd') == before, 'what is refused is closed'
 

@@ -166,9 +166,9 @@ class Disk:
                 descriptor = storage.open_regular(path)
             except FileNotFoundError:
                 raise self._absent(path.name.removesuffix(ENDING)) from None
-            except storage.Linked as error:
+            except storage.LinkedFileError as error:
                 raise CapsuleError(f'{path} {error}: drop it', ErrorCode.DAMAGED) from None
-            except storage.Irregular as error:
+            except storage.IrregularFileError as error:
                 raise CapsuleError(f'{path} {error}: move it away', ErrorCode.DAMAGED) from None
             with os.fdopen(descriptor, 'rb', buffering=0) as stream:
                 try:

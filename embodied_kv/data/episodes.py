@@ -115,7 +115,7 @@ class Cut:
     least: float = 1.0
 
 
-class _Lacks(Exception):
+class _UnusablePeriodError(Exception):
     """Raised for a period that cannot be used."""
 
 
@@ -216,7 +216,7 @@ class Episodes:
         """Return a period with its shift, or why it cannot be used."""
         try:
             return self._moment(at), self._begun_within_a_turn(at)
-        except _Lacks as reason:
+        except _UnusablePeriodError as reason:
             return str(reason)
 
     def _begun_within_a_turn(self, at: int) -> _Shift:
@@ -242,7 +242,7 @@ class Episodes:
         place = s.instruction.last(at)
         task = '' if place is None else s.instruction.values[place]
         if not task:
-            raise _Lacks('without an instruction')
+            raise _UnusablePeriodError('without an instruction')
         action, is_intervention = self._action(at)
         return Moment(at, task, self._state(at), action, is_intervention, self._images(at))
 
@@ -251,14 +251,14 @@ class Episodes:
         try:
             return self._robot.state.policy(self._felt(at), newest(s.velocities, at, most))
         except ValueError as error:
-            raise _Lacks(f'without a state: {error}') from error
+            raise _UnusablePeriodError(f'without a state: {error}') from error
 
     def _images(self, at: int) -> dict[str, int]:
         most, found = round(self._cut.max_image_age * SECOND), {}
         for view, series in self._signals.images.items():
             place = series.last(at)
             if place is None or at - series.stamps[place] > most:
-                raise _Lacks(f'without an image of {view}')
+                raise _UnusablePeriodError(f'without an image of {view}')
             found[view] = series.values[place]
         return found
 
@@ -270,13 +270,13 @@ class Episodes:
         if control is not None and control.state == TAKEN_OVER:
             return self._followed(at), True
         if control is None or control.state != ARMED or control.shadow:
-            raise _Lacks('while the arm was not armed')
+            raise _UnusablePeriodError('while the arm was not armed')
         place = s.commands.last(at)
         if place is None or at - s.commands.stamps[place] > LASTS * self._lasts:
-            raise _Lacks('without a command')
+            raise _UnusablePeriodError('without a command')
         command: Commanded = s.commands.values[place]
         if command.source == STOP or not len(command.values):
-            raise _Lacks('while the arm was stopped')
+            raise _UnusablePeriodError('while the arm was stopped')
         values = command.values[-1] if command.source == HOLD else command.at(at, self._steps)
         return self._checked(values, at), False
 
@@ -288,18 +288,24 @@ class Episodes:
         """Return the joint positions one period later as an action."""
         robot = self._robot
         if others := [d.select for d in robot.actions.dimensions if not is_joint(d.select)]:
-            raise _Lacks(f'while an operator moved {others[0]}, which is not measured')
+            raise _UnusablePeriodError(
+                f'while an operator moved {others[0]}, which is not measured'
+            )
         if speeds := [d.select for d in robot.actions.dimensions if d.is_velocity]:
-            raise _Lacks(f'while an operator moved {speeds[0]}, a velocity without command')
+            raise _UnusablePeriodError(
+                f'while an operator moved {speeds[0]}, a velocity without command'
+            )
         known = newest(self._signals.positions, at + self._dt, self._dt - 1)  # later than at
         if missing := [joint for joint in robot.joints if joint not in known]:
-            raise _Lacks(f'while an operator moved {missing[0]}, whose position is missing')
+            raise _UnusablePeriodError(
+                f'while an operator moved {missing[0]}, whose position is missing'
+            )
         return self._checked(np.array([known[joint] for joint in robot.joints]), at)
 
     def _checked(self, si: np.ndarray, at: int) -> np.ndarray:
         """Return an action in the policy's units, continuous joints within pi of the arm."""
         if not np.isfinite(si).all():
-            raise _Lacks('with a command that is not finite')
+            raise _UnusablePeriodError('with a command that is not finite')
         felt, si = self._felt(at), si.copy()
         for axis in self._continuous:
             i = self._robot.axes.index(axis)

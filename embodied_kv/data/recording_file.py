@@ -39,7 +39,7 @@ class Channel:
     definition: str
 
 
-class Full(Exception):
+class RecordingFullError(Exception):
     """Raised for a message that would exceed the bound of the file."""
 
 
@@ -123,10 +123,10 @@ class RecordingFile:
         return self._stream.size
 
     def add(self, topic: str, stamp: int, data: builtins.bytes) -> None:
-        """Add a message as CDR. stamp: time of its arrival (ns). Raises Full, OSError."""
+        """Add a message as CDR. stamp: arrival (ns). Raises RecordingFullError, OSError."""
         taken = len(data) + MESSAGE
         if self._stream.size + self._waiting + self._reserved + taken > self._most:
-            raise Full
+            raise RecordingFullError
         size = self._stream.size
         self._waiting += taken
         self._writer.add_message(self._ids[topic], stamp, data, stamp, self.messages)

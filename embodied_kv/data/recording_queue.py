@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from embodied_kv.data.recording_file import Full, RecordingFile
+from embodied_kv.data.recording_file import RecordingFile, RecordingFullError
 from embodied_kv.text import reason
 
 FLUSH = 1.0  # s of recording that a crash may lose
@@ -94,7 +94,7 @@ class RecordingQueue:
         try:
             self._write_all()
             why, is_sound = self._closing, True
-        except Full:
+        except RecordingFullError:
             why, is_sound = 'recordings have reached the size recorder.disk_mib', True
         except OSError as error:
             why = f'the file cannot be written: {reason(error)}'

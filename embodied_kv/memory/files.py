@@ -200,7 +200,7 @@ def _open(path: Path) -> Iterator[int]:
             raise MemoryFault(
                 f'{path} is gone: forget this unit, or ask again', ErrorCode.DAMAGED
             ) from None
-        except storage.Irregular as error:
+        except storage.IrregularFileError as error:
             raise MemoryFault(f'{path} {error}: remove it', ErrorCode.DAMAGED) from None
         try:
             yield descriptor

@@ -352,7 +352,7 @@ def _name(digest: str, path: Path) -> str:
     try:
         with open(storage.open_regular(path), 'rb') as stream:
             checksum = hashlib.blake2b(stream.read(), digest_size=8).hexdigest()
-    except (OSError, storage.Irregular):
+    except (OSError, storage.IrregularFileError):
         return ''
     return f'{digest}.{checksum}.pt2'
 

@@ -19,7 +19,7 @@ from sensor_msgs.msg import Image, JointState
 from std_msgs.msg import String
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from embodied_kv.data.recording_file import PART, Channel, Full, RecordingFile
+from embodied_kv.data.recording_file import PART, Channel, RecordingFile, RecordingFullError
 from embodied_kv.msg import ActionChunk, ControlState
 from embodied_kv.nodes.common.publishers import type_name
 from embodied_kv.nodes.recording.topics import definition, recorded
@@ -110,7 +110,7 @@ class Episodes:
         self._file = RecordingFile(path, MOST, channels, facts, to_text(robot.contract))
 
     def add(self, moments: Moments) -> None:
-        """An episode. Raises Full, OSError."""
+        """An episode. Raises RecordingFullError, OSError."""
         self._put('instruction', String(data=self._instruction))
         self._put('control/state', ControlState(state=ControlState.ARMED))
         for number, (seen, command) in enumerate(moments):
@@ -218,7 +218,7 @@ def finished(file: Episodes) -> Iterator[None]:
 def record(task: Task, out: Path, count: int, first: int, size: int, compression: str) -> None:
     """`count` episodes into a file; the starts are seeds from `first` on.
 
-    Raises RuntimeError, OSError, Full; what came before is in the file.
+    Raises RuntimeError, OSError, RecordingFullError; what came before is in the file.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with task.open(size) as world:
@@ -258,7 +258,7 @@ def run(task: Task, description: str, episodes: int) -> None:
         parser.error(left)
     try:
         record(task, told.out, told.episodes, told.seed, told.size, told.compression)
-    except Full:
+    except RecordingFullError:
         parser.exit(
             1, f'{told.out} is full: record the other starts into another file, by --seed\n'
         )

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording_cases import MIB, TOPIC, begin, messages
 
-from embodied_kv.data.recording_file import Full
+from embodied_kv.data.recording_file import RecordingFullError
 
 
 @settings(max_examples=10, deadline=None)
@@ -26,7 +26,7 @@ def test_a_file_is_no_larger_than_its_bound(tmp_path_factory, sizes, flushes, mo
             taken.append((i, data))
             if i % flushes == 0:
                 file.flush()
-    except Full:
+    except RecordingFullError:
         pass
     file.finish({})
     assert file.path.stat().st_size <= most

@@ -11,7 +11,7 @@ from mcap.records import Metadata
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
-from embodied_kv.data.recording_file import END, Full
+from embodied_kv.data.recording_file import END, RecordingFullError
 from embodied_kv.data.recording_reader import Recording, Records
 from embodied_kv.data.repair import repair
 from training.data.lerobot_reader import LeRobotDataSet
@@ -116,7 +116,7 @@ def test_a_full_recording_is_whole_and_it_is_said_what_to_do(
     with pytest.raises(SystemExit):
         module('record').main()
     assert f'{path} is full: record the other starts' in capsys.readouterr().err
-    assert end_of(path) == f'it was broken off: {Full.__name__}'
+    assert end_of(path) == f'it was broken off: {RecordingFullError.__name__}'
 
 
 def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(task):

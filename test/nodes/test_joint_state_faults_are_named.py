@@ -6,7 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.control.plausibility import Bounds
-from embodied_kv.nodes.observation.joint_merger import EPOCH, JointInput, JointMerger, StateUnknown
+from embodied_kv.nodes.observation.joint_merger import (
+    EPOCH,
+    JointInput,
+    JointMerger,
+    UnknownStateError,
+)
 
 MS, SECOND = 1_000_000, 1_000_000_000
 NAMES = ['hip', 'knee']
@@ -83,7 +88,7 @@ def test_contradicting_publishers_with_other_names_or_rates_are_never_known(orde
             names = NAMES[::-1] if order else ['wheel', *NAMES]
             feed(made, zeros * MS, zeros * MS, [0.0] * len(names), names=names)
         if moment % 50 == 0:
-            with pytest.raises(StateUnknown):
+            with pytest.raises(UnknownStateError):
                 made.at(moment * MS)
 
 

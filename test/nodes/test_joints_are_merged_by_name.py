@@ -10,7 +10,7 @@ from embodied_kv.nodes.observation.joint_merger import (
     SOURCES,
     JointInput,
     JointMerger,
-    StateUnknown,
+    UnknownStateError,
 )
 
 MS = 1_000_000
@@ -43,7 +43,7 @@ def test_each_joint_is_as_it_was_said_nearest_to_the_moment(merger):
 def test_several_publishers_of_one_topic_fill_each_other_up(merger):
     merger.add('hand', 100 * MS, GRIPPER, [3.0])
     merger.add('arm', 100 * MS, ['shoulder'], [1.0])
-    with pytest.raises(StateUnknown) as unknown:
+    with pytest.raises(UnknownStateError) as unknown:
         merger.at(100 * MS)
     assert unknown.value.args[0] == (
         'joint elbow must be published on arm (got shoulder); check the names in the contract '
@@ -57,7 +57,7 @@ def test_a_joint_that_is_too_old_is_none(merger):
     merger.add('arm', 200 * MS, ARM, [1.0, 2.0])
     merger.add('hand', 99 * MS, GRIPPER, [3.0])
     assert merger.at(199 * MS).stamp == 99 * MS
-    with pytest.raises(StateUnknown) as unknown:
+    with pytest.raises(UnknownStateError) as unknown:
         merger.at(200 * MS)
     assert unknown.value.args[0] == (
         'joint finger must have a sample within max_state_age 100 ms (got 101 ms before the '
@@ -66,7 +66,7 @@ def test_a_joint_that_is_too_old_is_none(merger):
 
 
 def test_before_any_message_nothing_is_known(merger):
-    with pytest.raises(StateUnknown, match='no joint state received on arm, hand'):
+    with pytest.raises(UnknownStateError, match='no joint state received on arm, hand'):
         merger.at(0)
 
 
@@ -85,7 +85,7 @@ def test_position_that_is_not_finite_invalidates_only_its_joint(merger, wrong):
     np.testing.assert_array_equal(merger.at(110 * MS).positions, [5.0, 2.0, 3.0])
     with pytest.raises(ValueError, match='^joint elbow must be finite'):
         merger.add('arm', 120 * MS, ARM, [6.0, wrong])
-    with pytest.raises(StateUnknown, match=f'^joint elbow must be finite .got {wrong:g}.'):
+    with pytest.raises(UnknownStateError, match=f'^joint elbow must be finite .got {wrong:g}.'):
         merger.at(120 * MS)
     np.testing.assert_array_equal(merger.known(120 * MS).positions, [6.0, np.nan, 3.0])
 
@@ -112,7 +112,7 @@ def test_time_that_is_set_back_drops_what_was_said_of_later(merger):
     merger.drop_after(20 * MS)
     merger.add('hand', 12 * MS, GRIPPER, [4.0])
     np.testing.assert_array_equal(merger.at(12 * MS).positions, [10, 10, 4])
-    with pytest.raises(StateUnknown):
+    with pytest.raises(UnknownStateError):
         merger.at(5000 * MS)
 
 
@@ -158,7 +158,7 @@ def test_a_state_is_the_nearest_of_each_joint_or_none(said, moment):
         for name in ARM
     ]
     if max(away) > 50:
-        with pytest.raises(StateUnknown):
+        with pytest.raises(UnknownStateError):
             merger.at(moment * MS)
     else:
         np.testing.assert_array_equal(np.abs(merger.at(moment * MS).positions - moment), away)

@@ -48,7 +48,7 @@ class JointInput:
     type: str = JOINT_STATE
 
 
-class StateUnknown(LookupError):
+class UnknownStateError(LookupError):
     """Raised if a moment has no whole state; the message names the joint and the reason."""
 
     code = ErrorCode.STALE_FRAME
@@ -281,11 +281,11 @@ class JointMerger:
         """Return the state of a moment: of each joint the sample nearest to it.
 
         Raises:
-            StateUnknown: if a joint is not known, or not within `max_age` of the moment.
+            UnknownStateError: if a joint is not known, or not within `max_age` of the moment.
         """
         state, unknown = self._look(stamp)
         if unknown:
-            raise StateUnknown(self._explain(unknown, stamp))
+            raise UnknownStateError(self._explain(unknown, stamp))
         return state
 
     def known(self, stamp: int) -> JointSample:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
-from embodied_kv.nodes.observation.joint_merger import JointSample, StateUnknown
+from embodied_kv.nodes.observation.joint_merger import JointSample, UnknownStateError
 from embodied_kv.robots.sources import View
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class Synchronizer:
             return None
         try:
             state = self._joints.at(newest.stamp)
-        except StateUnknown as unknown:
+        except UnknownStateError as unknown:
             self.waits = unknown.args[0]
             return None
         for name, image in images.items():
