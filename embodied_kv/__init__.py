@@ -2,5 +2,5 @@
 
 from pkgutil import extend_path
 
-# The generated msg and srv packages are installed beside this one and found through the same name.
+# The generated msg and srv packages are installed in another folder under the same name.
 __path__ = extend_path(__path__, __name__)

@@ -1,4 +1,4 @@
-"""`python -m embodied_kv COMMAND`: what the package does without ROS 2."""
+"""`python -m embodied_kv COMMAND`: commands that do not need ROS 2."""
 
 from __future__ import annotations
 

@@ -1,19 +1,16 @@
-"""The dimensions of the models: frozen, named presets, derived values derived.
-
-Does not know torch, ROS or files.
-"""
+"""The dimensions of the models, and their presets."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import asdict, dataclass, replace
 
-DTYPES = {'float32': 4, 'bfloat16': 2}  # of weights and KV: bytes of a number
+DTYPES = {'float32': 4, 'bfloat16': 2}  # bytes of a number of weights and KV
 
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """A SigLIP tower; `merge` x `merge` neighbouring patches become one token (1 in pi0.5)."""
+    """A SigLIP tower; `merge` x `merge` adjacent patches become one token (1 in pi0.5)."""
 
     image_size: int
     patch_size: int
@@ -30,7 +27,7 @@ class VisionConfig:
 
     @property
     def tokens(self) -> int:
-        """Tokens that one image adds to the prefix."""
+        """Return the tokens that one image adds to the prefix."""
         return self.patches // self.merge**2
 
 
@@ -53,7 +50,7 @@ class BackboneConfig:
 class ExpertConfig:
     """The action expert.
 
-    Layers, heads and head_dim are the backbone's: layer i reads its layer i's KV.
+    Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i.
     """
 
     width: int
@@ -64,10 +61,11 @@ class ExpertConfig:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A pi0.5-class model. `action_dim` is the robot's, `padded_action_dim` the network's.
+    """A pi0.5-class model.
 
-    dtype: of a preset, that of a device with units for it; `model.dtype.served` gives the config
-    that a machine computes with.
+    action_dim, padded_action_dim: numbers of an action of the robot, and of the network. dtype: in
+    a preset, that of a device which supports it; `model.dtype.served` returns the configuration
+    for a machine.
     """
 
     name: str
@@ -86,16 +84,18 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if self.action_dim > self.padded_action_dim:
             raise ValueError(
-                f'action_dim {self.action_dim} > padded_action_dim {self.padded_action_dim}'
+                f'action_dim must be <= padded_action_dim {self.padded_action_dim} (got '
+                f'{self.action_dim})'
             )
         if self.backbone.heads % self.backbone.kv_heads:
             raise ValueError(
-                f'{self.backbone.heads} heads do not share {self.backbone.kv_heads} KV heads'
+                f'heads must be a multiple of kv_heads {self.backbone.kv_heads} (got '
+                f'{self.backbone.heads})'
             )
 
     @property
     def prefix_tokens(self) -> int:
-        """Longest prefix: every view present, text full."""
+        """Return the length of the longest prefix, with all views and full text."""
         return len(self.views) * self.vision.tokens + self.max_text
 
     @property
@@ -105,7 +105,7 @@ class ModelConfig:
 
     @property
     def digest(self) -> str:
-        """16 hex digits that change with any dimension."""
+        """Return 16 hex digits that change with any dimension."""
         return hashlib.sha256(repr(asdict(self)).encode()).hexdigest()[:16]
 
 
@@ -157,12 +157,12 @@ TABLETOP = ModelConfig(
     padded_action_dim=7,
 )
 
-# The tabletop seen sharply: prefixes long enough that a tenth of their cache still says something.
+# High-resolution tabletop: its prefixes are long enough to be compressed to a tenth.
 TABLETOP_LONG = replace(
     TABLETOP, name='tabletop_long', vision=replace(TABLETOP.vision, image_size=128, merge=1)
 )
 
-TABLETOP_SMALL = replace(  # for one task, learnt within an hour of a core
+TABLETOP_SMALL = replace(  # for one task; trained within an hour on one core
     TABLETOP,
     name='tabletop_small',
     backbone=replace(TABLETOP.backbone, width=128, layers=4, head_dim=32, mlp=384),
@@ -184,7 +184,7 @@ TINY = ModelConfig(
     padded_action_dim=8,
 )
 
-NEEDLE = replace(  # pages of 1,024 patches with small marks, to be asked about
+NEEDLE = replace(  # pages of 1,024 patches with small marks, for questions about them
     TABLETOP,
     name='needle',
     vision=VisionConfig(image_size=256, patch_size=8, width=64, layers=1, heads=2, mlp=256),
@@ -198,11 +198,11 @@ PRESETS = {
 }
 
 
-UNTRAINED = TINY.name  # the preset of untrained weights where none is named
+UNTRAINED = TINY.name  # the default preset of untrained weights
 
 
 def preset(name: str) -> ModelConfig:
-    """The preset of that name. Raises ValueError that lists the names."""
+    """Return the preset of a name. Raises ValueError."""
     if name not in PRESETS:
-        raise ValueError(f'no preset {name!r}; there are: {", ".join(PRESETS)}')
+        raise ValueError(f'preset must be one of {", ".join(PRESETS)} (got {name!r})')
     return PRESETS[name]

@@ -1,7 +1,4 @@
-"""How much an engine keeps and how it spends time: its parameters, each with what may be said.
-
-Does not know torch, ROS or files.
-"""
+"""The parameters of the engine."""
 
 from __future__ import annotations
 
@@ -16,120 +13,116 @@ RTC_SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
 
 
 def _param(default: Any, help: str, **more: object) -> Any:
-    """A field and its `help`.
-
-    range: of the numbers that it may be; choices: of the words; fix: what to do instead of others.
-    """
+    """Return a field with its `help`. more: range, choices, fix (a remedy), old (former name)."""
     return field(default=default, metadata={'help': help, **more})
 
 
 @dataclass(frozen=True)
 class EngineConfig:
-    """How much the engine keeps and how it spends time.
+    """The memory and time of the engine; each field is a ROS parameter `engine.NAME`.
 
-    Each field is also a ROS parameter `engine.NAME`. Raises ValueError, with what to change, for a
-    number out of its range and for parameters that contradict each other.
+    Raises ValueError for a value out of its range and for parameters that contradict each other.
     """
 
     robots: int = _param(
-        1, 'Robots whose frames one prefill, and one denoising, may batch', range=(1, 256)
+        1, 'Largest number of robots in a batch of prefill or denoising', range=(1, 256)
     )
     rows: int = _param(16, 'Prefix rows in the arena', range=(3, 4096))
-    reserved_rows: int = _param(2, 'Prefix rows that language may never hold', range=(2, 64))
-    streams: int = _param(16, 'Decode streams that may live at once', range=(1, 4096))
+    reserved_rows: int = _param(2, 'Prefix rows that language must not hold', range=(2, 64))
+    streams: int = _param(16, 'Largest number of decode streams', range=(1, 4096))
     decode_tokens: int = _param(
-        96, 'Tokens of a stream: its query and what it says', range=(8, 4096), old='tail_tokens'
+        96, 'Tokens of a stream: query and answer', range=(8, 4096), old='tail_tokens'
     )
-    euler_steps: int = _param(10, 'Euler steps of a chunk when time allows', range=(1, 50))
+    euler_steps: int = _param(10, 'Euler steps of a chunk if time allows', range=(1, 50))
     min_euler_steps: int = _param(
-        4, 'Fewest Euler steps; with less time the frame falls back', range=(1, 50)
+        4, 'Fewest Euler steps of a chunk; with less time there is no chunk', range=(1, 50)
     )
     rtc: str = _param(
         'off',
-        'How a chunk goes on from the one that runs (real-time chunking): off, guided (any '
-        'policy) or trained (one that was trained to)',
+        'Real-time chunking, by which a chunk continues the running one: off, guided (any '
+        'policy) or trained (a policy that was trained for it)',
         choices=('off', 'guided', 'trained'),
     )
     rtc_max_guidance: float = _param(
-        5.0, 'Greatest weight of the guidance of rtc: guided', range=(0.0, 100.0)
+        5.0, 'Largest weight of the guidance with rtc: guided', range=(0.0, 100.0)
     )
     rtc_horizon: int = _param(
         0,
-        'Actions of a chunk, from its first on, that the running one shapes; until then it must '
-        'take over. 0: half of them',
+        'Actions at the start of a chunk that the running one guides; the chunk must take over '
+        'before their end. 0: half of them',
         range=(0, 1000),
     )
     rtc_schedule: str = _param(
         'exponential',
-        'How guidance fades out until rtc_horizon: linear, exponential, ones or zeros',
+        'Weights of the guidance until rtc_horizon: linear, exponential, ones or zeros',
         choices=RTC_SCHEDULES,
     )
     margin_ms: float = _param(
-        4.0, 'Kept free before every deadline, for publishing', range=(0.0, 1000.0)
+        4.0, 'Time (ms) for publishing before each deadline', range=(0.0, 1000.0)
     )
     time_budget: bool = _param(
         True,
-        'Plan Euler steps and decode steps by the time left; off: always all, as soon as possible',
+        'Plan Euler and decode steps by the time left; off: always all, as soon as possible',
         old='budget',
     )
     compile: str = _param(
         'off',
-        'Compiled code for what is used most. off: none; auto: what is compiled for this machine; '
+        'Use of compiled code. off: none; auto: code that is compiled for this machine already; '
         'the rest is compiled in the background while no arm is armed, for the next start; '
         'now: the rest is compiled at the start, which takes minutes',
         choices=COMPILE,
     )
     threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
     batch_multiple: int = _param(
-        1, 'Decode batches are padded to a multiple of this; one graph each', range=(1, 256)
+        1, 'Number whose multiples are the sizes of decode batches, with padding', range=(1, 256)
     )
     decode_steps: int = _param(
         1,
-        'Tokens that streams say between two looks at what else waits, where the time left allows '
-        'it; more spare a GPU its waits for the host',
+        'Decode steps per scheduling iteration, if time allows; with more steps, a GPU waits less '
+        'for the host',
         range=(1, 256),
     )
     compressed_rows: int = _param(
         2,
-        'Room for compressed prefixes, in whole ones; 0: nothing is compressed',
+        'Memory for compressed prefixes, as a number of whole ones; 0: no compression',
         range=(0, 4096),
         old='flat_rows',
     )
-    compress: str = _param('vl_cache_pooled', 'Method that chooses the tokens that are kept')
+    compress: str = _param('vl_cache_pooled', 'Method that selects the retained tokens')
     compress_by: str = _param(
         'text',
-        'What language is compressed by: stream (each question), row (the prompt, once a frame) '
-        'or text (both)',
+        'Attention that selects the tokens for language: stream (of each question), row (of the '
+        'prompt, once a frame) or text (of both)',
         choices=('stream', 'row', 'text'),
     )
     compress_shares: str = _param(
         'own',
-        "How the layers share what is kept: own (the method's way), density, equal, bounded (by "
-        'density, at least half of an equal share) or pyramid',
+        'Distribution of the retained tokens over the layers: own (that of the method), density, '
+        'equal, bounded (density, at least half of an equal share) or pyramid',
         choices=('own', 'density', 'equal', 'bounded', 'pyramid'),
     )
     compress_after: int = _param(
         2,
-        'Tokens of its answer that a stream says from its whole prefix, and chooses by beside its '
-        'question, before it is compressed by stream or by text; by row nothing waits',
+        'Tokens of an answer that are decoded with the whole prefix and select tokens in addition '
+        'to the question, before compression by stream or text; not used by row',
         range=(0, 4),
     )
     language_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that language keeps', range=(0.01, 1.0), old='language_alpha'
+        1.0, 'Share of a prefix retained for language', range=(0.01, 1.0), old='language_alpha'
     )
     action_keep_ratio: float = _param(
-        1.0, 'Share of a prefix that actions keep', range=(0.01, 1.0), old='action_alpha'
+        1.0, 'Share of a prefix retained for actions', range=(0.01, 1.0), old='action_alpha'
     )
     kv_budget_mib: int = _param(
         0,
-        'Most that all KV in use on the device may take together, MiB: frames, compressed copies, '
-        "streams, the planner's row, loaded memory, capsules; 0: each has its own bound alone",
+        'Budget of all KV on the device, MiB: frames, compressed rows, streams, the row of the '
+        'planner, loaded memory, capsules; 0: only their own limits',
         range=(0, 2**24),
     )
     kv_policy: str = _param(
         '',
-        'File that says which KV goes first where kv_budget_mib is full; empty: the packaged '
-        'kv/eviction.yaml, which explains its fields',
+        'File with the order of eviction for kv_budget_mib; empty: the packaged kv/eviction.yaml, '
+        'which documents its fields',
     )
     device: str = _param(
         'cpu',
@@ -139,11 +132,11 @@ class EngineConfig:
     )
     dtype: str = _param(
         'auto',
-        "float32, bfloat16 or auto: the model's own, but float32 on a CPU without units for "
+        'float32, bfloat16 or auto: that of the model, or float32 on a CPU without support for '
         'bfloat16',
     )
     seed: int = _param(
-        0, 'Of the action noise; each frame mixes in its number', range=(0, 2**31 - 1)
+        0, 'Seed of the action noise, combined with the frame number', range=(0, 2**31 - 1)
     )
 
     def __post_init__(self) -> None:
@@ -159,13 +152,13 @@ class EngineConfig:
             raise ValueError(contradiction)
 
     def horizon(self, chunk_size: int) -> int:
-        """s: the actions of a chunk that the running one shapes."""
+        """Return the number of actions of a chunk that the running one guides."""
         return min(self.rtc_horizon or max(1, chunk_size // 2), chunk_size)
 
     def allowed(self, model: ModelConfig, period: float) -> float:
-        """s from an observation to the deadline of its chunk. period: s between two frames.
+        """Return the time (s) from an observation to the deadline of its chunk.
 
-        A period; with real-time chunking until the horizon, where that is later.
+        It is the period (s) of frames; with real-time chunking, the horizon if that is longer.
         """
         if self.rtc == 'off':
             return period
@@ -173,28 +166,27 @@ class EngineConfig:
 
     @property
     def kv_budget(self) -> float:
-        """Bytes; infinite where there is no bound."""
+        """Return the KV budget in bytes; infinite without a bound."""
         return self.kv_budget_mib * 2**20 or math.inf
 
     def _contradiction(self) -> str:
-        """Which two parameters exclude each other, and what to do; '' if none do."""
         if self.rows < 2 * self.robots:
             return (
-                f'engine.rows is {self.rows} for engine.robots {self.robots}: a robot needs two, '
-                f'one that is read while its next is written; raise it to {2 * self.robots}'
+                f'engine.rows must be at least two for each of engine.robots (got {self.rows} for '
+                f'{self.robots}); raise it to {2 * self.robots}'
             )
         if self.reserved_rows >= self.rows:
             return (
-                f'engine.reserved_rows is {self.reserved_rows} of {self.rows} rows: none is left '
-                'for language; lower it, or raise engine.rows'
+                f'engine.reserved_rows must be below engine.rows {self.rows} (got '
+                f'{self.reserved_rows}); lower it, or raise engine.rows'
             )
         for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
-                return f'engine.{name} is {value}, above engine.{limit} {most}: lower it'
+                return f'engine.{name} must be <= engine.{limit} {most} (got {value}); lower it'
         for name in ('language_keep_ratio', 'action_keep_ratio'):
             if (ratio := getattr(self, name)) < 1 and not self.compressed_rows:
                 return (
-                    f'engine.{name} is {ratio}, but engine.compressed_rows is 0: there is no room '
-                    'for compressed prefixes; raise that, or set the ratio to 1'
+                    f'engine.{name} must be 1 without engine.compressed_rows (got {ratio}); raise '
+                    'engine.compressed_rows, or set the ratio to 1'
                 )
         return ''

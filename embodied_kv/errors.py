@@ -45,16 +45,15 @@ class CodedError(ValueError):
 
 
 def failure_code(number: int) -> ErrorCode:
-    """Return the code of a response without success; UNKNOWN for NONE and for unknown numbers."""
+    """Return the code of an unsuccessful response; UNKNOWN for NONE and for unknown numbers."""
     try:
         return ErrorCode(number) or ErrorCode.UNKNOWN
     except ValueError:
         return ErrorCode.UNKNOWN
 
 
-# The first class that an error is an instance of decides.
 FULL = errno.ENOSPC, errno.EDQUOT
-BY_TYPE = (
+BY_TYPE = (  # the first matching class decides
     (TimeoutError, ErrorCode.TIMEOUT),
     (MemoryError, ErrorCode.NO_ROOM),
     (OSError, ErrorCode.UNAVAILABLE),

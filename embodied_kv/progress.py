@@ -1,4 +1,4 @@
-"""How far long work is, and the time left: a bar on a terminal, else a line every ten seconds."""
+"""Progress of long work and the time left: a bar on a terminal, else a line every 10 s."""
 
 from __future__ import annotations
 
@@ -16,10 +16,15 @@ Item = TypeVar('Item')
 
 
 class Progress:
-    """Shows on stderr how many parts of the work are done, from `with` to its end.
+    """Shows on stderr how many parts of the work are done, inside `with`.
 
-    what: the parts, in words. total: their number. done: those that an earlier run did. seconds:
-    after which the work ends in any case. clock: of the lines, s.
+    Args:
+        what: Name of the parts.
+        total: Number of the parts.
+        done: Number of parts that an earlier run has done.
+        seconds: Time (s) after which the work ends in any case.
+        console: Where to print.
+        clock: Time (s) for the lines.
     """
 
     def __init__(
@@ -52,7 +57,7 @@ class Progress:
             self._bar.stop()
 
     def advance(self, parts: int = 1) -> None:
-        """So many more parts are done."""
+        """Add finished parts."""
         self._done += parts
         if self._bar is not None:
             self._bar.advance(self._task, parts)
@@ -61,7 +66,7 @@ class Progress:
             self._console.print(self._line(now - self._began), highlight=False, soft_wrap=True)
 
     def track(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items; each is one part, which is done when the next one is asked for."""
+        """Yield items; each is one part, which is done when the next one is requested."""
         for item in items:
             yield item
             self.advance()

@@ -1,12 +1,10 @@
-"""Files that are whole or absent, private folders, locks, and what to do where the disk refuses.
+"""Files that are whole or absent, private folders, locks, and remedies for disk errors.
 
-It knows files and folders. It does not know what they hold.
+A new file gets a temporary name, is synced, and is renamed, which replaces an older file in one
+step. The new name is on the medium after a sync of its folder. Files are read through one
+descriptor, and links are not followed.
 
-What is written gets a temporary name, is synced, then renamed: one rename replaces what was there
-in one step. That the new name is on the medium is another sync, of the folder around it. A file is
-read through one descriptor and through no link.
-
-Needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
+This module needs Linux and a local file system (flock on a folder, O_NOFOLLOW).
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ log = logging.getLogger(__name__)
 
 TEMPORARY = '.new'  # and a dot in front
 REMEDIES = {
-    errno.EACCES: 'give this user the right to',
+    errno.EACCES: 'give this user the right to do so',
     errno.EPERM: 'remove it, or choose a folder of this user',
     errno.ELOOP: 'remove the link',
     errno.EROFS: 'choose a folder that can be written',
@@ -36,24 +34,24 @@ REMEDIES = {
 }
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_shared: set[Path] = set()  # folders that a warning named
+_shared: set[Path] = set()  # folders that were warned of
 
 
 class IrregularFileError(Exception):
-    """What is at a path is no file to be read."""
+    """Raised if a path is not a regular file."""
 
 
 class LinkedFileError(IrregularFileError):
-    """It is a link."""
+    """Raised if a path is a link."""
 
 
 def temporary(path: Path) -> Path:
-    """Where a file lies until it is whole."""
+    """Return the temporary path of a file until it is whole."""
     return path.with_name(f'.{path.name}{TEMPORARY}')
 
 
 def sync(path: Path) -> None:
-    """Waits until a file's bytes, or the names in a folder, are on the medium."""
+    """Wait until the bytes of a file, or the names in a folder, are on the medium."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -91,17 +89,17 @@ def runtime_folder() -> Path:
     """
     path = Path(os.environ.get('XDG_RUNTIME_DIR', ''))
     with suppress(OSError):
-        if path.is_absolute() and path.is_dir() and os.access(path, os.W_OK | os.X_OK):
-            if path.stat().st_uid == os.geteuid():
-                return path
+        is_usable = path.is_absolute() and path.is_dir() and os.access(path, os.W_OK | os.X_OK)
+        if is_usable and path.stat().st_uid == os.geteuid():
+            return path
     return Path(tempfile.gettempdir())
 
 
 @contextmanager
 def replaced(path: Path) -> Iterator[Path]:
-    """A temporary path for a new file; in the end it is synced and has the name of `path`.
+    """Yield a temporary path for a new file, which is synced and renamed to `path` at the end.
 
-    If it fails, what was there stands. `sync` of the folder has to follow where it matters.
+    After an error, the older file remains. A `sync` of the folder puts the name on the medium.
     """
     new = temporary(path)
     new.unlink(missing_ok=True)
@@ -115,9 +113,9 @@ def replaced(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
-    """As `replaced`, of a folder of files; it is on the medium in the end.
+    """Yield a temporary folder for new files, which replaces `path` at the end, on the medium.
 
-    Two renames cannot be one: a process killed between them leaves the old one as .NAME.old-PID.
+    A process that is killed between the two renames leaves the older folder as .NAME.old-PID.
     """
     new, old = (path.with_name(f'.{path.name}.{end}-{os.getpid()}') for end in ('new', 'old'))
     new.mkdir(parents=True)
@@ -135,7 +133,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
 
 
 def write(path: Path, *parts: bytes | memoryview) -> None:
-    """A new file of these bytes, one part after the other, with mode 0600."""
+    """Write a new file of consecutive parts, with mode 0600."""
     with open(path, 'xb', buffering=0, opener=open_private) as stream:
         for part in parts:
             data = memoryview(part)
@@ -144,13 +142,16 @@ def write(path: Path, *parts: bytes | memoryview) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """Open with mode 0600 what does not exist yet: the `opener` of a file of this user alone."""
+    """Open a file, with mode 0600 if it is new; an `opener` for `open`."""
     return os.open(path, flags, 0o600)
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor to read a file by. Raises FileNotFoundError, LinkedFileError, IrregularFileError, OSError."""
-    try:  # without O_NONBLOCK a pipe of that name would wait for a writer
+    """Return a descriptor to read a file.
+
+    Raises FileNotFoundError, LinkedFileError, IrregularFileError, OSError.
+    """
+    try:  # without O_NONBLOCK, a pipe would wait for a writer
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         descriptor = os.open(path, flags)
     except OSError as error:
@@ -165,13 +166,18 @@ def open_regular(path: Path) -> int:
 
 @contextmanager
 def locked(path: Path, wait: bool = True, file: bool = False, own: bool = True) -> Iterator[bool]:
-    """Whether a folder is ours until the end, or the end of this process.
+    """Lock a folder or file; yield whether that succeeded.
 
-    wait: for whoever has it; without, that is False. file: it is a file, made with mode 0600 where
-    there is none, and opened through no link. own: a file of another user is refused. Raises
-    OSError.
+    Args:
+        path: The folder or file.
+        wait: Wait for another process that has the lock.
+        file: The path is a file, which is created with mode 0600 if necessary.
+        own: Refuse a file of another user.
+
+    Raises:
+        OSError: if the path cannot be opened, or is a link or of another kind.
     """
-    # without O_NONBLOCK a pipe of that name would wait for a writer
+    # without O_NONBLOCK, a pipe would wait for a writer
     kind = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK if file else os.O_DIRECTORY
     try:
         descriptor = os.open(path, os.O_RDONLY | kind | os.O_CLOEXEC, 0o600)
@@ -201,10 +207,10 @@ def _check_lock_file(descriptor: int, path: Path, own: bool) -> None:
 
 
 class Reserve:
-    """A file that holds space of the disk for changes that must succeed on a full disk.
+    """A file that reserves disk space for changes that must succeed on a full disk.
 
-    size: bytes, but at most a quarter of what is free when the file is made. A file system that
-    compresses or copies on write may give back less.
+    size: bytes, limited to a quarter of the free space when the file is created. A file system
+    that compresses or copies on write may give back less.
     """
 
     LEAST = 2**14
@@ -217,7 +223,7 @@ class Reserve:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """The space is free inside, and held again in the end as far as it is still free."""
+        """Free the space inside, and reserve at the end what is still free."""
         with suppress(OSError):
             self._path.unlink()
         try:
@@ -232,7 +238,7 @@ class Reserve:
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             descriptor = os.open(self._path, flags, 0o600)
         except OSError as error:
-            log.warning('%s holds no space of the disk: %s', self._path, error.strerror)
+            log.warning('%s reserves no disk space: %s', self._path, error.strerror)
             return
         try:
             while size >= self.LEAST and not _allocated(descriptor, size):
@@ -244,7 +250,7 @@ class Reserve:
 
 
 def _allocated(descriptor: int, size: int) -> bool:
-    """Whether the disk had room for all of a file of so many bytes; else it is empty."""
+    """Return whether the disk has space for a file of a size; empty the file if not."""
     try:
         os.posix_fallocate(descriptor, 0, size)
     except OSError:
@@ -257,11 +263,11 @@ def _allocated(descriptor: int, size: int) -> bool:
 def explained(
     path: Path, done: str, kind: Callable[[str], Exception], remedies: Mapping[int, str]
 ) -> Iterator[None]:
-    """Turns an OSError into `kind`, in one line: what cannot be `done`, why, and what to do."""
+    """Convert an OSError to `kind`, whose message names the path, the reason and the remedy."""
     try:
         yield
     except OSError as error:
-        remedy = remedies.get(error.errno or 0, 'look at this disk')
+        remedy = remedies.get(error.errno or 0, 'check this disk')
         which = error.filename2 or error.filename or path
         explained = kind(f'{which} cannot be {done}: {error.strerror}; {remedy}')
         if isinstance(explained, CodedError):

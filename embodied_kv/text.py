@@ -1,22 +1,19 @@
-"""What others sent, as one line of a log or of an answer.
-
-Knows characters and exceptions. Does not know nodes, or who said what.
-"""
+"""Safe single lines of text from other programs and of exceptions, for logs and responses."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
 
-LINE = 1000  # characters of a line that is said; of what others sent, `shown` takes less
-NAMES = 16  # that are listed in one line
+LINE = 1000  # characters of a line
+NAMES = 16  # names in one line
 
 
 def shown(text: object, most: int = 60) -> str:
-    """Text in one line: what cannot be printed is escaped, what is longer than `most` is cut.
+    """Return text in one line, with unprintable characters escaped, cut at `most` characters.
 
-    So no line break, escape sequence or lone surrogate of it gets into a log, where it would
-    forge a line, command the terminal, or fail to be encoded.
+    So a line break, escape sequence or lone surrogate cannot forge a line of a log, control the
+    terminal, or make the encoding fail.
     """
     whole = str(text)
     line = ''.join(map(_printable, whole[:most]))
@@ -24,7 +21,7 @@ def shown(text: object, most: int = 60) -> str:
 
 
 def is_text(text: object) -> bool:
-    """Return whether it is a str that UTF-8 can encode: a lone surrogate cannot be."""
+    """Return whether an object is a str without lone surrogates, which UTF-8 can encode."""
     if not isinstance(text, str):
         return False
     try:
@@ -35,20 +32,20 @@ def is_text(text: object) -> bool:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names of a message, each of them shown, and not too many."""
+    """Return at most `NAMES` names in one line."""
     line = ', '.join(shown(name) for name in names[:NAMES]) or 'none'
     return line if len(names) <= NAMES else f'{line}, and {len(names) - NAMES} more'
 
 
 def reason(error: BaseException) -> str:
-    """An error's own words in one line, or its name where it has none."""
-    # A LookupError says its message with quotes around it.
-    said = error.args[0] if isinstance(error, LookupError) and error.args else error
-    return '; '.join(line.strip() for line in str(said).splitlines()) or type(error).__name__
+    """Return the message of an error in one line, or its type if it has none."""
+    # str() of a KeyError puts its message in quotes.
+    message = error.args[0] if isinstance(error, LookupError) and error.args else error
+    return '; '.join(line.strip() for line in str(message).splitlines()) or type(error).__name__
 
 
 def trace(error: BaseException) -> str:
-    """Where an error came from, behind those that led to it; their words are shown."""
+    """Return the traceback of an error, after those of its causes, with safe messages."""
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     path = ''.join(traceback.format_tb(error.__traceback__))
     words = f'{type(error).__name__}: {shown(error, LINE)}'

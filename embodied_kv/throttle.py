@@ -1,7 +1,4 @@
-"""Log lines of a kind at a bounded rate, however often there is something to say.
-
-Knows kinds, moments and counts. Does not know loggers, nor what a line is about.
-"""
+"""Log lines of a kind at a bounded rate."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ WINDOW = 5.0  # s between two lines of a kind
 
 @dataclass
 class _Window:
-    """began: s. lines: said in it. held: not said, `newest` the last of them, of moment `at`."""
+    """Lines of a kind since `began` (s): logged, and held with the newest one of time `at` (s)."""
 
     began: float
     lines: int = 1
@@ -25,9 +22,14 @@ class _Window:
 
 
 class Throttled:
-    """Says the first lines of a kind at once, and counts those that come within `window` s.
+    """Logs the first line of a kind at once, and counts further ones within `window` s.
 
-    say: takes a line. kinds are few: each is remembered. clock: s, never falling. From any thread.
+    Thread-safe. Each kind is remembered, so there should be few.
+
+    Args:
+        say: Takes a line.
+        window: Time (s) between two lines of a kind.
+        clock: Monotonic time (s).
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class Throttled:
         self._windows: dict[str, _Window] = {}
 
     def __call__(self, kind: str, line: str, burst: int = 1) -> None:
-        """burst: lines of this kind that are said within `window` s before others are held."""
+        """Log or hold a line. burst: lines of this kind that are logged within `window` s."""
         with self._lock:
             now, window = self._clock(), self._windows.get(kind)
             if window is None or now - window.began >= self._seconds:
@@ -57,7 +59,7 @@ class Throttled:
         self._say(_counted(line, more))
 
     def flush(self) -> None:
-        """Says the newest of what was held for `window` s, with its age; call it now and then."""
+        """Log the newest line of each kind held for `window` s; call this periodically."""
         with self._lock:
             now, due = self._clock(), []
             for kind, window in self._windows.items():

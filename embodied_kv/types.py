@@ -1,7 +1,7 @@
-"""The values that flow from camera to action and words. Plain, frozen, numpy only.
+"""The values that flow from camera to action and text.
 
-Times: a `stamp` is nanoseconds on the ROS clock (it names a moment of the world, and goes into
-messages); a `deadline` is seconds on `time.monotonic()` (it is what the engine races against).
+A `stamp` is a time (ns) on the ROS clock, as in messages. A `deadline` is a time (s) on
+`time.monotonic()`.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Observation:
-    """What the robot saw and felt at one moment.
+    """The images, state and instruction of a robot at one moment.
 
-    images: one uint8 [height, width, 3] RGB array per view of the model, or what `Policy.fitted`
-    made of it; None for a view that is missing. state: real numbers [state_dim], in the policy's
-    own units and order, each from -1e6 to 1e6. instruction, robot: text that UTF-8 can encode.
-    stamp, sequence: integers of 64 bits. The engine refuses anything else as BadObservation.
-    guide: of a robot whose chunks are made elsewhere, what it does meanwhile.
+    images: one uint8 [height, width, 3] RGB array per view of the model, or the result of
+    `Policy.fitted`; None for a missing view. state: real numbers [state_dim], in the policy's
+    units and order, each from -1e6 to 1e6. instruction, robot: text that UTF-8 can encode. stamp,
+    sequence: integers of 64 bits. The engine refuses other values with BadObservation. guide: the
+    planned actions of a robot whose chunks are computed on a server.
     """
 
     images: tuple[np.ndarray | None, ...]
@@ -34,12 +34,12 @@ class Observation:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """What the arm is going to do while a chunk is made, in the time of the chunk's observation.
+    """The actions that the arm executes while a chunk is computed (real-time chunking).
 
     actions: float [chunk, action_dim], absolute, in the policy's units; the i-th is due i * dt
-    after the observation, NaN from where nothing is planned. delay: d, how many of them will have
-    passed when the chunk takes over. weights: float [chunk], 0 to 1, how much `guided` holds each
-    action of the new chunk to these; `trained` is given the first d.
+    after the observation, NaN after the last planned one. delay: d, how many of them will have
+    passed when the chunk takes over. weights: float [chunk], 0 to 1, by which `guided` draws each
+    action of the new chunk to these; `trained` uses the first d.
     """
 
     actions: np.ndarray
@@ -49,15 +49,14 @@ class Guide:
 
 @dataclass(frozen=True, eq=False)
 class ActionChunk:
-    """A finished chunk of actions; never a half-denoised one.
+    """A completely denoised chunk of actions.
 
-    values: float [chunk, action_dim], absolute; action i is due at stamp + i * dt. The engine
-    speaks in the policy's units, whatever executes them in SI.
-    steps: Euler steps that made it. updates: float32 [steps, chunk], how far each step moved
-    each action, in normalised units; None where nobody looked. execution_horizon: H, the actions
-    from the first on that may be executed; None: all. confidence: float32 [chunk], 0 to 1, how
-    sure denoising is of each action; None where nobody asked. Both are judged from the updates, by
-    control.execution_horizon.
+    values: float [chunk, action_dim], absolute, in the policy's units in the engine, in SI where
+    they are executed; action i is due at stamp + i * dt. steps: Euler steps. updates: float32
+    [steps, chunk], the size of each step for each action, in normalised units; None: not computed.
+    execution_horizon: H, the actions from the first on that may be executed; None: all.
+    confidence: float32 [chunk], 0 to 1, of each action; None: not computed. The last two result
+    from the updates, by `control.execution_horizon`.
     """
 
     values: np.ndarray
@@ -75,10 +74,10 @@ class ActionChunk:
 
 @dataclass(frozen=True)
 class TextDelta:
-    """What a language stream said since its last delta.
+    """The text of a language stream since its last delta.
 
-    tokens: generated so far in all. reason: '' while it lives, else 'eos', 'length', 'cancelled',
-    'evicted' (its row was needed), 'replaced' (a capsule's stream took its place) or 'error'.
+    tokens: number of all generated tokens so far. reason: '' before the end, then 'eos', 'length',
+    'cancelled', 'evicted' (its row was needed), 'replaced' (by a capsule's stream) or 'error'.
     """
 
     stream: int

@@ -231,7 +231,7 @@ def test_a_folder_that_is_not_there_is_not_made_a_file(tmp_path):
     ('error', 'message'),
     [
         (OSError(errno.EROFS, 'Read-only', '/a'), '/a cannot be kept: Read-only; choose a folder'),
-        (OSError(errno.EIO, 'Broken'), 'here cannot be kept: Broken; look at this disk'),
+        (OSError(errno.EIO, 'Broken'), 'here cannot be kept: Broken; check this disk'),
     ],
 )
 def test_an_error_says_what_to_do(tmp_path, error, message):

@@ -1,12 +1,11 @@
-"""Episodes out of a recording: at each period what was seen, felt, told and commanded.
+"""Divide a recording into episodes: images, state, instruction and action of each period.
 
-Knows the robot's contract and what a period must have. Does not know files of data sets. An
-episode is an unbroken row of periods with one instruction. Where an operator moved the arm,
-nobody knows a command: the action is where its joints were one period later.
+An episode is an unbroken sequence of periods with one instruction. While an operator moves the
+arm, there is no command; the action is the joint positions one period later.
 
-A recording is read once, and a period is decided `PATIENCE` after it: what is needed of the
-signals is the last `PATIENCE`, however long the recording is. A frame takes 8 bytes for each
-number of its state and its action.
+A recording is read once, and a period is decided `PATIENCE` after it, so that only the signals of
+the last `PATIENCE` are held, however long the recording is. A frame takes 8 bytes for each number
+of its state and its action.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple, overload
+from typing import NamedTuple
 
 import numpy as np
 
@@ -35,13 +34,13 @@ from embodied_kv.robots.mapping import Dimension
 from embodied_kv.robots.sources import is_joint
 from embodied_kv.robots.units import unwrapped
 
-PATIENCE = 30 * SECOND  # ns from a moment until the last message that tells of it
-LASTS = 2  # control periods for which a command counts, where no other follows
+PATIENCE = 30 * SECOND  # ns from a moment until the last message about it
+LASTS = 2  # control periods for which a command is in force if no other follows
 
 
 @dataclass(frozen=True)
 class Moment:
-    """One period, in the policy's units. pictures: by view, its place in the recording.
+    """One period, in the policy's units. images: their places in the recording, by view.
 
     Continuous joints are unwrapped: an episode begins within (-pi, pi], and neither its state nor
     its actions jump by a turn.
@@ -52,11 +51,11 @@ class Moment:
     state: np.ndarray
     action: np.ndarray
     is_intervention: bool
-    pictures: dict[str, int]
+    images: dict[str, int]
 
 
-class Episode(Sequence[Moment]):
-    """The moments of an episode, kept in arrays."""
+class Episode:
+    """The moments of an episode, stored in arrays."""
 
     def __init__(self, task: str, views: Iterable[str]) -> None:
         self.task = task
@@ -71,28 +70,19 @@ class Episode(Sequence[Moment]):
         self._state.extend(moment.state)
         self._action.extend(moment.action)
         for view, places in self._places.items():
-            places.append(moment.pictures[view])
+            places.append(moment.images[view])
 
     def __len__(self) -> int:
         return len(self._stamps)
 
-    @overload
-    def __getitem__(self, index: int) -> Moment: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Moment]: ...
-
-    def __getitem__(self, index: int | slice) -> Moment | list[Moment]:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        pictures = {view: places[index] for view, places in self._places.items()}
+    def __getitem__(self, index: int) -> Moment:
         return Moment(
             self._stamps[index],
             self.task,
             self.state[index],
             self.action[index],
             bool(self._interventions[index]),
-            pictures,
+            {view: places[index] for view, places in self._places.items()},
         )
 
     @property
@@ -107,18 +97,18 @@ class Episode(Sequence[Moment]):
 
     @property
     def interventions(self) -> np.ndarray:
-        """Return where an operator moved the arm, bool [T]."""
+        """Return whether an operator moved the arm, bool [T]."""
         return np.frombuffer(self._interventions, bool)
 
     @property
     def places(self) -> dict[str, np.ndarray]:
-        """Return the places of the pictures, int64 [T] by view; they never decrease."""
+        """Return the places of the images, int64 [T] by view; they never decrease."""
         return {view: np.frombuffer(places, np.int64) for view, places in self._places.items()}
 
 
 @dataclass(frozen=True)
 class Cut:
-    """How old what is used may be: images and joints, s; least: s of the shortest episode."""
+    """Largest age (s) of images and joint positions; least: length (s) of the shortest episode."""
 
     max_image_age: float = 0.2
     max_state_age: float = 0.2
@@ -126,11 +116,11 @@ class Cut:
 
 
 class _UnusablePeriodError(Exception):
-    """A period that cannot be used, and why."""
+    """Raised for a period that cannot be used."""
 
 
 class _Shift(NamedTuple):
-    """Turns of continuous joints, in the policy's units: [D] and [A], or 0."""
+    """Shift of continuous joints by turns, in the policy's units: [D] and [A], or 0."""
 
     state: np.ndarray | float
     action: np.ndarray | float
@@ -142,7 +132,7 @@ _Outcome = tuple[Moment, _Shift] | str
 class Episodes:
     """The episodes of an unbroken piece of a recording, in order.
 
-    skipped: periods that are in none, by reason, and values that are left out.
+    skipped: number of periods that are in no episode, and of values that are ignored, by reason.
     """
 
     def __init__(self, signals: Signals, cut: Cut) -> None:
@@ -155,15 +145,13 @@ class Episodes:
         self._least = max(2, round(cut.least * self._robot.contract.fps))
         self.skipped: Counter[str] = Counter()
         self._next: int | None = None  # the period that is decided next, ns
-        self._waiting: list[_Outcome] = []  # of periods after the last picture so far
+        self._waiting: list[_Outcome] = []  # of periods after the last image so far
         self._running: Episode | None = None
         self._shift = _Shift(0.0, 0.0)  # of the running episode
         self.found = tuple(self._find())
         for name, series in signals.all_series().items():
             if series.late:
-                self.skipped[f'values of {name} from before the one that came first'] += (
-                    series.late
-                )
+                self.skipped[f'late values of {name}'] += series.late
 
     def _find(self) -> Iterator[Episode]:
         signals, settled = self._signals, None
@@ -180,7 +168,7 @@ class Episodes:
         """Decide the periods that end by `until`, None for all; yield the episodes that ended.
 
         The first period is that of the first command, or of the first takeover; the last one is
-        that of the last picture.
+        that of the last image.
         """
         s = self._signals
         seen = max((x.stamps[-1] for x in s.images.values() if x.stamps), default=-1) + self._dt
@@ -197,7 +185,7 @@ class Episodes:
                 yield from self._used()
 
     def _begin(self) -> int | None:
-        """Return when the first command or the first takeover was."""
+        """Return the time of the first command or takeover."""
         control = zip(self._signals.control.stamps, self._signals.control.values, strict=True)
         taken = (at for at, control in control if control.state == TAKEN_OVER)
         return min([*self._signals.commands.stamps[:1], *islice(taken, 1)], default=None)
@@ -212,7 +200,7 @@ class Episodes:
             moment, shift = outcome
             if self._running is None or moment.task != self._running.task:
                 yield from self._ended()
-                self._running, self._shift = Episode(moment.task, moment.pictures), shift
+                self._running, self._shift = Episode(moment.task, moment.images), shift
             state, action = moment.state + self._shift.state, moment.action + self._shift.action
             self._running.add(replace(moment, state=state, action=action))
         self._waiting.clear()
@@ -225,17 +213,14 @@ class Episodes:
             self.skipped[f'of an episode shorter than {self._cut.least:g} s'] += len(episode)
 
     def _outcome(self, at: int) -> _Outcome:
-        """Return what is known of a period, or why it cannot be used."""
+        """Return a period with its shift, or why it cannot be used."""
         try:
             return self._moment(at), self._begun_within_a_turn(at)
         except _UnusablePeriodError as reason:
             return str(reason)
 
     def _begun_within_a_turn(self, at: int) -> _Shift:
-        """Return what to add in an episode that begins at a moment.
-
-        The continuous joints are then shifted by turns into (-pi, pi] at that moment.
-        """
+        """Return the shift that brings continuous joints into (-pi, pi] at a moment."""
         if not self._continuous:
             return _Shift(0.0, 0.0)
         felt = self._felt(at)
@@ -253,14 +238,13 @@ class Episodes:
         return newest(self._signals.positions, at, round(self._cut.max_state_age * SECOND))
 
     def _moment(self, at: int) -> Moment:
-        """Raises _UnusablePeriodError."""
         s = self._signals
-        told = s.instruction.last(at)
-        task = '' if told is None else s.instruction.values[told]
+        place = s.instruction.last(at)
+        task = '' if place is None else s.instruction.values[place]
         if not task:
             raise _UnusablePeriodError('without an instruction')
         action, is_intervention = self._action(at)
-        return Moment(at, task, self._state(at), action, is_intervention, self._pictures(at))
+        return Moment(at, task, self._state(at), action, is_intervention, self._images(at))
 
     def _state(self, at: int) -> np.ndarray:
         s, most = self._signals, round(self._cut.max_state_age * SECOND)
@@ -269,24 +253,24 @@ class Episodes:
         except ValueError as error:
             raise _UnusablePeriodError(f'without a state: {error}') from error
 
-    def _pictures(self, at: int) -> dict[str, int]:
+    def _images(self, at: int) -> dict[str, int]:
         most, found = round(self._cut.max_image_age * SECOND), {}
         for view, series in self._signals.images.items():
             place = series.last(at)
             if place is None or at - series.stamps[place] > most:
-                raise _UnusablePeriodError(f'without a picture of {view}')
+                raise _UnusablePeriodError(f'without an image of {view}')
             found[view] = series.values[place]
         return found
 
     def _action(self, at: int) -> tuple[np.ndarray, bool]:
-        """In the policy's units, and whether an operator moved the arm."""
+        """Return the action in the policy's units, and whether an operator moved the arm."""
         s = self._signals
         place = s.control.last(at)
         control = None if place is None else s.control.values[place]
         if control is not None and control.state == TAKEN_OVER:
             return self._followed(at), True
         if control is None or control.state != ARMED or control.shadow:
-            raise _UnusablePeriodError('while nothing moved the arm')
+            raise _UnusablePeriodError('while the arm was not armed')
         place = s.commands.last(at)
         if place is None or at - s.commands.stamps[place] > LASTS * self._lasts:
             raise _UnusablePeriodError('without a command')
@@ -301,25 +285,27 @@ class Episodes:
         return max(self._dt, round(self._signals.period * SECOND))
 
     def _followed(self, at: int) -> np.ndarray:
-        """Where the joints were one period later."""
+        """Return the joint positions one period later as an action."""
         robot = self._robot
         if others := [d.select for d in robot.actions.dimensions if not is_joint(d.select)]:
             raise _UnusablePeriodError(
-                f'while an operator moved {others[0]}, which nobody measures'
+                f'while an operator moved {others[0]}, which is not measured'
             )
         if speeds := [d.select for d in robot.actions.dimensions if d.is_velocity]:
             raise _UnusablePeriodError(
-                f'while an operator moved {speeds[0]}, a velocity nobody commanded'
+                f'while an operator moved {speeds[0]}, a velocity without command'
             )
         known = newest(self._signals.positions, at + self._dt, self._dt - 1)  # later than at
         if missing := [joint for joint in robot.joints if joint not in known]:
-            raise _UnusablePeriodError(f'while an operator moved {missing[0]}, which told nothing')
+            raise _UnusablePeriodError(
+                f'while an operator moved {missing[0]}, whose position is missing'
+            )
         return self._checked(np.array([known[joint] for joint in robot.joints]), at)
 
     def _checked(self, si: np.ndarray, at: int) -> np.ndarray:
         """Return an action in the policy's units, continuous joints within pi of the arm."""
         if not np.isfinite(si).all():
-            raise _UnusablePeriodError('with a command that is no number')
+            raise _UnusablePeriodError('with a command that is not finite')
         felt, si = self._felt(at), si.copy()
         for axis in self._continuous:
             i = self._robot.axes.index(axis)

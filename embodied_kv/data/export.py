@@ -2,8 +2,8 @@
 
 Several recordings of one robot become one data set. What is left out is counted by reason.
 
-A recording is read three times: for its episodes, to check the pictures that they show, and to
-write these. A row group of pictures is all that is held at a time, however long an episode is.
+A recording is read three times: for its episodes, to check their images, and to write the images.
+One row group of images is held in memory, however long an episode is.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from embodied_kv.data.signals import recorded_images, unbroken
 from embodied_kv.progress import Progress
 from embodied_kv.robots.embodiment import Embodiment
 
-ROW_GROUP = 16 * 2**20  # bytes of pictures that are written at once
+ROW_GROUP = 16 * 2**20  # bytes of images that are written at once
 
 
 @dataclass(frozen=True)
 class Exported:
-    """skipped: what is in no episode, by reason. damage: what of the recordings cannot be read."""
+    """The result of an export.
+
+    skipped: number of periods that are in no episode, by reason. damage: unreadable parts of the
+    recordings.
+    """
 
     episodes: int
     frames: int
@@ -39,24 +43,24 @@ class Exported:
 
 
 def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
-    """Writes the data set, whole or not at all. Raises RecordingError, ValueError, OSError."""
+    """Write the data set as a whole, or nothing. Raises RecordingError, ValueError, OSError."""
     opened = [Recording(path) for path in recordings]
     first = opened[0]
     if odd := [r.path for r in opened if r.contract != first.contract]:
         raise RecordingError(
-            f'{odd[0]} has another contract than {first.path}: export each robot by itself'
+            f'{odd[0]} must have the contract of {first.path}; export each robot separately'
         )
     if out.exists() and any(out.iterdir()):
-        raise ValueError(f'{out} is not empty: name a new folder')
+        raise ValueError(f'{out} must be empty; choose a new folder')
     with storage.replaced_folder(out.absolute()) as folder:
-        folder.chmod(0o700)  # the images of the recordings, which are private too
+        folder.chmod(0o700)  # as the recordings
         writer = LeRobotWriter(folder, Embodiment.of(first.contract))
         skipped: Counter[str] = Counter()
         for recording in opened:
             skipped.update(_write(recording, writer, cut))
         if not writer.episodes:
             raise RecordingError(
-                f'{first.path} has no episode of {cut.least:g} s; left out: {_counted(skipped)}'
+                f'{first.path} has no episode of {cut.least:g} s; skipped: {_counted(skipped)}'
             )
         writer.finish()
     damage = tuple(recording.damage for recording in opened if recording.damage)
@@ -64,7 +68,7 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
 
 
 def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
-    """All episodes of a recording. Returns what is in none, by reason."""
+    """Write all episodes of a recording; return the number of skipped periods by reason."""
     skipped: Counter[str] = Counter()
     found: list[Episode] = []
     for signals in unbroken(recording):
@@ -72,46 +76,41 @@ def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str
         skipped.update(episodes.skipped)
         found += episodes.found
     whole = _decodable(recording, found, skipped)
-    seen = _Pictures(recording, whole)
+    images = _Images(recording, whole)
     with Progress(f'{recording.path}: frames written', sum(map(len, whole))) as progress:
         for episode in whole:
-            writer.add_parts(_parts(episode, seen, progress), len(episode))
+            writer.add_parts(_parts(episode, images, progress), len(episode))
     return skipped
 
 
 def _decodable(
     recording: Recording, episodes: Sequence[Episode], skipped: Counter[str]
 ) -> list[Episode]:
-    """Return the episodes whose pictures can all be decoded.
-
-    skipped: counts the periods of the others.
-    """
+    """Return the episodes whose images can all be decoded; add the others to `skipped`."""
     views, whole = recording.contract.views, []
-    spoilt: dict[str, list[int]] = {view: [] for view in views}
+    damaged: dict[str, list[int]] = {view: [] for view in views}
     most = len(views) * sum(map(len, episodes))
-    with Progress(f'{recording.path}: pictures checked', most) as progress:
-        for view, place, message in progress.track(_shown(recording, episodes)):
+    with Progress(f'{recording.path}: images checked', most) as progress:
+        for view, place, message in progress.track(_used(recording, episodes)):
             try:
                 pictures.check(message.read(), views[view])
             except ValueError:
-                spoilt[view].append(place)
+                damaged[view].append(place)
     for episode in episodes:
-        bad = {view: np.isin(places, spoilt[view]) for view, places in episode.places.items()}
+        bad = {view: np.isin(places, damaged[view]) for view, places in episode.places.items()}
         first = {view: int(rows.argmax()) for view, rows in bad.items() if rows.any()}
         if first:
             view = min(first, key=first.__getitem__)
-            skipped[f'of an episode with a picture of {view} that cannot be decoded'] += len(
-                episode
-            )
+            skipped[f'of an episode with a damaged image of {view}'] += len(episode)
         else:
             whole.append(episode)
     return whole
 
 
-def _shown(
+def _used(
     recording: Recording, episodes: Sequence[Episode]
 ) -> Iterator[tuple[str, int, RecordedMessage]]:
-    """Yield view, place and message of the pictures in episodes, once, in the file's order."""
+    """Yield view, place and message of each image of the episodes, in the order of the file."""
     if not episodes:
         return
     wanted = {
@@ -125,18 +124,18 @@ def _shown(
             yield view, place, message
 
 
-class _Pictures:
-    """The pictures of episodes, for moments in their order.
+class _Images:
+    """The images of episodes, for moments in their order.
 
-    A picture is held from when it is read until a later one of its view is asked for.
+    An image is held from the time it is read until a later one of its view is requested.
     """
 
     def __init__(self, recording: Recording, episodes: Sequence[Episode]) -> None:
-        self._views, self._coming = recording.contract.views, _shown(recording, episodes)
+        self._views, self._coming = recording.contract.views, _used(recording, episodes)
         self._held: dict[str, dict[int, bytes]] = {view: {} for view in self._views}
 
     def get(self, view: str, place: int) -> bytes:
-        """Return the image file of a picture."""
+        """Return the bytes of an image file."""
         held = self._held[view]
         while place not in held:
             other, at, message = next(self._coming)
@@ -146,14 +145,14 @@ class _Pictures:
         return held[place]
 
 
-def _parts(episode: Episode, seen: _Pictures, progress: Progress) -> Iterator[Frames]:
-    """Yield consecutive parts of an episode, each with `ROW_GROUP` bytes of pictures, about."""
+def _parts(episode: Episode, images: _Images, progress: Progress) -> Iterator[Frames]:
+    """Yield consecutive parts of an episode, each with about `ROW_GROUP` bytes of images."""
     places, begin, size = episode.places, 0, 0
-    images: dict[str, list[bytes]] = {view: [] for view in places}
+    part: dict[str, list[bytes]] = {view: [] for view in places}
     for i in range(len(episode)):
         for view, at in places.items():
-            images[view].append(seen.get(view, int(at[i])))
-            size += len(images[view][-1])
+            part[view].append(images.get(view, int(at[i])))
+            size += len(part[view][-1])
         if size >= ROW_GROUP or i + 1 == len(episode):
             rows = slice(begin, i + 1)
             yield Frames(
@@ -161,10 +160,10 @@ def _parts(episode: Episode, seen: _Pictures, progress: Progress) -> Iterator[Fr
                 state=episode.state[rows],
                 action=episode.action[rows],
                 interventions=episode.interventions[rows],
-                images=images,
+                images=part,
             )
             progress.advance(i + 1 - begin)
-            begin, size, images = i + 1, 0, {view: [] for view in places}
+            begin, size, part = i + 1, 0, {view: [] for view in places}
 
 
 def _counted(skipped: Counter[str]) -> str:
@@ -172,21 +171,21 @@ def _counted(skipped: Counter[str]) -> str:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog='export', description=__doc__)
     parser.add_argument('bag', type=Path, nargs='+', help='recordings of the node recorder')
     parser.add_argument('out', type=Path, help='a new folder')
     for field in fields(Cut):
         name = '--' + field.name.replace('_', '-')
         parser.add_argument(name, type=float, default=field.default, help='s')
-    told = parser.parse_args()
-    cut = Cut(**{field.name: getattr(told, field.name) for field in fields(Cut)})
+    args = parser.parse_args()
+    cut = Cut(**{field.name: getattr(args, field.name) for field in fields(Cut)})
     try:
-        done = export(told.bag, told.out, cut)
+        done = export(args.bag, args.out, cut)
     except (ValueError, OSError) as error:
         parser.exit(1, f'{error}\n')
-    print(f'{told.out}: {done.episodes} episodes, {done.frames} frames')
-    print(f'left out: {_counted(done.skipped)}')
+    print(f'{args.out}: {done.episodes} episodes, {done.frames} frames')
+    print(f'skipped: {_counted(done.skipped)}')
     for damage in done.damage:
         print(damage)
 

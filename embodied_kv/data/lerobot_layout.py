@@ -1,6 +1,6 @@
-"""LeRobot's data set, version 3.0: its files, its columns, its info.
+"""Files, columns and info of LeRobot's data sets, version 3.0.
 
-Knows names and types alone. Source: LeRobot 0.4 and later, `lerobot/datasets`.
+Source: LeRobot 0.4 and later, `lerobot/datasets`.
 """
 
 from __future__ import annotations
@@ -16,17 +16,15 @@ VERSION = 'v3.0'
 INFO, STATS, TASKS = 'meta/info.json', 'meta/stats.json', 'meta/tasks.parquet'
 EPISODES = 'meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet'
 DATA = 'data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet'
-VIDEO = 'videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4'
 FILES = 1000  # in a chunk
-DATA_MIB = 100  # of a file, about
+DATA_MIB = 100  # approximate size of a file
 STATE, ACTION, IMAGES = 'observation.state', 'action', 'observation.images.'
 INTERVENTION = 'complementary_info.is_intervention'
-# Optional columns, NaN where an object is not there, or nobody knows where. LeRobot's own policies
-# pass them over.
-POSITION = 'complementary_info.position.'  # and an object's name: x, y, z in m
-PIXEL = 'complementary_info.pixel.'  # and VIEW, a dot and a name: column and row in its picture
-SUBTASK, SUBTASKS = 'subtask_index', 'meta/subtasks.parquet'  # LeRobot's: what is done now
-COUNTED = {  # columns that every data set has
+# Optional columns, NaN if the place of an object is unknown. LeRobot's policies ignore them.
+POSITION = 'complementary_info.position.'  # followed by the name of an object: x, y, z in m
+PIXEL = 'complementary_info.pixel.'  # followed by VIEW.NAME: column and row in the image
+SUBTASK, SUBTASKS = 'subtask_index', 'meta/subtasks.parquet'
+COUNTED = {  # columns of all data sets
     'timestamp': 'float32',
     'frame_index': 'int64',
     'episode_index': 'int64',
@@ -37,29 +35,29 @@ PICTURE = pa.struct({'bytes': pa.binary(), 'path': pa.string()})
 
 
 def image_key(view: str) -> str:
-    """The column of a view, by a contract's name of it."""
+    """Return the column of a view."""
     return view if view.startswith(IMAGES) else IMAGES + view
 
 
 def position_key(name: str) -> str:
-    """The column of where an object is; `red cube` is written red_cube."""
+    """Return the column of the position of an object; `red cube` becomes red_cube."""
     return POSITION + name.replace(' ', '_')
 
 
 def pixel_key(view: str, name: str) -> str:
-    """The column of where an object is in a view's picture."""
+    """Return the column of the place of an object in the image of a view."""
     return f'{PIXEL}{image_key(view).removeprefix(IMAGES)}.{name.replace(" ", "_")}'
 
 
 def name_of(key: str) -> str:
-    """The object that a column of either kind is about; a view's name may have dots."""
+    """Return the object of a position or pixel column; the name of a view may contain dots."""
     return key.rpartition('.')[2].replace('_', ' ')
 
 
 def features(
     robot: Embodiment, sizes: Mapping[str, tuple[int, int]], known: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Of the data set of a robot. sizes: (height, width) by view. known: optional columns."""
+    """Return the features of a data set. sizes: (height, width) by view. known: extra columns."""
     numbers = {
         STATE: [d.name for d in robot.state.dimensions],
         ACTION: [d.name for d in robot.actions.dimensions],
@@ -91,7 +89,7 @@ def _optional(key: str) -> dict[str, Any]:
 
 
 def schema(described: Mapping[str, Mapping[str, Any]]) -> pa.Schema:
-    """Of the files in data/."""
+    """Return the schema of the files in data/."""
     return pa.schema([(name, _type(feature)) for name, feature in described.items()])
 
 
@@ -110,7 +108,7 @@ def info(
     frames: int,
     tasks: int,
 ) -> dict[str, Any]:
-    """What meta/info.json says."""
+    """Return the content of meta/info.json."""
     return {
         'codebase_version': VERSION,
         'robot_type': robot.contract.robot_type,

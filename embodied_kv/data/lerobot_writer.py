@@ -1,11 +1,9 @@
-"""Episodes into a data set of LeRobot's layout, version 3.0.
+"""Write episodes to a data set of LeRobot's layout, version 3.0.
 
-Knows arrays and files. Does not know recordings. Pictures lie in the data files, as bytes: no
-video is made of them, so nothing of them is lost.
-
-An episode may come in parts, each of which is written as a row group, so a part is all that is
-held of its pictures. Statistics of pictures are kept as histograms; those of numbers are taken at
-the end, from the files, one column after the other.
+The data files contain the bytes of the images, without loss; there are no videos. An episode may
+come in parts. Each part is written as a row group, so that the images of one part are held in
+memory. Statistics of images are stored as histograms; those of numbers are computed at the end
+from the files, column by column.
 """
 
 from __future__ import annotations
@@ -51,11 +49,11 @@ from embodied_kv.robots.embodiment import Embodiment
 class Frames:
     """One episode, or a part of it.
 
-    state [T, D], action [T, A]: the policy's; images: bytes of T pictures a view.
-    interventions: bool [T], whether an operator moved the arm. positions: float32 [T, 3] of each
-    object, m, NaN where it is not there. pixels: float32 [T, 2] by (view, object): column and row
-    in the view's picture, NaN where it is not seen. subtasks: what is done in each frame, in
-    words; all episodes of a data set have the same of these three.
+    state [T, D], action [T, A]: in the policy's units. images: bytes of T image files by view.
+    interventions: bool [T], whether an operator moved the arm. positions: float32 [T, 3] (m) by
+    object, NaN if it is absent. pixels: float32 [T, 2] by (view, object), column and row in the
+    image, NaN if it is not visible. subtasks: the text of each frame. All episodes of a data set
+    have the same keys of these three.
     """
 
     task: str
@@ -72,35 +70,35 @@ class Frames:
 
 
 class LeRobotWriter:
-    """A new data set in a folder that is empty or not there yet. Raises ValueError, OSError."""
+    """A new data set in an empty or new folder. Raises ValueError, OSError."""
 
     def __init__(self, root: Path | str, robot: Embodiment) -> None:
         root = Path(root)
         if robot.contract.fps != round(robot.contract.fps):
             raise ValueError(
-                f'fps {robot.contract.fps:g}: LeRobot counts whole frames per second: change the '
-                'fps of the contract'
+                f'fps must be an integer for LeRobot (got {robot.contract.fps:g}); change the '
+                'contract'
             )
         if root.exists() and any(root.iterdir()):
-            raise ValueError(f'{root} is not empty: name a new folder')
+            raise ValueError(f'{root} must be empty; choose a new folder')
         self.root, self._robot = root, robot
         self._described: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, int] = {}
         self._subtasks: dict[str, int] = {}
         self._episodes: list[dict[str, Any]] = []
-        self._looks: list[dict[str, Stats | None]] = []  # of each episode; numbers come last
+        self._stats: list[dict[str, Stats | None]] = []  # of each episode; numbers come last
         self._levels: dict[str, np.ndarray] = {}
-        self._looked: dict[str, int] = {}
+        self._sampled: dict[str, int] = {}
         self._file, self.frames = -1, 0
         self._writer: pq.ParquetWriter | None = None
 
     @property
     def episodes(self) -> int:
-        """So many are written."""
+        """Return the number of written episodes."""
         return len(self._episodes)
 
     def add(self, episode: Frames) -> None:
-        """The next one. Raises ValueError where it does not fit those before."""
+        """Add the next episode. Raises ValueError if it does not fit the others."""
         self.add_parts([episode], len(episode))
 
     def add_parts(self, parts: Iterable[Frames], length: int) -> None:
@@ -114,14 +112,14 @@ class LeRobotWriter:
             ValueError: A part does not fit what came before. `finish` refuses the data set
                 then, unless it was the first part.
         """
-        start, looked = self.frames, _Looked(length)
+        start, sample = self.frames, _ImageSample(length)
         place: dict[str, int] = {}
         for part in parts:
             sizes = {view: self._size(view, data) for view, data in part.images.items()}
             more = self._optional(part)
             self._describe(features(self._robot, sizes, more), sizes)
             columns = self._columns(part, self.frames - start) | self._numbered(more)
-            looked.take(columns, self.frames - start)
+            sample.add(columns, self.frames - start)
             place = place or self._open()
             self._write(columns)
             self.frames += len(part)
@@ -130,10 +128,10 @@ class LeRobotWriter:
                 f'length of episode {self.episodes} must be that of its parts, and > 0 (got '
                 f'{length} and {self.frames - start} frames)'
             )
-        for key, levels in looked.levels.items():
+        for key, levels in sample.levels.items():
             self._levels[key] = self._levels.get(key, 0) + levels
-            self._looked[key] = self._looked.get(key, 0) + len(looked.chosen)
-        self._looks.append(looked.stats())
+            self._sampled[key] = self._sampled.get(key, 0) + len(sample.chosen)
+        self._stats.append(sample.stats())
         self._episodes.append(
             {
                 'episode_index': self.episodes,
@@ -148,16 +146,16 @@ class LeRobotWriter:
         )
 
     def finish(self) -> None:
-        """All of meta/. Raises ValueError where no episode came."""
+        """Write meta/. Raises ValueError without a whole episode."""
         if not self._episodes:
-            raise ValueError('no episode: there is nothing to write')
+            raise ValueError('a data set must have an episode (got none)')
         if self.frames != self._episodes[-1]['dataset_to_index']:
             raise ValueError(
                 'the data set contains a part of an episode that failed; export again'
             )
         assert self._writer is not None
         self._writer.close()
-        total = self._take_stats()
+        total = self._complete_stats()
         self._save(EPISODES.format(chunk_index=0, file_index=0), self._table_of_episodes())
         self._save(TASKS, _table_of_words('task', tuple(self._tasks)))
         if self._subtasks:
@@ -172,34 +170,34 @@ class LeRobotWriter:
         before = self._described or described
         if odd := described.keys() ^ before.keys():
             raise ValueError(
-                f'episode {self.episodes}: {min(odd)} is a column of some episodes and not of '
-                'others: give it to all, NaN where nothing is known'
+                f'episode {self.episodes}: {min(odd)} must be a column of all episodes or of '
+                'none; write NaN for unknown values'
             )
         if described != before:
             raise ValueError(
-                f'episode {self.episodes} has pictures of {sizes}, those before had others: '
-                'export recordings of one size'
+                f'episode {self.episodes} must have images of the size of the others (got '
+                f'{sizes}); export recordings of one size'
             )
         self._described = described
 
     def _optional(self, episode: Frames) -> dict[str, np.ndarray]:
-        """Columns that a data set may have or not."""
+        """Return the optional columns."""
         keys = [(position_key(name), values) for name, values in episode.positions.items()]
         keys += [(pixel_key(*place), values) for place, values in episode.pixels.items()]
         found = {key: np.asarray(values, np.float32) for key, values in keys}
         if twice := [key for key, n in Counter(key for key, _ in keys).items() if n > 1]:
             raise ValueError(
-                f'{twice[0]} would be the column of two objects, whose names differ in spaces and '
-                'underscores alone: rename one'
+                f'{twice[0]} must be the column of one object (got two names that differ in '
+                'spaces and underscores only); rename one'
             )
         if len(episode.subtasks):
             found[SUBTASK] = np.array(episode.subtasks, object)
         if odd := [key for key, values in found.items() if len(values) != len(episode)]:
-            raise ValueError(f'{odd[0]} has not as many rows as the episode has frames')
+            raise ValueError(f'{odd[0]} must have one row for each frame of the episode')
         return found
 
     def _numbered(self, more: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """With the numbers of subtasks in place of their words."""
+        """Replace the texts of subtasks by their numbers."""
         if SUBTASK not in more:
             return more
         index = [self._subtasks.setdefault(text, len(self._subtasks)) for text in more[SUBTASK]]
@@ -208,11 +206,11 @@ class LeRobotWriter:
     def _size(self, view: str, images: list[bytes]) -> tuple[int, int]:
         sizes = {pictures.size(image) for image in images}
         if len(sizes) > 1:
-            raise ValueError(f'pictures of {view} have several sizes: {sorted(sizes)}')
+            raise ValueError(f'images of {view} must have one size (got {sorted(sizes)})')
         return sizes.pop()
 
     def _columns(self, episode: Frames, first: int) -> dict[str, Any]:
-        """Of a part of the present episode. first: the number of its first frame."""
+        """Return the columns of a part of an episode. first: the number of its first frame."""
         count = len(episode)
         task = self._tasks.setdefault(episode.task, len(self._tasks))
         index = np.arange(first, first + count)
@@ -232,53 +230,43 @@ class LeRobotWriter:
         }
 
     def _open(self) -> dict[str, int]:
-        """Return the file of the next episode; one that is large enough is followed by another."""
-        if self._writer is None or self._path.stat().st_size > DATA_MIB * 2**20:
-            self._open_next()
-        return {
-            'data/chunk_index': self._file // FILES,
-            'data/file_index': self._file % FILES,
-        }
+        """Open the file of the next episode, and return its place."""
+        if self._writer is None or self._data(self._file).stat().st_size > DATA_MIB * 2**20:
+            if self._writer is not None:
+                self._writer.close()
+            self._file += 1
+            path = self._data(self._file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._writer = pq.ParquetWriter(path, schema(self._described))
+        return {'data/chunk_index': self._file // FILES, 'data/file_index': self._file % FILES}
 
     def _write(self, columns: dict[str, Any]) -> None:
-        """Write a row group."""
         kinds = schema(self._described)
         arrays = [_array(columns[field.name], field.type) for field in kinds]
         assert self._writer is not None  # `_open` made it
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=kinds))
-
-    def _open_next(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._file += 1
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(self._path, schema(self._described))
-
-    @property
-    def _path(self) -> Path:
-        return self._data(self._file)
 
     def _data(self, file: int) -> Path:
         return self.root / DATA.format(chunk_index=file // FILES, file_index=file % FILES)
 
     # ------------------------------------------------------------------ the whole
 
-    def _take_stats(self) -> dict[str, Stats]:
+    def _complete_stats(self) -> dict[str, Stats]:
         """Complete the statistics of each episode; return those of all frames."""
         total = {}
         for key, feature in self._described.items():
             if feature['dtype'] == 'image':
-                total[key] = statistics.of_histogram(self._levels[key], self._looked[key])
+                total[key] = statistics.of_histogram(self._levels[key], self._sampled[key])
                 continue
             numbers = self._read(key)
-            for episode, looks in zip(self._episodes, self._looks, strict=True):
+            for episode, stats in zip(self._episodes, self._stats, strict=True):
                 rows = slice(episode['dataset_from_index'], episode['dataset_to_index'])
-                looks[key] = statistics.of_numbers(numbers[rows])
+                stats[key] = statistics.of_numbers(numbers[rows])
             total[key] = statistics.of_numbers(numbers)
         return total
 
     def _read(self, key: str) -> np.ndarray:
-        """Return a column of numbers that was written, [frames, dimensions]."""
+        """Return a written column of numbers, [frames, dimensions]."""
         files = (self._data(file) for file in range(self._file + 1))
         parts = [pq.read_table(path, columns=[key])[key] for path in files]
         parts = [chunk for part in parts for chunk in part.chunks]
@@ -288,12 +276,12 @@ class LeRobotWriter:
         return numbers.reshape(self.frames, -1)
 
     def _table_of_episodes(self) -> pa.Table:
-        rows = zip(self._episodes, self._looks, strict=True)
+        rows = zip(self._episodes, self._stats, strict=True)
         return pa.Table.from_pylist(
             [
                 episode
-                | {f'stats/{key}/{n}': v for key, s in looks.items() if s for n, v in s.items()}
-                for episode, looks in rows
+                | {f'stats/{key}/{n}': v for key, s in stats.items() if s for n, v in s.items()}
+                for episode, stats in rows
             ]
         )
 
@@ -306,19 +294,16 @@ class LeRobotWriter:
         (self.root / name).write_text(json.dumps(content, indent=1, allow_nan=False) + '\n')
 
 
-class _Looked:
-    """What some pictures of an episode look like. chosen: their numbers.
-
-    levels: by column, the histogram of those that have come.
-    """
+class _ImageSample:
+    """Histograms of some images of an episode. chosen: their frames. levels: by column."""
 
     def __init__(self, length: int) -> None:
         self.chosen = statistics.sampled(length)
         self.levels: dict[str, np.ndarray] = {}
         self._keys: tuple[str, ...] = ()
 
-    def take(self, columns: Mapping[str, Any], first: int) -> None:
-        """Take the next part of the episode. first: the number of its first frame."""
+    def add(self, columns: Mapping[str, Any], first: int) -> None:
+        """Add the next part of the episode. first: the number of its first frame."""
         self._keys = tuple(columns)
         for key, values in columns.items():
             if isinstance(values, list):
@@ -328,7 +313,7 @@ class _Looked:
                         self.levels[key] = self.levels.get(key, 0) + levels
 
     def stats(self) -> dict[str, Stats | None]:
-        """Return the statistics by column; None for those of numbers, which are not known yet."""
+        """Return the statistics by column; None for those of numbers, which are still unknown."""
         count = len(self.chosen)
         return dict.fromkeys(self._keys) | {
             key: statistics.of_histogram(levels, count) for key, levels in self.levels.items()
@@ -345,7 +330,7 @@ def _array(values: Any, kind: pa.DataType) -> pa.Array:
 
 
 def _table_of_words(kind: str, words: tuple[str, ...]) -> pa.Table:
-    """Tasks or subtasks by their words, which readers in pandas have as an index."""
+    """Return the table of tasks or subtasks, whose texts are the index for pandas."""
     number = f'{kind}_index'
     columns = [
         {'name': number, 'field_name': number, 'pandas_type': 'int64'},

@@ -1,7 +1,6 @@
 """Convert camera messages to pixels, and to the image files of a data set.
 
-This module knows encodings. It does not import ROS: any object with the fields of a message will
-do.
+This module does not import ROS: it accepts any object with the fields of a message.
 """
 
 from __future__ import annotations
@@ -128,9 +127,9 @@ def size(data: bytes) -> tuple[int, int]:
 
 
 def _damaged(data: bytes, error: Exception) -> ValueError:
-    """Return the error to raise, without the Python object that Pillow names."""
+    """Return the error to raise, without the Python object in Pillow's message."""
     why = '' if isinstance(error, UnidentifiedImageError) else f': {error}'
-    return ValueError(f'{len(data)} bytes are no picture{why}')
+    return ValueError(f'data must be a JPEG or PNG image (got {len(data)} bytes{why})')
 
 
 def check(message: Any, view: View) -> None:
@@ -162,7 +161,7 @@ def _is_kept(message: Any, view: View) -> bool:
         with Image.open(io.BytesIO(bytes(message.data))) as picture:
             return picture.mode == 'RGB'
     except DAMAGE:
-        return False  # `decoded` says what is wrong with it
+        return False  # `decoded` raises the error
 
 
 def _framed(message: Any, view: View) -> NDArray[np.uint8]:

@@ -1,8 +1,7 @@
-"""A recording as it is written: one MCAP file, bounded, and readable however it ends.
+"""Write a recording: one MCAP file of bounded size that is readable however the process ends.
 
-Knows the format and its bytes. Does not know ROS, a robot's topics, or threads. While it is
-written, a file ends with `.part`; finished, it has its summary and its own name. What a crash
-leaves ends with `.part` and can be read up to its last whole chunk.
+The name of an unfinished file ends with `.part`. A finished file has its summary and its final
+name. After a crash, the part can be read up to its last whole chunk.
 
 Source: the MCAP file format specification, https://mcap.dev/spec.
 """
@@ -10,6 +9,7 @@ Source: the MCAP file format specification, https://mcap.dev/spec.
 from __future__ import annotations
 
 import builtins
+import io
 import os
 from collections import Counter
 from collections.abc import Mapping
@@ -23,16 +23,16 @@ from embodied_kv import storage
 
 PART = '.part'
 START, END, CONTRACT = 'embodied_kv.start', 'embodied_kv.end', 'contract.yaml'
-CHUNK = 256 * 1024  # bytes of messages, after which a chunk is written without being asked for
-MESSAGE = 96  # bytes of a message beside its data, its place in two indices included
-INDEX = 128  # bytes of a chunk beside its messages, and of its line in the summary
+CHUNK = 256 * 1024  # bytes of messages after which a chunk is written
+MESSAGE = 96  # bytes of a message in addition to its data, with its entries in two indices
+INDEX = 128  # bytes of a chunk in addition to its messages, with its entry in the summary
 PER_CHANNEL = 64  # bytes of a channel in both
-TAIL = 16 * 1024  # bytes that the end of a file may take beside what is counted
+TAIL = 16 * 1024  # bytes of the end of a file in addition to the counted ones
 
 
 @dataclass(frozen=True)
 class Channel:
-    """A topic of the file. kind: its message type. definition: of that type, as ros2msg."""
+    """A topic of the file. kind: its message type. definition: that of the type, as ros2msg."""
 
     topic: str
     kind: str
@@ -40,14 +40,14 @@ class Channel:
 
 
 class RecordingFullError(Exception):
-    """The bound does not leave room for this message."""
+    """Raised for a message that would exceed the bound of the file."""
 
 
 class _Stream:
-    """All bytes of a write, at once: a killed process has lost none of them."""
+    """An unbuffered file, so that a killed process loses no bytes."""
 
     def __init__(self, path: Path) -> None:
-        self._raw = open(path, 'xb', buffering=0, opener=storage.open_private)
+        self._raw = io.FileIO(path, 'xb', opener=storage.open_private)
         self.size = 0
 
     def write(self, data: bytes) -> int:
@@ -74,10 +74,15 @@ class _Stream:
 class RecordingFile:
     """A new file, locked while it is written (`is_being_written`).
 
-    path: its name once it is finished; part: until then. most: bytes, summary included. channels:
-    all that there will be. start: facts of its beginning. contract: of the robot, as YAML.
-    messages: in it, those that wait for their chunk included. It is locked while it is written.
-    Raises OSError, after which nothing but `abandon` may follow.
+    path, part: its name once it is finished, and until then. messages: the number of messages,
+    with those that wait for their chunk. After an OSError, only `abandon` may be called.
+
+    Args:
+        path: Name of the finished file.
+        most: Largest size in bytes, with the summary.
+        channels: All topics.
+        start: Metadata of the beginning.
+        contract: The contract of the robot, as YAML.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class RecordingFile:
             failed = opened.enter_context(ExitStack())
             failed.callback(self.part.unlink)
             opened.enter_context(storage.locked(self.part, wait=False, file=True))
-            # The annotation of `Writer` asks for all of IO; it calls what `_Stream` has.
+            # The annotation of `Writer` requires all of IO; it calls the methods of `_Stream`.
             stream = self._stream
             self._writer = Writer(stream, CHUNK, CompressionType.ZSTD)  # type: ignore[arg-type]
             self._writer.start(profile='ros2', library='embodied_kv')
@@ -114,11 +119,11 @@ class RecordingFile:
 
     @property
     def bytes(self) -> int:
-        """That are written."""
+        """Return the number of written bytes."""
         return self._stream.size
 
     def add(self, topic: str, stamp: int, data: builtins.bytes) -> None:
-        """A message as CDR. stamp: when it came, ns. Raises RecordingFullError, OSError."""
+        """Add a message as CDR. stamp: arrival (ns). Raises RecordingFullError, OSError."""
         taken = len(data) + MESSAGE
         if self._stream.size + self._waiting + self._reserved + taken > self._most:
             raise RecordingFullError
@@ -131,14 +136,14 @@ class RecordingFile:
             self._chunk_is_written()
 
     def flush(self) -> None:
-        """What came until now is in the file, and on the medium. Raises OSError."""
+        """Write all messages to the medium. Raises OSError."""
         size = self._stream.size
         self._writer.flush()
         if self._stream.size > size:
             self._chunk_is_written()
 
     def finish(self, end: Mapping[str, str]) -> None:
-        """Nothing more comes. end: facts of its end. Raises OSError; no file is overwritten."""
+        """Finish the file, without overwriting another. end: metadata. Raises OSError."""
         self.flush()
         self._writer.add_metadata(END, dict(end))
         self._writer.finish()
@@ -150,8 +155,8 @@ class RecordingFile:
         self._opened.close()
 
     def abandon(self) -> Counter[str]:
-        """The part is left, whole until its last chunk. Returns by topic what is not in it."""
-        with suppress(OSError):  # else what reads it stops there
+        """Leave the part, whole up to its last chunk; return the lost messages by topic."""
+        with suppress(OSError):  # without it, readers stop at the incomplete chunk
             self._stream.end_at(self._whole)
         self._opened.close()
         lost, self._since = self._since, Counter()
@@ -169,7 +174,7 @@ class RecordingFile:
 
 
 def is_being_written(part: Path) -> bool:
-    """Whether a recorder of this machine has it. Raises OSError where there is none."""
+    """Return whether a recorder of this machine writes a part. Raises OSError."""
     descriptor = os.open(part, os.O_RDONLY | os.O_CLOEXEC)
     os.close(descriptor)
     with storage.locked(part, wait=False, file=True, own=False) as ours:

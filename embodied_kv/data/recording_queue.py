@@ -1,23 +1,21 @@
-"""What is recorded, on its way to the disk: a bounded queue, and the thread that writes.
+"""A bounded queue of messages to record, and the thread that writes them.
 
-Knows when to drop, and counts what it drops. Does not know ROS. Whoever hands over waits for
-nothing, so a slow disk delays nobody; a full queue or file costs messages, which are counted.
+Callers never wait for the disk. Messages that do not fit into the queue or the file are dropped
+and counted.
 """
 
 from __future__ import annotations
 
-import builtins
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from embodied_kv.data.recording_file import RecordingFile, RecordingFullError
 from embodied_kv.text import reason
 
-FLUSH = 1.0  # s of recording that a crash may cost
+FLUSH = 1.0  # s of recording that a crash may lose
 
 
 @dataclass(frozen=True)
@@ -29,76 +27,61 @@ class _Message:
 
 
 class RecordingQueue:
-    """Writes a file on a thread of its own, until `close`. From any thread.
+    """Writes a file on another thread, until `close`. Thread-safe.
 
-    most: bytes of messages that may wait. messages: written. dropped: by topic, those that came
-    and are not in the file. fault: why the last one of them could not be written; ended: why
-    nothing is written any more, '' while it is.
+    is_whole: whether the file is finished and has its final name. dropped: number of messages that
+    are not in the file, by topic. fault: why the last one of them was dropped. ended: why writing
+    has ended; '' before that.
+
+    Args:
+        file: The file.
+        most: Largest size (bytes) of the messages that wait.
     """
 
     def __init__(self, file: RecordingFile, most: int) -> None:
-        self._file, self._most = file, most
+        self.file, self._most = file, most
         self._messages: deque[_Message] = deque()
-        self._waiting, self._closing, self._is_whole = 0, '', False
+        self._waiting, self._closing, self.is_whole = 0, '', False
         self._changed = threading.Condition()
         self.dropped: Counter[str] = Counter()
         self.fault = self.ended = ''
         self._thread = threading.Thread(target=self._write, name='recording', daemon=True)
         self._thread.start()
 
-    @property
-    def messages(self) -> int:
-        """In the file."""
-        return self._file.messages
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether the file was finished, and has its own name."""
-        return self._is_whole
-
-    @property
-    def part(self) -> Path:
-        """Where the file is as long as it is not whole."""
-        return self._file.part
-
     def counted(self) -> dict[str, int]:
-        """`dropped`, at one moment."""
+        """Return a copy of `dropped`."""
         with self._changed:
             return dict(self.dropped)
-
-    @property
-    def bytes(self) -> int:
-        """Of the file."""
-        return self._file.bytes
 
     def put(
         self,
         topic: str,
         stamp: int,
-        data: builtins.bytes,
-        convert: Callable[[builtins.bytes], builtins.bytes] | None = None,
+        data: bytes,
+        convert: Callable[[bytes], bytes] | None = None,
     ) -> None:
-        """A message, which `convert` makes ready on the thread that writes.
+        """Put a message into the queue.
 
-        stamp: when it came, ns. What convert raises drops the message.
+        stamp: time of its arrival (ns). convert: converts the data on the writing thread; its
+        exception drops the message.
         """
         with self._changed:
             if self.ended or self._closing:
                 self.dropped[topic] += 1
             elif self._waiting + len(data) > self._most:
-                self._drop(topic, 'the disk is too slow: recorder.waiting_mib is full')
+                self._drop(topic, 'the disk is too slow; recorder.waiting_mib is full')
             else:
                 self._messages.append(_Message(topic, stamp, data, convert))
                 self._waiting += len(data)
                 self._changed.notify()
 
     def lose(self, topic: str, count: int) -> None:
-        """So many messages never came: the middleware says so."""
+        """Count messages that the middleware has lost."""
         with self._changed:
             self.dropped[topic] += count
 
     def close(self, why: str) -> None:
-        """Everything that waits is written, and the file finished, or left as a part."""
+        """Write all messages that wait, and finish the file or leave it as a part."""
         with self._changed:
             self._closing = why
             self._changed.notify()
@@ -107,29 +90,28 @@ class RecordingQueue:
     # ------------------------------------------------------------------ the thread
 
     def _write(self) -> None:
-        """Until the end, which is told whatever happens."""
         is_sound = False
         try:
             self._write_all()
             why, is_sound = self._closing, True
         except RecordingFullError:
-            why, is_sound = 'it is full: recorder.disk_mib bounds what recordings take', True
+            why, is_sound = 'recordings have reached the size recorder.disk_mib', True
         except OSError as error:
-            why = f'the disk refuses: {reason(error)}'
-        except Exception as error:  # nobody expected it
-            why = f'it failed: {type(error).__name__}: {reason(error)}'
+            why = f'the file cannot be written: {reason(error)}'
+        except Exception as error:  # unexpected
+            why = f'writing failed: {type(error).__name__}: {reason(error)}'
         with self._changed:
             self.dropped.update(message.topic for message in self._messages)
             self._messages.clear()
             self.ended, end = why, self._end(why)
         try:
             if is_sound:
-                self._file.finish(end)
-                self._is_whole = True
-        except Exception as error:  # of the disk, or nobody expected it
+                self.file.finish(end)
+                self.is_whole = True
+        except Exception as error:  # of the disk, or unexpected
             self.ended = f'{why}; its end is missing: {reason(error)}'
-        if not self._is_whole:
-            lost = self._file.abandon()
+        if not self.is_whole:
+            lost = self.file.abandon()
             with self._changed:
                 self.dropped.update(lost)
 
@@ -144,19 +126,19 @@ class RecordingQueue:
             if message is not None:
                 self._add(message)
             if time.monotonic() - flushed > FLUSH:
-                self._file.flush()
+                self.file.flush()
                 flushed = time.monotonic()
 
     def _add(self, message: _Message) -> None:
-        """The message stays in the queue until it is in the file, or is dropped."""
+        """Write a message, which stays in the queue until it is in the file or dropped."""
         fault, data = '', message.data
         try:
             if message.convert is not None:
                 data = message.convert(data)
-        except Exception as error:  # of this one; the next may be sound
+        except Exception as error:  # of this message; the next one may be valid
             fault = reason(error)
         if not fault:
-            self._file.add(message.topic, message.stamp, data)
+            self.file.add(message.topic, message.stamp, data)
         with self._changed:
             self._messages.popleft()
             self._waiting -= len(message.data)
@@ -168,6 +150,6 @@ class RecordingQueue:
         self.fault = f'{topic}: {fault}'
 
     def _end(self, why: str) -> dict[str, str]:
-        """Facts for the file; whoever asks has the lock."""
+        """Return the metadata of the end; the caller holds the lock."""
         dropped = {f'dropped {topic}': str(count) for topic, count in self.dropped.items()}
-        return {'end': why, 'messages': str(self.messages), **dropped}
+        return {'end': why, 'messages': str(self.file.messages), **dropped}

@@ -1,7 +1,6 @@
-"""A recording as it is read: record by record from the beginning, as far as it is whole.
+"""Read a recording, record by record from the beginning, up to its first damage.
 
-Knows the format. Does not know what the messages mean. A file without its end is read all the
-same; what cannot be read of it is told.
+A file without its end is read, too; `damage` states what cannot be read.
 """
 
 from __future__ import annotations
@@ -25,25 +24,25 @@ from embodied_kv.text import reason
 
 DAMAGE = (McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError)
 LARGEST = 2**30  # bytes of one record
-HEAD = 9  # bytes of a record that say what it is, and how long
+HEAD = 9  # bytes of the type and length of a record
 
 
 class RecordingError(ValueError):
-    """A file that is no recording of ours; says what to do."""
+    """Raised for a file that is not a recording of the recorder node."""
 
 
 class Records:
-    """All that can be read of a file, in order; each `iter` begins anew.
+    """The readable records of a file, in order; each `iter` begins at the start.
 
-    damage: where the last reading stopped, and why; '' where nothing is unread. is_short: all that
-    is unread is the record that was being written when the file was cut off.
+    damage: where the last iteration stopped, and why; '' at the end of the file. is_short: whether
+    only the record is unreadable that was being written when the file was cut off.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self.damage, self.is_short = path, '', False
 
     def __iter__(self) -> Iterator[McapRecord]:
-        """Raises RecordingError where it is no MCAP, OSError."""
+        """Yield the records. Raises RecordingError for another format, OSError."""
         self.damage, self.is_short = '', False
         with self._path.open('rb') as stream:
             reader = StreamReader(stream, validate_crcs=True, record_size_limit=LARGEST)
@@ -54,7 +53,7 @@ class Records:
                     yield record
             except DAMAGE as error:
                 if read == 0 and isinstance(error, InvalidMagic):
-                    raise RecordingError(f'{self._path} is no MCAP file: {error}') from error
+                    raise RecordingError(f'{self._path} must be an MCAP file: {error}') from error
                 if read < size:
                     self.is_short = _is_cut(stream, read, size)
                     self.damage = (
@@ -64,7 +63,7 @@ class Records:
 
 
 def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
-    """Whether the record that begins there says that it is longer than the file."""
+    """Return whether the record at a place is longer than the file, by its length."""
     stream.seek(at)
     head = stream.read(HEAD)
     length = int.from_bytes(head[1:], 'little')
@@ -73,7 +72,10 @@ def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
 
 @dataclass(frozen=True)
 class RecordedMessage:
-    """topic: relative to the robot's namespace. stamp: when it came, ns on the ROS clock."""
+    """A message of a recording.
+
+    topic: relative to the robot's namespace. stamp: time of its arrival, ns on the ROS clock.
+    """
 
     topic: str
     stamp: int
@@ -81,16 +83,15 @@ class RecordedMessage:
     decode: Callable[[bytes], Any]
 
     def read(self) -> Any:
-        """The message, its fields as attributes."""
+        """Return the message, with its fields as attributes."""
         return self.decode(self.data)
 
 
 class Recording:
-    """A file of the recorder, opened.
+    """A file of the recorder, opened. Raises RecordingError, OSError.
 
-    contract: of the robot. start: facts of its beginning; end: those of its end, None where it
-    was cut off. damage: what of it cannot be read, and why; '' for nothing. Raises
-    RecordingError, OSError.
+    contract: the contract of the robot. start, end: metadata of its beginning and end; end is None
+    if it was cut off. damage: what cannot be read, and why; '' for nothing.
     """
 
     def __init__(self, path: Path) -> None:
@@ -109,13 +110,14 @@ class Recording:
         self.damage = found.damage
         if start is None or text is None:
             raise RecordingError(
-                f'{path} says nothing of a robot: give a recording of the node recorder'
+                f'{path} must contain a robot and its contract; use a recording of the recorder '
+                'node'
             )
         self.start = start
         self.contract: Contract = of_text(text, f'{path}:{CONTRACT}')
 
     def messages(self) -> Iterator[RecordedMessage]:
-        """In the order in which they came."""
+        """Yield the messages in the order of their arrival."""
         namespace = self.start['namespace'].rstrip('/') + '/'
         factory = DecoderFactory()
         schemas: dict[int, Schema] = {}

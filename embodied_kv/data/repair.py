@@ -1,7 +1,7 @@
-"""`python -m embodied_kv.data.repair PART`: what a crash left of a recording becomes a whole file.
+"""`python -m embodied_kv.data.repair PART`: make a whole file of a recording that was cut off.
 
-Copies all that can be read, with the summary that other tools ask for. Once that is on the disk
-the part is removed, unless more of it cannot be read than the record that was being written.
+The command copies all readable records and adds the summary that other tools require. Then it
+removes the part, unless more is unreadable than the record that was being written.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from embodied_kv.data.recording_reader import RecordingError, Records
 
 
 def repair(part: Path) -> tuple[Path, int, str]:
-    """Returns the whole file, its messages, and what of the part cannot be read, '' for nothing.
+    """Return the whole file, the number of its messages, and what was unreadable, '' for nothing.
 
     Raises RecordingError, OSError.
     """
     if not part.name.endswith(PART):
-        raise RecordingError(f'{part} is no part of a recording: those end with {PART}')
+        raise RecordingError(f'the name of a part must end with {PART} (got {part})')
     path = part.with_name(part.name.removesuffix(PART))
     if path.exists():
-        raise RecordingError(f'{path} is there already: move it away')
+        raise RecordingError(f'{path} must not exist; move it')
     if is_being_written(part):
-        raise RecordingError(f'{part} is being written: end the recording first')
+        raise RecordingError(f'{part} is being written; end the recording first')
     read = Records(part)
     with storage.replaced(path) as new, open(new, 'xb', opener=storage.open_private) as stream:
         messages = _copy(read, Writer(stream, CHUNK, CompressionType.ZSTD))
@@ -76,7 +76,7 @@ def _copy(read: Records, writer: Writer) -> int:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog='repair', description=__doc__)
     parser.add_argument('part', type=Path, help=f'a file that ends with {PART}')
     try:

@@ -1,8 +1,7 @@
-"""What a recording says of each moment: joints, commands, words, who moved the arm, pictures.
+"""The signals of a recording: joint states, commands, instructions, control states, images.
 
-Knows the robot's topics. Does not know episodes. Moments are ns on the ROS clock: of what was
-observed the stamp of its message, of what was said or commanded when it came. Pictures are named
-by their place in the file and read when they are needed.
+Moments are ns on the ROS clock: the stamp of an observation, or the arrival of an instruction or
+command. Images are represented by their place in the file and read when they are needed.
 """
 
 from __future__ import annotations
@@ -28,17 +27,14 @@ SECOND = 1_000_000_000  # ns
 
 @dataclass
 class Series:
-    """Values in the order of their moments, which never go back.
-
-    late: so many came that were from before the last one, and are left out.
-    """
+    """Values in the order of their moments. late: number of ignored values older than the last."""
 
     stamps: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     late: int = 0
 
     def add(self, stamp: int, value: object) -> None:
-        """The next one."""
+        """Append a value, unless it is older than the last one."""
         if self.stamps and stamp < self.stamps[-1]:
             self.late += 1
             return
@@ -46,7 +42,7 @@ class Series:
         self.values.append(value)
 
     def last(self, at: int) -> int | None:
-        """The place of the newest value that is no later."""
+        """Return the place of the newest value that is not later than a moment."""
         place = bisect_right(self.stamps, at) - 1
         return None if place < 0 else place
 
@@ -58,9 +54,9 @@ class Series:
 
 @dataclass(frozen=True, eq=False)
 class Commanded:
-    """An ActionChunk as it was executed. values: SI, float64 [actions, axes].
+    """An ActionChunk as executed. values: SI, float64 [actions, axes].
 
-    start: the moment of action 0, ns; dt: s. last: the last action that may be executed.
+    start: time of action 0 (ns). dt: s. last: number of the last action that may be executed.
     """
 
     source: int
@@ -70,7 +66,7 @@ class Commanded:
     values: np.ndarray
 
     def at(self, moment: int, steps: np.ndarray) -> np.ndarray:
-        """What was commanded then, [axes]; steps: which of them keep their value for a period."""
+        """Return the command at a moment, [axes]. steps: axes that keep a value for a period."""
         place = float(np.clip((moment - self.start) / SECOND / self.dt, 0, self.last))
         lower = int(place)
         upper = min(lower + 1, self.last)
@@ -80,29 +76,29 @@ class Commanded:
 
 @dataclass(frozen=True)
 class Control:
-    """Who moved the arm. state: as of ControlState."""
+    """A ControlState message."""
 
     state: int
     shadow: bool
 
 
 class Signals:
-    """All of an unbroken piece of a recording but the pixels, as far as it has been read.
+    """The signals of an unbroken piece of a recording, as far as it has been read.
 
-    positions, velocities: by joint, or by what is selected of a pose. images: by view, places in
-    the file among the pictures of it.
+    positions, velocities: by joint, or by selection of a pose. images: by view, places among its
+    images in the file.
 
     Args:
         recording: The recording that contains the piece.
         coming: Messages of the recording from the first one of the piece.
-        pictures_before: Number of pictures of the earlier pieces, by view.
+        images_before: Number of images of the earlier pieces, by view.
     """
 
     def __init__(
         self,
         recording: Recording,
         coming: Iterator[RecordedMessage],
-        pictures_before: Mapping[str, int],
+        images_before: Mapping[str, int],
     ) -> None:
         self.recording, contract = recording, recording.contract
         self._coming, self._latest = coming, 0
@@ -115,15 +111,15 @@ class Signals:
         self._joints = _joint_topics(contract)
         self._continuous = {name for name, of in contract.limits.items() if of.continuous}
         self._turned: dict[str, float] = {}  # the last finite position of each continuous joint
-        self.pictures_seen = dict(pictures_before)
+        self.images_seen = dict(images_before)
 
     @property
     def period(self) -> float:
-        """s between two commands while the arm moves."""
+        """Return the time (s) between two commands while the arm moves."""
         return 1 / float(self.recording.start['rate'])
 
     def all_series(self) -> dict[str, Series]:
-        """By what they tell of."""
+        """Return all series by name."""
         own = ('instruction', 'control', 'commands')
         return (
             {name: getattr(self, name) for name in own}
@@ -133,7 +129,7 @@ class Signals:
         )
 
     def read(self) -> Iterator[int]:
-        """Take the messages that are left of the piece; yield when each of them came, ns."""
+        """Read the remaining messages of the piece; yield the arrival of each (ns)."""
         while self.beyond is None and (message := next(self._coming, None)) is not None:
             if message.stamp < self._latest:
                 self.beyond = message
@@ -143,7 +139,7 @@ class Signals:
             yield message.stamp
 
     def forget(self, at: int) -> None:
-        """Drop what no moment from `at` on needs."""
+        """Drop values that no moment from `at` on needs."""
         for series in self.all_series().values():
             series.forget(at)
 
@@ -152,8 +148,8 @@ class Signals:
         if topic in self._views:
             at = _observed(message.read(), stamp)
             for view in self._views[topic]:
-                self.images[view].add(at, self.pictures_seen[view])
-                self.pictures_seen[view] += 1
+                self.images[view].add(at, self.images_seen[view])
+                self.images_seen[view] += 1
         elif topic in self._joints:
             self._take_joints(message.read(), stamp, is_pose=self._joints[topic] != JOINT_STATE)
         elif topic == 'instruction':
@@ -172,8 +168,8 @@ class Signals:
         )
         at = _observed(read, stamp)
         positions = list(map(self._unwrapped, names, positions))
-        for known, told in ((self.positions, positions), (self.velocities, velocities)):
-            for name, value in zip(names, told, strict=False):  # velocities may be absent
+        for known, values in ((self.positions, positions), (self.velocities, velocities)):
+            for name, value in zip(names, values, strict=False):  # velocities may be absent
                 known.setdefault(name, Series()).add(at, value)
 
     def _unwrapped(self, name: str, position: float) -> float:
@@ -187,8 +183,8 @@ class Signals:
 def unbroken(recording: Recording) -> Iterator[Signals]:
     """Yield the pieces of a recording between which its clock was set back, nearly always one.
 
-    What was told and who moved the arm stay in force from one to the next. A piece is read by
-    `Signals.read`; what the caller leaves of it is read before the next piece.
+    The instruction and the control state stay in force in the next piece. `Signals.read` reads a
+    piece; what the caller does not read is read before the next piece.
     """
     views, coming = recording.contract.views, recording.messages()
     signals = Signals(recording, coming, dict.fromkeys(views, 0))
@@ -199,7 +195,7 @@ def unbroken(recording: Recording) -> Iterator[Signals]:
         if signals.beyond is None:
             return
         before, first = signals, signals.beyond
-        signals = Signals(recording, chain([first], coming), before.pictures_seen)
+        signals = Signals(recording, chain([first], coming), before.images_seen)
         for old, new in (
             (before.instruction, signals.instruction),
             (before.control, signals.control),
@@ -209,7 +205,7 @@ def unbroken(recording: Recording) -> Iterator[Signals]:
 
 
 def recorded_images(recording: Recording) -> Iterator[tuple[str, int, RecordedMessage]]:
-    """Yield views, places and messages of all pictures, in the order of the file."""
+    """Yield views, places and messages of all images, in the order of the file."""
     topics = picture_topics(recording.contract)
     places = dict.fromkeys(recording.contract.views, 0)
     for message in recording.messages():
@@ -219,7 +215,7 @@ def recorded_images(recording: Recording) -> Iterator[tuple[str, int, RecordedMe
 
 
 def picture_topics(contract: Contract) -> dict[str, list[str]]:
-    """The views of each topic of pictures, as the recorder keeps these."""
+    """Return the views of each topic of images, as recorded."""
     topics: dict[str, list[str]] = {}
     for name, view in contract.views.items():
         topics.setdefault(view.channel.topic, []).append(name)
@@ -229,7 +225,7 @@ def picture_topics(contract: Contract) -> dict[str, list[str]]:
 
 
 def newest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]:
-    """Of each name the newest value at a moment, where it is no older than `most` ns."""
+    """Return the newest values at a moment that are at most `most` ns old, by name."""
     found = {}
     for name, known in series.items():
         place = known.last(at)
@@ -239,20 +235,20 @@ def newest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]
 
 
 def _joint_topics(contract: Contract) -> dict[str, str]:
-    """The message type of each topic that tells of joints."""
+    """Return the message type of each topic of joint positions."""
     return dict.fromkeys(contract.feedback, JOINT_STATE) | {
         source.channel.topic: source.channel.type for source in contract.state
     }
 
 
 def _observed(read: Any, came: int) -> int:
-    """When what a message tells was so; a driver that stamps nothing is believed to be at once."""
+    """Return the stamp of a message, or its arrival if the driver leaves the stamp empty."""
     stamp = read.header.stamp
     return stamp.sec * SECOND + stamp.nanosec or came
 
 
 def _published(read: Any, came: int) -> int:
-    """When a chunk was: where it tells its age, however late the recorder heard of it."""
+    """Return when a chunk was published: by its age if it has one, else by its arrival."""
     published = _observed(read, came)
     if read.source in (FRESH, PREVIOUS):
         if not math.isfinite(read.age):
@@ -262,9 +258,9 @@ def _published(read: Any, came: int) -> int:
 
 
 def _commanded(read: Any, came: int, published: int) -> Commanded:
-    """Action `first` was not yet due when the chunk was published.
+    """Return a chunk as executed.
 
-    So it is due by its stamp or, where the arm stood meanwhile, when it was published.
+    Action `first` is due by its stamp or, if the arm stood in between, when it was published.
     """
     rows = read.chunk_size
     values = np.array(read.values, np.float64).reshape(rows, -1) if rows else np.zeros((0, 0))

@@ -1,8 +1,8 @@
-"""Statistics of a data set's features, by episode and of all, under LeRobot's names.
+"""Statistics of the features of a data set, under LeRobot's names.
 
-Numbers: min, max, mean, std, count and quantiles of each dimension. Pictures: of each channel, in
-[0, 1], shape [3, 1, 1], by histograms of some frames of an episode; so of many episodes the sums
-of their histograms are exact.
+Numbers have min, max, mean, std, count and quantiles of each dimension. Images have them of each
+channel in [0, 1], with shape [3, 1, 1], from histograms of some frames of an episode, whose sum
+gives the statistics of several episodes.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 QUANTILES = (0.01, 0.10, 0.50, 0.90, 0.99)
-LOOKED_AT = 32  # pictures of an episode
-PIXELS = 64  # rows and columns of a picture that are looked at, about
+SAMPLES = 32  # images of an episode
+PIXELS = 64  # approximate rows and columns of an image that are sampled
 
 Stats = dict[str, list]
 
 
 def of_numbers(values: NDArray) -> Stats:
-    """Of [frames, dimensions], but for frames with NaN; zeros where there is no other."""
+    """Return the statistics of [frames, dimensions] without frames with NaN; zeros if all have."""
     x = np.asarray(values, np.float64)
     known = ~np.isnan(x).any(1)
     x = x[known] if known.any() else np.zeros((1, x.shape[1]))
@@ -30,19 +30,19 @@ def of_numbers(values: NDArray) -> Stats:
 
 
 def sampled(count: int) -> Sequence[int]:
-    """Which frames of an episode are looked at."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, LOOKED_AT))})
+    """Return the sampled frames of an episode."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, SAMPLES))})
 
 
 def histogram(pixels: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Of [height, width, 3]: [3, 256], of every n-th row and column."""
+    """Return the histogram [3, 256] of every n-th row and column of [height, width, 3]."""
     rows, columns = (max(1, length // PIXELS) for length in pixels.shape[:2])
     few = pixels[::rows, ::columns].reshape(-1, 3)
     return np.stack([np.bincount(few[:, c], minlength=256) for c in range(3)])
 
 
 def of_histogram(counts: NDArray[np.int64], frames: int) -> Stats:
-    """Of the pictures that [3, 256] counts were taken of. frames: how many these were."""
+    """Return the statistics of images from their histogram. frames: number of images."""
     level, total = np.arange(256) / 255, counts.sum(1)
     mean = counts @ level / total
     variance = np.maximum(counts @ level**2 / total - mean**2, 0)

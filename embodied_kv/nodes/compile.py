@@ -1,6 +1,6 @@
-"""Compile ahead of time what the engine of a suite will run, so that no start waits for it.
+"""Compile the computations of the engine of a suite ahead of time.
 
-`python -m embodied_kv.nodes.compile --params FILE`. What is compiled already is only looked up.
+`python -m embodied_kv.nodes.compile --params FILE` skips what is compiled already.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from embodied_kv.serving.load import load_policy
 
 
 def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
-    """What a file of ROS parameters says to all nodes. Raises ValueError, OSError."""
+    """Return the parameters for all nodes in a file. Raises ValueError, OSError."""
     try:
         values = yaml.safe_load(path.read_text())['/**']['ros__parameters']
         suite = {f.name: values[f.name] for f in fields(SuiteParams) if f.name in values}
         return SuiteParams(**suite), EngineConfig(**values.get('engine', {}))
     except (yaml.YAMLError, TypeError, KeyError) as error:
-        raise ValueError(f'{path} is no file of parameters of a suite: {error}') from error
+        raise ValueError(f'{path} must contain ROS parameters of a suite: {error}') from error
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trace the computations of the engine that a node would have, and compile them."""
+    """Trace and compile the computations of the engine."""
     share = Path(get_package_share_directory('embodied_kv'))
     command = argparse.ArgumentParser(prog='python -m embodied_kv.nodes.compile')
     command.description = __doc__
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         suite, config = parameters(args.params)
         if config.compile == 'off':
-            command.exit(2, 'compile: engine.compile is off: set it to auto\n')
+            command.exit(2, 'compile: engine.compile must be auto or now (got off)\n')
         config = replace(config, compile='auto')
         policy = load_policy(
             suite.embodiment(), suite.preset, suite.checkpoint, config, print, print

@@ -200,7 +200,7 @@ class Recorder(SuiteNode):
         queue.close(why)
         self._is_whole = queue.is_whole
         if not self._is_whole:
-            self._path = queue.part
+            self._path = queue.file.part
         self._publish_state()
         self._queue, path = None, self._path
         if self._is_whole:
@@ -305,8 +305,8 @@ class Recorder(SuiteNode):
             recording=not queue.ended,
             path=str(self._path),
             message=queue.ended,
-            messages=queue.messages,
-            bytes=queue.bytes,
+            messages=queue.file.messages,
+            bytes=queue.file.bytes,
             topics=list(dropped),
             dropped=list(dropped.values()),
         )

@@ -1,7 +1,7 @@
 """The command watchdog: forwards velocity set-points to the controllers, and zeros without them.
 
-A process of its own next to the action node, on the same machine. It imports neither torch nor the
-engine: it starts within a second, and nothing that fails or hangs there reaches it.
+It is a separate process next to the action node, on the same machine. It imports neither torch nor
+the engine, so it starts within a second, and their failures do not affect it.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class WatchdogNode(Node):
 
     @property
     def is_finished(self) -> bool:
-        """Whether the controllers hold zero after `end`."""
+        """Return whether the controllers hold zero after `end`."""
         return self._watchdog.is_finished
 
     def end(self, grace: float = GRACE) -> None:

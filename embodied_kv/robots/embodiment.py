@@ -47,7 +47,7 @@ class Embodiment:
     @cached_property
     def declared(self) -> Declared:
         """Return the facts about a checkpoint that the contract contains."""
-        contract, facts = self.contract, self.contract.checkpoint
+        contract = self.contract
         return Declared(
             state_names=_names(self.state.dimensions, contract.state),
             action_names=_names(self.actions.dimensions, contract.action),
@@ -55,7 +55,7 @@ class Embodiment:
             relative=tuple(d.relative for d in self.actions.dimensions),
             chunk_size=contract.chunk_size,
             fps=contract.fps,
-            **{name: getattr(facts, name) for name in type(facts).model_fields},
+            **contract.checkpoint.model_dump(),
         )
 
     def check(self, model: ModelConfig) -> None:

@@ -168,7 +168,7 @@ def test_a_picture_that_is_none_is_refused_when_it_is_read(root):
 
     change_column(root, FRONT, spoil)
     found = LeRobotDataSet(root, ROBOT)
-    said = r'episode 0: observation\.images\.front: 10 bytes are no picture$'
+    said = r'episode 0: observation\.images\.front: data must be a JPEG or PNG image .*10 bytes'
     with pytest.raises(DataSetError, match=said):
         found.read(0)
     assert len(found.read(1).state)
@@ -260,5 +260,5 @@ def test_pictures_may_be_videos(root):
 
 def test_a_contract_of_another_rate_is_none_of_lerobots(tmp_path):
     odd = Embodiment.of(CONTRACT.model_copy(update={'fps': 12.5}))
-    with pytest.raises(ValueError, match='whole frames per second'):
+    with pytest.raises(ValueError, match='fps must be an integer for LeRobot'):
         LeRobotWriter(tmp_path / 'out', odd)

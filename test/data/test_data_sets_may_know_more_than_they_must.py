@@ -77,9 +77,9 @@ def test_without_such_columns_nothing_is_known(tmp_path):
 def test_a_column_of_some_episodes_alone_is_refused(tmp_path):
     writer = LeRobotWriter(tmp_path / 'out', ROBOT)
     writer.add(episode())
-    with pytest.raises(ValueError, match='position.red_cube is a column of some episodes and not'):
+    with pytest.raises(ValueError, match='position.red_cube must be a column of all episodes'):
         writer.add(episode(positions={'red cube': CUBE}))
-    with pytest.raises(ValueError, match='has not as many rows as the episode has frames'):
+    with pytest.raises(ValueError, match='must have one row for each frame of the episode'):
         writer.add(episode(positions={'red cube': CUBE[:2]}))
 
 
@@ -92,7 +92,7 @@ def test_a_column_of_some_episodes_alone_is_refused(tmp_path):
 )
 def test_two_objects_have_no_column_in_common(tmp_path, more):
     writer = LeRobotWriter(tmp_path / 'out', ROBOT)
-    with pytest.raises(ValueError, match='red_cube would be the column of two objects'):
+    with pytest.raises(ValueError, match='red_cube must be the column of one object'):
         writer.add(episode(**more))
 
 

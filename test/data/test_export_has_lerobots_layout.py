@@ -15,6 +15,8 @@ from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
 from embodied_kv.data.pictures import as_seen
 from embodied_kv.data.recording_reader import RecordingError
+from embodied_kv.robots.channels import COMPRESSED
+from embodied_kv.robots.sources import View
 
 NUMBERS = {'timestamp', 'frame_index', 'episode_index', 'index', 'task_index'}
 VIEWS = {'observation.images.front', 'observation.images.wrist'}
@@ -144,7 +146,7 @@ def test_what_cannot_be_exported_is_refused_by_name(tmp_path, exported):
     bag = Bag(tmp_path / 'short.mcap').lives(0.5).finish()
     with pytest.raises(RecordingError, match=r'short\.mcap has no episode of 1 s'):
         export([bag], tmp_path / 'out', Cut())
-    with pytest.raises(ValueError, match='is not empty: name a new folder'):
+    with pytest.raises(ValueError, match='must be empty; choose a new folder'):
         export([bag], exported[0], Cut())
 
 
@@ -165,8 +167,8 @@ def test_an_episode_with_a_picture_that_cannot_be_decoded_is_counted(tmp_path):
             message.data = message.data[:40]
     done = export([bag.finish()], tmp_path / 'out', Cut())
     assert done.episodes == 1
-    (reason,) = (name for name in done.skipped if 'cannot be decoded' in name)
-    assert 'picture of wrist' in reason and done.skipped[reason] >= 15
+    (reason,) = (name for name in done.skipped if 'damaged image' in name)
+    assert 'image of wrist' in reason and done.skipped[reason] >= 15
 
 
 def test_an_export_is_private_as_its_recording(root):
@@ -180,7 +182,8 @@ def test_every_exported_image_has_three_channels(mode, format):
         pytest.skip('JPEG has no alpha')
     stream = io.BytesIO()
     Image.new(mode, (6, 4)).save(stream, format)
-    message, view = SimpleNamespace(data=stream.getvalue()), SimpleNamespace(crop=None, rotate=0)
+    view = View(channel={'topic': 'camera', 'type': COMPRESSED})
+    message = SimpleNamespace(data=stream.getvalue())
     seen = as_seen(message, view)
     assert Image.open(io.BytesIO(seen)).mode == 'RGB'
     assert (seen == message.data) == (mode == 'RGB')

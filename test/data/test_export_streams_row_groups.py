@@ -147,7 +147,7 @@ def test_data_set_with_half_an_episode_is_refused(tmp_path):
 
     writer = LeRobotWriter(tmp_path / 'out', ROBOT)
     writer.add(part())
-    with pytest.raises(ValueError, match='those before had others'):
+    with pytest.raises(ValueError, match='must have images of the size of the others'):
         writer.add_parts([part(), part(picture=jpeg(32))], 4)
     with pytest.raises(ValueError, match='a part of an episode that failed; export again'):
         writer.finish()

@@ -16,7 +16,7 @@ def test_all_that_was_put_is_in_the_file(tmp_path):
     for i in range(500):
         queue.put(TOPIC, i, b'%d' % i)
     queue.close('enough')
-    assert (queue.messages, queue.ended, queue.dropped) == (500, 'enough', Counter())
+    assert (queue.file.messages, queue.ended, queue.dropped) == (500, 'enough', Counter())
     assert messages(file.path) == [(i, b'%d' % i) for i in range(500)]
 
 
@@ -108,7 +108,7 @@ def test_a_disk_that_recovers_leaves_no_hole(tmp_path, monkeypatch):
     queue.close('enough')
     assert not queue.is_whole and not file.path.exists()
     assert messages(part(file)) == [(0, b'early')]
-    assert (queue.messages, queue.dropped) == (1, {TOPIC: 49})
+    assert (queue.file.messages, queue.dropped) == (1, {TOPIC: 49})
 
 
 def test_what_nobody_expected_of_a_conversion_costs_one_message(tmp_path):

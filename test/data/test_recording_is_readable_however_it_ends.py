@@ -114,7 +114,7 @@ def test_repaired_a_part_is_whole_and_has_what_could_be_read(tmp_path_factory, a
 def test_what_is_no_recording_is_refused_by_name(tmp_path):
     other = tmp_path / 'notes.mcap'
     other.write_bytes(b'not at all an MCAP file')
-    with pytest.raises(RecordingError, match=r'notes\.mcap is no MCAP file'):
+    with pytest.raises(RecordingError, match=r'notes\.mcap must be an MCAP file'):
         Recording(other)
 
 

@@ -31,10 +31,16 @@ from embodied_kv.engine_config import EngineConfig
         ),
         (dict(action_keep_ratio=1.5), r'engine.action_keep_ratio must be .* \(got 1.5'),
         (dict(seed=-1), r'engine.seed must be from 0 to .* \(got -1'),
-        (dict(rows=4, reserved_rows=4), 'engine.reserved_rows is 4 of 4 rows.*raise engine.rows'),
-        (dict(robots=3, rows=5), 'engine.rows is 5 for engine.robots 3.*raise it to 6'),
-        (dict(euler_steps=3), 'engine.min_euler_steps is 4, above engine.euler_steps 3'),
-        (dict(streams=2, batch_multiple=4), 'engine.batch_multiple is 4, above engine.streams 2'),
+        (
+            dict(rows=4, reserved_rows=4),
+            'reserved_rows must be below engine.rows 4 .*raise engine.rows',
+        ),
+        (dict(robots=3, rows=5), 'engine.rows must be at least two .*raise it to 6'),
+        (dict(euler_steps=3), 'engine.min_euler_steps must be <= engine.euler_steps 3'),
+        (
+            dict(streams=2, batch_multiple=4),
+            'engine.batch_multiple must be <= engine.streams 2',
+        ),
         (dict(compress_by='layer'), 'engine.compress_by must be stream, row or text .got .layer'),
         (dict(rtc='on'), "engine.rtc must be off, guided or trained .got 'on'"),
         (
@@ -45,11 +51,11 @@ from embodied_kv.engine_config import EngineConfig
         (dict(rtc_max_guidance=float('inf')), r'engine.rtc_max_guidance must be .* \(got inf'),
         (
             dict(compressed_rows=0, language_keep_ratio=0.5),
-            'engine.language_keep_ratio is 0.5.*engine.compressed_rows',
+            'engine.language_keep_ratio must be 1 .*engine.compressed_rows',
         ),
         (
             dict(compressed_rows=0, action_keep_ratio=0.5),
-            'engine.action_keep_ratio is 0.5.*engine.compressed_rows',
+            'engine.action_keep_ratio must be 1 .*engine.compressed_rows',
         ),
     ],
 )

@@ -56,7 +56,7 @@ def test_untrained_weights_of_a_preset_fit_any_contract(capsys, preset):
         (['ur5e', TABLETOP], 'checkpoint and contract differ'),
         (['so100'], 'must be a file or one of'),
         (['tabletop', '/nowhere'], '/nowhere does not exist'),
-        (['tabletop', 'random', '--preset', 'huge'], "no preset 'huge'"),
+        (['tabletop', 'random', '--preset', 'huge'], 'preset must be one of'),
         (['tabletop', TABLETOP, '--image', 'front=/nowhere.png'], 'nowhere.png'),
     ],
 )

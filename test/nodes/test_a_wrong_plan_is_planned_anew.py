@@ -10,10 +10,7 @@ from table_robot import TableRobot
 
 from benchmarks.whole.robot import FleetRobot
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.table_memory import refusal, TABLE
-from training.planner.simulated_table import SimulatedTable
-from training.planner.missions import Mission as Parsed
-from training.planner.missions import Part, Which
+from embodied_kv.demo.sim.table_memory import TABLE, refusal
 from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.planning.mission import (
     MOST_ANSWERS,
@@ -23,6 +20,9 @@ from embodied_kv.planning.mission import (
     MissionState,
     Robot,
 )
+from training.planner.missions import Mission as Parsed
+from training.planner.missions import Part, Which
+from training.planner.simulated_table import SimulatedTable
 
 LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'

@@ -51,14 +51,14 @@ def test_each_graph_is_named_and_compiled_once(params, monkeypatch, capsys):
 
 def test_where_nothing_is_to_be_compiled_it_says_what_to_set(params, capsys):
     code, said = ended(['--params', str(params(compile='off'))], capsys)
-    assert code == 2 and 'engine.compile is off: set it to auto' in said
+    assert code == 2 and 'engine.compile must be auto or now (got off)' in said
 
 
 def test_parameters_that_cannot_be_are_refused_by_name(params, capsys):
     code, said = ended(['--params', str(params(rows=2))], capsys)
     assert code == 2 and 'engine.rows must be from 3' in said
     code, said = ended(['--params', str(params(colour='red'))], capsys)
-    assert code == 2 and 'is no file of parameters of a suite' in said and 'colour' in said
+    assert code == 2 and 'must contain ROS parameters of a suite' in said and 'colour' in said
 
 
 def test_a_file_that_is_missing_or_is_no_yaml_is_refused(tmp_path, capsys):
@@ -66,4 +66,4 @@ def test_a_file_that_is_missing_or_is_no_yaml_is_refused(tmp_path, capsys):
     assert code == 2 and 'none.yaml' in said
     (tmp_path / 'half.yaml').write_text('a: [')
     code, said = ended(['--params', str(tmp_path / 'half.yaml')], capsys)
-    assert code == 2 and 'is no file of parameters of a suite' in said
+    assert code == 2 and 'must contain ROS parameters of a suite' in said

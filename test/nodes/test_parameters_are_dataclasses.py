@@ -113,8 +113,13 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
         (Perception, 'engine.rows', 1, 'configure failed: parameter engine.rows'),
         (Perception, 'rate', float('nan'), 'parameter rate'),
         (Perception, 'rate', 10, 'parameter rate'),
-        (Perception, 'engine.reserved_rows', 16, 'engine.reserved_rows is 16 of 16 rows'),
-        (Perception, 'preset', 'huge', "no preset 'huge'; there are: pi05"),
+        (
+            Perception,
+            'engine.reserved_rows',
+            16,
+            'must be below engine.rows 16 (got 16)',
+        ),
+        (Perception, 'preset', 'huge', 'preset must be one of pi05'),
         (
             Perception,
             'contract',

@@ -33,7 +33,7 @@ def test_it_serves_until_it_is_told_to_stop(capsys):
 @pytest.mark.parametrize(
     'options, said',
     [
-        (['--contract', 'libro'], 'none of aloha'),
+        (['--contract', 'libro'], 'one of aloha'),
         (['--host', '0.0.0.0'], 'write a key into a file'),
         (['--port', '70000'], '--port must be from 0 to 65535 (got 70000)'),
         (['--engine.rows', '2'], '--engine.rows must be from 3 to 4096 (got 2)'),

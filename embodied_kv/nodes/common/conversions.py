@@ -25,10 +25,6 @@ from embodied_kv.types import TextDelta
 _OF_CHUNKS = ('dt', 'execution_horizon', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
 
 
-class Refused(ValueError):
-    """Raised for a message that cannot be used."""
-
-
 def nanoseconds(stamp: Time) -> int:
     """Return the time of a stamp (ns)."""
     return stamp.sec * 1_000_000_000 + stamp.nanosec

@@ -65,26 +65,16 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
                 if not any(node.is_latched for node in nodes):
                     for mark in marks:
                         mark.unlink(missing_ok=True)
-        if any(node.is_loading for node in nodes):
-            _leave_loading(nodes, code)
     finally:
+        is_loading = any(node.is_loading for node in nodes)
+        if is_loading:
+            nodes[0].get_logger().warning('the process ends before an engine was ready')
         for node in nodes:
             node.end()
-        EngineHost.close()
+        if not is_loading:  # else it would wait for the thread, which cannot be interrupted
+            EngineHost.close()
         rclpy.try_shutdown()
-    leave(code)
-
-
-def _leave_loading(nodes: Sequence[SuiteNode], code: int) -> None:
-    """End the process while one of its threads loads or compiles, which cannot be interrupted.
-
-    Python would wait for the thread, or end while it runs native code, which may crash.
-    """
-    nodes[0].get_logger().warning('the process ends before an engine was ready')
-    for node in nodes:
-        node.end()
-    rclpy.try_shutdown()
-    leave(code)
+    leave(code)  # Python would wait for that thread, or end while it runs native code
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:

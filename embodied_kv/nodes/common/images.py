@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from sensor_msgs.msg import CompressedImage, Image
 
 from embodied_kv.data.pictures import check_raw, from_raw
-from embodied_kv.nodes.common.conversions import Refused
 from embodied_kv.text import shown
 
 try:
@@ -33,18 +32,15 @@ DECODED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 
 def check(message: Image | CompressedImage) -> None:
-    """Check sizes, encoding and ends of an image, without decoding it. Raises Refused."""
+    """Check sizes, encoding and ends of an image, without decoding it. Raises ValueError."""
     if isinstance(message, CompressedImage):
         _check_compressed(message)
-        return
-    try:
+    else:
         check_raw(message)
-    except ValueError as error:
-        raise Refused(str(error)) from error
 
 
 def rgb(message: Image | CompressedImage) -> NDArray[np.uint8]:
-    """Return RGB pixels, uint8 [height, width, 3]. Raises Refused."""
+    """Return RGB pixels, uint8 [height, width, 3]. Raises ValueError."""
     check(message)
     if isinstance(message, CompressedImage):
         return _decoded(message)
@@ -59,12 +55,12 @@ def _check_compressed(message: CompressedImage) -> None:
     for name, (start, end) in FORMATS.items():
         if data.startswith(start):
             if end not in data.rstrip(b'\0')[-TAIL:]:
-                raise Refused(
+                raise ValueError(
                     f'{name} must be complete (got {len(data)} bytes without its end); the image '
                     'was truncated'
                 )
             return
-    raise Refused(
+    raise ValueError(
         f'compressed data must be {" or ".join(FORMATS)} (got {len(data)} bytes of format '
         f"'{shown(message.format)}')"
     )
@@ -74,7 +70,7 @@ def _decoded(message: CompressedImage) -> NDArray[np.uint8]:
     try:
         pixels = cv2.imdecode(np.frombuffer(message.data, np.uint8), DECODED)
     except cv2.error as error:  # for example larger than OpenCV accepts
-        raise Refused(f'{len(message.data)} bytes cannot be decoded ({error})') from error
+        raise ValueError(f'{len(message.data)} bytes cannot be decoded ({error})') from error
     if pixels is None:
-        raise Refused(f'{len(message.data)} bytes cannot be decoded; the data is damaged')
+        raise ValueError(f'{len(message.data)} bytes cannot be decoded; the data is damaged')
     return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from os.path import commonprefix
+from itertools import takewhile
 from typing import TypeVar
 
 from rcl_interfaces.msg import (
@@ -181,7 +181,8 @@ def _when(f: Field) -> str:
 
 def _misspells(given: str, name: str) -> bool:
     """Return whether one letter is wrong, missing or extra, or two adjacent ones are swapped."""
-    same = len(commonprefix([given, name]))
+    pairs = zip(given, name, strict=False)
+    same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
     a, b = given[same:], name[same:]
     return b[1:] in (a[1:], a) or a[1:] == b or (a[:2] == b[1::-1] and a[2:] == b[2:])
 

@@ -263,7 +263,7 @@ class ObservationInputs:
         self._monitor.received(topic)
         try:
             images.check(message)
-        except conversions.Refused as error:
+        except ValueError as error:
             self._refuse(name, error)
             return
         received = self.now()

@@ -157,6 +157,9 @@ class _Source:
         return self.stamps[-1] + intervals[len(intervals) // 2] if intervals else None
 
 
+UnknownJoint = tuple[_Joint, Sample | None]  # a joint with its nearest sample
+
+
 class JointMerger:
     """Keep the plausible positions of some joints, and merge them into states. Thread-safe.
 
@@ -294,10 +297,10 @@ class JointMerger:
         unknown = self._look(stamp)[1]
         return self._explain(unknown, stamp) if unknown else ''
 
-    def _look(self, stamp: int) -> tuple[JointSample, list[tuple[_Joint, Sample | None]]]:
-        """Return what is known of a state, and each other joint with its nearest sample."""
+    def _look(self, stamp: int) -> tuple[JointSample, list[UnknownJoint]]:
+        """Return what is known of a state, and the other joints."""
         positions, velocities = np.full((2, len(self._joints)), nan)
-        unknown: list[tuple[_Joint, Sample | None]] = []
+        unknown: list[UnknownJoint] = []
         furthest, away = stamp, -1
         with self._lock:
             for i, joint in enumerate(self._joints):
@@ -360,7 +363,7 @@ class JointMerger:
 
     # ------------------------------------------------------------------ reasons
 
-    def _explain(self, unknown: Sequence[tuple[_Joint, Sample | None]], stamp: int) -> str:
+    def _explain(self, unknown: Sequence[UnknownJoint], stamp: int) -> str:
         """Return why joints are unknown: of one in full, then the names of the others."""
         with self._lock:
             heard = [(topic, name) for topic, names in self._sources for name in names]

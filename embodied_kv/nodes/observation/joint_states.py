@@ -21,7 +21,13 @@ from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.publishers import publishers
 from embodied_kv.nodes.observation.clock import WorldClock
-from embodied_kv.nodes.observation.joint_merger import EPOCH, JointInput, JointMerger, JointSample
+from embodied_kv.nodes.observation.joint_merger import (
+    EPOCH,
+    JointInput,
+    JointMerger,
+    JointSample,
+    UnknownJoint,
+)
 from embodied_kv.robots.channels import JOINT_STATE, POSE, pose_values
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.sources import limited
@@ -111,20 +117,9 @@ class JointStates(JointMerger):
                 self._take(topic, lambda *_: None)
             super().restart()
 
-    def at(self, stamp: int) -> JointSample:
-        """Return the state of a moment (ns on the ROS clock), as `JointMerger.at` does."""
+    def _look(self, stamp: int) -> tuple[JointSample, list[UnknownJoint]]:
         self.collect()
-        return super().at(stamp)
-
-    def known(self, stamp: int) -> JointSample:
-        """Return what is known of the state of a moment; unknown joints are NaN."""
-        self.collect()
-        return super().known(stamp)
-
-    def problem(self, stamp: int) -> str:
-        """Return why the state of a moment is not known as a whole; '' if it is."""
-        self.collect()
-        return super().problem(stamp)
+        return super()._look(stamp)
 
     def clocks_agree(self) -> bool:
         """Return whether the stamps of all drivers are of this machine's clock.
