@@ -118,5 +118,5 @@ def test_timeline_measures_and_foretells(command):
 
 def test_a_planner_that_is_missing_is_named(command, monkeypatch, tmp_path):
     monkeypatch.setattr(planner_checkpoint, 'ASSETS', tmp_path)
-    with pytest.raises(ValueError, match="no planner 'planner_missions' comes with"):
+    with pytest.raises(ValueError, match="this package has no planner 'planner_missions'"):
         command('trace')

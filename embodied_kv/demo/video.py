@@ -21,15 +21,7 @@ from matplotlib.figure import Figure
 
 from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
-from embodied_kv.demo.picture import (
-    DONE,
-    FAILED,
-    GREY,
-    INK,
-    SceneRenderer,
-    printable,
-    verdict,
-)
+from embodied_kv.demo.picture import DONE, FAILED, GREY, INK, SceneRenderer, printable, verdict
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 

@@ -60,9 +60,7 @@ class Policy:
     def question_ids(self, text: str) -> list[int]:
         """Return the ids of a question. Raises ValueError if the policy cannot answer it."""
         if not text.strip():
-            raise ValueError(
-                "question must have words (got ''); send what the stream should answer"
-            )
+            raise ValueError('the question is empty; send what the stream should answer')
         if self.is_mute:
             raise ValueError(
                 'this policy is mute: it was trained on data without language; remove `language` '

@@ -144,7 +144,7 @@ def test_a_tokenizer_of_the_hub_says_where_to_get_it(lerobot):
 def test_a_tokenizer_that_puts_no_bos(lerobot):
     path = lerobot / 'tokenizer/tokenizer.json'
     rewrite(path, lambda value: value.update(post_processor=None))
-    refused(lerobot, r'puts the ids \[\] around a text')
+    refused(lerobot, r'adds the ids \[\] to a text')
 
 
 @pytest.mark.parametrize(

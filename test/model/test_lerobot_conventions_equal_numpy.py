@@ -143,7 +143,7 @@ def test_it_says_how_many_actions_it_was_trained_to_be_given(folder):
     more = dict(rtc_training_max_delay=4, rtc_config={'enabled': True})
     rewrite(folder / 'config.json', lambda value: value.update(more))
     assert opened(folder).max_action_prefix == 4
-    assert 'trained, up to 4 actions given' in '\n'.join(opened(folder).lines())
+    assert 'trained, action prefix up to 4' in '\n'.join(opened(folder).lines())
 
 
 def test_renamed_views_are_told(folder):

@@ -80,7 +80,7 @@ def test_no_dtype_is_refused_with_the_parameter(share):
 
 
 def test_an_engine_that_cannot_be_built_leaves_none(share):
-    with pytest.raises(ValueError, match='no checkpoint of its own'):
+    with pytest.raises(ValueError, match='no bundled checkpoint'):
         share(SuiteParams(contract='tabletop', preset='tiny', checkpoint=''))
     assert share().model.name == 'tiny'
 

@@ -1,12 +1,8 @@
-"""A tabletop world as a robot remembers it: what lies where, in short sentences.
+"""A household in the memory of a robot: positions of things, in short sentences.
 
-Things lie in or on plates and bowls, these in bins and boxes, and all of it on tables; bins and
-boxes have lids. A `Household` is one state of that world. Its memory is a list of facts, and an
-update changes the facts that it must, no others: when a bin is moved, what lies in it stays "in
-the bin".
-
-Knows names, states and sentences. Does not know positions in metres, how questions are asked
-(`household_questions`) or which updates are likely (`household_traces`).
+Things are in or on plates and bowls, these in bins and boxes, and all on tables; bins and boxes
+have lids. A `Household` is one state. Its memory is a list of facts, and an update changes as few
+facts as possible: when a bin moves, its contents remain "in the bin".
 """
 
 from __future__ import annotations
@@ -26,16 +22,16 @@ LIDDED = ('bin', 'box')
 TABLES = tuple(f'{side} table' for side in ('left', 'right', 'front', 'back', 'middle', 'corner'))
 CARRIER_NAMES = tuple(' '.join(name) for name in product(COLOURS, CARRIERS))
 LIDDED_NAMES = tuple(' '.join(name) for name in product(COLOURS, LIDDED))
-SEGMENTS = (8, 80)  # facts that a drawn household may have
+SEGMENTS = (8, 80)  # facts of a random household
 
 
 @dataclass(frozen=True, eq=False)
 class Household:
     """One state. All names are `<colour> <shape>` or `<side> table`; the arm is `robot`.
 
-    where: what each object, carrier and lidded thing is in or on. open: lids that are. tasks:
-    records of what was put where, by number. last: the number of the last such, by receptacle.
-    Updates return the next state, and raise ValueError for what the robot cannot do.
+    where: place of each object, carrier and lidded thing. open: things with open lids. tasks:
+    records (thing, place) by number. last: number of the last record, by receptacle. Updates
+    return the next state, and raise ValueError for impossible actions.
     """
 
     where: Mapping[str, str]
@@ -57,19 +53,19 @@ class Household:
         return next((name for name, place in self.where.items() if place == ROBOT), None)
 
     def around(self, name: str) -> list[str]:
-        """What a thing is in or on, outwards: the last is a table or the robot; itself not."""
+        """Return the places around a thing, outwards; the last is a table or the robot."""
         chain = []
         while (name := self.where.get(name)) is not None:
             chain.append(name)
         return chain
 
     def lid(self, name: str) -> str | None:
-        """What is closed around a thing, or is the thing itself and closed."""
+        """Return the closed thing around a thing, or the thing itself if closed, else None."""
         around = (place for place in (name, *self.around(name)) if lidded(place))
         return next((place for place in around if place not in self.open), None)
 
     def facts(self) -> list[Fact]:
-        """The robot's memory, in the order in which a thing is named first."""
+        """Return the memory of the robot: things, arm, records, notes."""
         return [*self._things(), self._arm(), *self._records()]
 
     def _things(self) -> Iterator[Fact]:
@@ -92,7 +88,7 @@ class Household:
             yield Fact(f'last {place}', 'note', f'last {into(place)}: task {number}')
 
     def pick(self, name: str) -> Household:
-        """Changes the object and the robot."""
+        """Pick up an object; changes the facts of object and robot."""
         self._know(name, self.objects)
         if self.held:
             raise ValueError(f'the robot holds the {self.held}: it cannot pick the {name}')
@@ -100,10 +96,10 @@ class Household:
         return replace(self, where={**self.where, name: ROBOT})
 
     def put(self, place: str) -> Household:
-        """Changes the object and the robot, and on a receptacle its note and perhaps a record.
+        """Put down the held object; changes object and robot, and for a receptacle its records.
 
-        What was put there before has a record already, and keeps it. Where there are as many
-        records as numbers, the first that is nobody's last is written anew.
+        A repeated (thing, place) keeps its record. Without a free number the first record that is
+        not the last of a receptacle is replaced.
         """
         self._know(place, (*TABLES, *self.receptacles))
         if (name := self.held) is None:
@@ -113,21 +109,21 @@ class Household:
         return after if place in TABLES else after._remember(name, place)
 
     def open_lid(self, name: str) -> Household:
-        """Changes the bin or box."""
+        """Open a bin or box; changes its fact."""
         self._know(name, [*filter(lidded, self.where)])
         if name in self.open:
             raise ValueError(f'the {name} is open')
         return replace(self, open=self.open | {name})
 
     def close_lid(self, name: str) -> Household:
-        """Changes the bin or box."""
+        """Close a bin or box; changes its fact."""
         self._know(name, self.open)
         return replace(self, open=self.open - {name})
 
     def move(self, name: str, place: str) -> Household:
-        """Changes the receptacle alone: what lies in it comes along.
+        """Move a receptacle with its contents; changes its fact alone.
 
-        A bin or box goes to a table; a plate or bowl also into one that is open.
+        A bin or box moves to a table; a plate or bowl also into an open bin or box.
         """
         self._know(name, self.receptacles)
         self._know(place, TABLES if lidded(name) else (*TABLES, *filter(lidded, self.where)))
@@ -157,33 +153,33 @@ class Household:
 
 
 def lidded(name: str) -> bool:
-    """Whether it is a bin or a box."""
+    """Return whether the thing is a bin or a box."""
     return name.endswith(LIDDED)
 
 
 def at(place: str) -> str:
-    """Where something is that is there."""
+    """Return the words for a thing that is at this place."""
     if place == ROBOT:
         return f'held by the {ROBOT}'
     return f'{"on" if place.endswith(("table", "plate")) else "in"} the {place}'
 
 
 def into(place: str) -> str:
-    """Where something goes that is put there."""
+    """Return the words for a thing that is put to this place."""
     return f'{"onto" if place.endswith(("table", "plate")) else "into"} the {place}'
 
 
 def upserts(before: Household, after: Household) -> list[Fact]:
-    """The facts of `after` that are new or other than before; no update takes one away."""
+    """Return the facts that differ; no update removes one."""
     known = set(before.facts())
     return [fact for fact in after.facts() if fact not in known]
 
 
 def draw_household(rng: np.random.Generator, segments: int) -> Household:
-    """A state with so many facts. Raises ValueError for fewer or more than there can be."""
+    """Return a random state with so many facts. Raises ValueError outside SEGMENTS."""
     least, most = SEGMENTS
     if not least <= segments <= most:
-        raise ValueError(f'{segments} segments: a household has {least} to {most}')
+        raise ValueError(f'segments must be from {least} to {most} (got {segments})')
     lids, carriers, objects = (
         some_of(rng, names, segments * rng.uniform(*share))
         for names, share in (
@@ -209,7 +205,7 @@ def draw_household(rng: np.random.Generator, segments: int) -> Household:
 def _draw_records(
     rng: np.random.Generator, objects: list[str], places: list[str], facts: int
 ) -> tuple[dict[int, tuple[str, str]], dict[str, int]]:
-    """Records of tasks and what was last, as many facts together: some places, several tasks."""
+    """Return records and last records, so many facts together, several for some places."""
     notes = int(np.clip(facts * rng.uniform(0.15, 0.4), facts > 1, len(places)))
     notes = max(notes, facts - TASKS)
     numbers = 1 + rng.permutation(TASKS)[: facts - notes]
@@ -226,11 +222,11 @@ def _draw_records(
 
 
 def some_of(rng: np.random.Generator, names: Sequence[str], count: float) -> list[str]:
-    """About so many different ones, at least one and at most all."""
+    """Return about so many different names, at least one and at most all."""
     count = int(np.clip(round(count), 1, len(names)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 
 
 def any_of(rng: np.random.Generator, options: Sequence) -> object:
-    """One of them, each as likely as another."""
+    """Return a uniformly random option."""
     return options[int(rng.integers(len(options)))]

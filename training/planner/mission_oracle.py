@@ -1,16 +1,13 @@
-"""What a mission's next step is, by rules: from what memory tells and what was tried so far.
+"""The next step of a mission by rules, from the known table and the previous steps.
 
 The rules, in this order:
-- A part that contradicts itself, or names what is not there, is impossible, and so is one whose
-  place is full when it is needed.
-- Of the things that a part is about, the first that is not yet where it should be, by colour and
-  then by shape, in the order of `scene.COLOURS` and `scene.MOVABLE`. None: the part is done.
-- A step that failed is tried once more, then another way (`_other_way`), and where that only picks
-  the thing up, a last time; then the mission is given up. A push has two tries, no other way.
-- An undo takes the moves before its part from the newest on, one step each; a move whose thing
-  lies where it was before needs none.
-
-Knows tables and missions. Does not know words of missions, or chance.
+- A part is impossible if it contradicts itself, names an absent thing, or needs a full place.
+- The next thing is the first that is not at its goal, by colour and then by shape, in the order of
+  `scene.COLOURS` and `scene.MOVABLE`. Without one the part is done.
+- A failed step is repeated once, then tried another way (`_other_way`), and once more if that only
+  picks up the thing; then the mission is given up. A push has two tries and no other way.
+- An undo reverts the moves before its part, newest first, one step each; a move needs no step if
+  its thing is at its former place.
 """
 
 from __future__ import annotations
@@ -18,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.table_memory import TABLE
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
 from embodied_kv.demo.sim.tasks import Task
 from training.planner.household import ROBOT
 from training.planner.missions import Impossible, Mission, Part, check_thing, place_of
-from training.planner.simulated_table import LAST, ROOM, SimulatedTable, ordered
+from training.planner.simulated_table import LAST, ROOM, ordered
 
 TRIES = 3  # of a step, the other way included
 PUSHES = 2
@@ -31,9 +28,9 @@ KINDS = ('task', 'say', 'done', 'over', 'impossible', 'give up')
 
 @dataclass(frozen=True)
 class Step:
-    """What to do now. kind: one of KINDS. words: what is said, or why not.
+    """The next step. kind: one of KINDS. words: the report, or the reason.
 
-    `done` is a part, `over` the whole mission. task: of the policy, for `task` and `give up`.
+    `done` ends a part, `over` the mission. task: of the policy, for `task` and `give up`.
     """
 
     kind: str
@@ -42,7 +39,7 @@ class Step:
 
     @property
     def text(self) -> str:
-        """As the planner says it."""
+        """The answer of the planner."""
         if self.kind == 'task':
             return self.task.phrase(0)
         words = self.task.phrase(0) if self.task else self.words
@@ -51,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Tried:
-    """A step of the part at hand that was carried out. task: None for something said."""
+    """An executed step of the present part. task: None for a report."""
 
     task: Task | None
     done: bool
@@ -59,9 +56,9 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a mission has come. part: from 0. moves: `SimulatedTable.moves` when it began.
+    """The progress of a mission. part: from 0. moves: `KnownTable.moves` at the part's start.
 
-    tried: in this part, in order.
+    tried: steps of this part, in order.
     """
 
     part: int = 0
@@ -70,29 +67,29 @@ class Progress:
 
     @property
     def count(self) -> int:
-        """Steps that were done; picking up is no step of its own."""
+        """Number of successful steps; picking up does not count."""
         return sum(one.done and not _picks(one) for one in self.tried)
 
     @property
     def tail(self) -> tuple[Tried, ...]:
-        """What was tried since the last of them."""
+        """The steps since the last successful one."""
         done = [i for i, one in enumerate(self.tried) if one.done and not _picks(one)]
         return self.tried[done[-1] + 1 :] if done else self.tried
 
-    def after(self, step: Step, done: bool, table: SimulatedTable) -> Progress:
-        """Progress once a step was carried out; table: as it is then."""
+    def after(self, step: Step, done: bool, table: KnownTable) -> Progress:
+        """Return the progress after a step. table: the state after it."""
         if step.kind == 'done':
             return Progress(self.part + 1, table.moves[:LAST])
         return Progress(self.part, self.moves, (*self.tried, Tried(step.task, done)))
 
 
-def begin(table: SimulatedTable) -> Progress:
-    """Of a mission that nothing was done for yet."""
+def begin(table: KnownTable) -> Progress:
+    """Return the progress at the start of a mission."""
     return Progress(0, table.moves[:LAST])
 
 
-def next_step(mission: Mission, table: SimulatedTable, progress: Progress) -> Step:
-    """The one step that is right; table: as memory tells it now."""
+def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
+    """Return the correct step. table: as the memory describes it."""
     if progress.part >= len(mission.parts):
         return Step('over')
     part = mission.parts[progress.part]
@@ -104,20 +101,20 @@ def next_step(mission: Mission, table: SimulatedTable, progress: Progress) -> St
         return Step('impossible', words=str(reason))
 
 
-def _put(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _put(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), place_of(part.place, table), table, progress)
 
 
-def _take(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _take(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), TABLE, table, progress)
 
 
-def _meant(part: Part, table: SimulatedTable, progress: Progress) -> list[str]:
-    """A step in vain may have carried a thing out of the place that it was named by."""
+def _meant(part: Part, table: KnownTable, progress: Progress) -> list[str]:
+    """Return the things of a part, also those that a failed step moved out of its place."""
     return ordered({*part.which.of(table), *(one.task.target for one in progress.tail)})
 
 
-def _next(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     place = part.place if part.place in table.where else None
     if place:
@@ -131,7 +128,7 @@ def _next(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _try(Task('next', thing, place), table, progress)
 
 
-def _push(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if table.beside.get(thing) == f'on the {part.side}':
         return Step('done')
@@ -140,7 +137,7 @@ def _push(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _try(Task('push', thing, side=part.side), table, progress)
 
 
-def _back(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if progress.count:
         return Step('done')
@@ -150,7 +147,7 @@ def _back(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _bring([thing], origin, table, progress)
 
 
-def _undo(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
     if not progress.moves:
         raise Impossible('I moved nothing')
     for number in progress.moves[progress.count : part.steps]:
@@ -161,7 +158,7 @@ def _undo(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return Step('done')
 
 
-def _say(part: Part, table: SimulatedTable, progress: Progress) -> Step:
+def _say(part: Part, table: KnownTable, progress: Progress) -> Step:
     if progress.tried:
         return Step('done')
     match part.about:
@@ -193,8 +190,8 @@ _RULES = {
 }
 
 
-def _bring(things: Sequence[str], place: str, table: SimulatedTable, progress: Progress) -> Step:
-    """The first of these that is not in the place goes there."""
+def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progress) -> Step:
+    """Return the step that moves the first of these things that is not at the place."""
     thing = next((name for name in things if table.where.get(name) != place), None)
     if thing is None:
         return Step('done')
@@ -209,8 +206,8 @@ def _bring(things: Sequence[str], place: str, table: SimulatedTable, progress: P
     return _try(Task('put', thing, place), table, progress)
 
 
-def _try(task: Task, table: SimulatedTable, progress: Progress) -> Step:
-    """The step, or what its failures so far leave to do."""
+def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
+    """Return the step, or the alternative after its failures."""
     tail = [one for one in progress.tail if one.task.target == task.target]
     failures = sum(not _picks(one) for one in tail)
     if failures >= (PUSHES if task.family == 'push' else TRIES):
@@ -220,8 +217,8 @@ def _try(task: Task, table: SimulatedTable, progress: Progress) -> Step:
     return Step('task', task)
 
 
-def _other_way(task: Task, table: SimulatedTable) -> Task:
-    """Take: beside the receptacle, as another instruction. Else: pick the thing up first."""
+def _other_way(task: Task, table: KnownTable) -> Task:
+    """Return the alternative: beside the receptacle for a take, else pick up first."""
     if task.family == 'take':
         return Task('next', task.target, task.place)
     if table.where[task.target] == ROBOT:
@@ -229,8 +226,8 @@ def _other_way(task: Task, table: SimulatedTable) -> Task:
     return Task('pick', task.target)
 
 
-def _landmark(thing: str, table: SimulatedTable) -> str:
-    """What a held thing is put next to: the first receptacle, or thing on the table."""
+def _landmark(thing: str, table: KnownTable) -> str:
+    """Return the first receptacle, or thing on the table, to put a held thing next to."""
     others = (name for name in table.where if table.where[name] == TABLE and name != thing)
     found = [*ordered(table.places), *ordered(others)]
     if not found:

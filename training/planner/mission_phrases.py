@@ -1,7 +1,6 @@
-"""How missions are said: a grammar of things, places and order, with several phrasings of each.
+"""The grammar of missions: several phrasings of things, places and order.
 
-Knows parsed missions and words. Does not know tables: any mission can be said, whether it makes
-sense or not.
+Any parsed mission can be phrased, whether it is possible or not.
 """
 
 from __future__ import annotations
@@ -55,14 +54,14 @@ THEN = (', then ', ' and then ', ', after that ')
 
 
 def say_mission(mission: Mission, rng: np.random.Generator) -> list[str]:
-    """Its parts in words, as they stand one behind the other: `''.join(...)` is the mission."""
+    """Return the parts of a mission in words; `''.join(...)` is the mission."""
     first = len(mission.parts) > 1 and rng.random() < 0.3
     said = [('first ' if first else '') + say_part(mission.parts[0], rng)]
     return [*said, *(any_of(rng, THEN) + say_part(part, rng) for part in mission.parts[1:])]
 
 
 def say_part(part: Part, rng: np.random.Generator) -> str:
-    """One part in words."""
+    """Return one part in words."""
     match part.kind:
         case 'take':
             words = _say_take(part, rng)
@@ -93,7 +92,7 @@ def say_part(part: Part, rng: np.random.Generator) -> str:
 
 
 def say_which(which: Which, rng: np.random.Generator) -> str:
-    """Things in words. Those named come in any order."""
+    """Return things in words; names are in random order."""
     if which.names:
         words = _the([which.names[i] for i in rng.permutation(len(which.names))])
     elif which.colour:
@@ -151,7 +150,7 @@ def _off(place: str) -> str:
 
 
 def every_phrase() -> list[str]:
-    """All templates, for whoever needs their words."""
+    """Return all templates, for the vocabulary."""
     return [
         *(*OF_COLOUR, *OF_SHAPE, *NOT_OF_COLOUR, *NOT_OF_SHAPE, *EVERYTHING, *LYING, *BUT),
         *(*PUT, *CLEAR, *TAKE, *NEXT, *PUSH, *BACK, *UNDO[1], *UNDO[2], *UNDO[3], *SAY),

@@ -1,31 +1,29 @@
-"""Missions in their parsed form: parts, one after another, each about some things and a place.
+"""Missions in parsed form: a sequence of parts, each about some things and a place.
 
-Knows what words mean on a table that memory tells of. Does not know how a mission is said
-(`mission_phrases`) or what to do next (`mission_oracle`).
+`mission_phrases` puts them into words, and `mission_oracle` plans them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
-from training.planner.simulated_table import PLACE_NAMES, SimulatedTable, ordered
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE, KnownTable
+from training.planner.simulated_table import PLACE_NAMES, ordered
 
 KINDS = ('put', 'take', 'next', 'push', 'back', 'undo', 'say')
-ABOUT = ('where', 'inside', 'held', 'moved')  # what `say` is about
+ABOUT = ('where', 'inside', 'held', 'moved')  # subjects of `say`
 
 
 class Impossible(ValueError):
-    """Why a part of a mission has no meaning on this table, in words that end a sentence."""
+    """Error: a part of a mission is impossible. The message is the end of a sentence."""
 
 
 @dataclass(frozen=True)
 class Which:
-    """Things in words: those named, or all of a colour or shape, and of those, what lies in place.
+    """A set of things: those named, or all of a colour or shape, restricted to a place.
 
-    place: as it was said, `bin`, `red bin` or `table`; '' for any. but: names that are left out.
-    other: all that is *not* of that colour or shape. What fell on the floor is meant only where it
-    is named.
+    place: `bin`, `red bin` or `table`; '' for any. but: excluded names. other: all things *not* of
+    that colour or shape. Things on the floor are only included by name.
     """
 
     names: tuple[str, ...] = ()
@@ -35,8 +33,8 @@ class Which:
     but: tuple[str, ...] = ()
     other: bool = False
 
-    def of(self, table: SimulatedTable) -> list[str]:
-        """The things, in the order of `ordered`. Raises Impossible."""
+    def of(self, table: KnownTable) -> list[str]:
+        """Return the things, in the order of `ordered`. Raises Impossible."""
         for name in self.names:
             check_thing(name, table)
         things = self.names or [n for n in table.where if table.where[n] != FLOOR]
@@ -62,9 +60,8 @@ class Which:
 class Part:
     """One part of a mission. kind: one of KINDS.
 
-    which: things to be put, taken onto the table, brought next to `place`, pushed to a side, or
-    put back where they were; of `next`, `push` and `back` one. stay: things that are to be left
-    where they are. steps: of `undo`. about: of `say`, one of ABOUT; its thing is `which`.
+    which: the things to move; one thing for `next`, `push` and `back`. stay: things that must not
+    move. steps: of `undo`. about: of `say`, one of ABOUT; its thing is `which`.
     """
 
     kind: str
@@ -78,13 +75,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Mission:
-    """Parts in the order in which they are done."""
+    """The parts in order."""
 
     parts: tuple[Part, ...]
 
 
-def place_of(word: str, table: SimulatedTable) -> str:
-    """The receptacle, or the table, that is meant. Raises Impossible for none, or several."""
+def place_of(word: str, table: KnownTable) -> str:
+    """Return the receptacle or table of a word. Raises Impossible for none, or several."""
     if word == TABLE or word in table.places:
         return word
     if word in PLACE_NAMES:
@@ -97,8 +94,8 @@ def place_of(word: str, table: SimulatedTable) -> str:
     return found[0]
 
 
-def check_thing(name: str, table: SimulatedTable) -> None:
-    """Raises Impossible for what is not there, or cannot be moved."""
+def check_thing(name: str, table: KnownTable) -> None:
+    """Raise Impossible for a thing that is absent or cannot be moved."""
     if name in table.places or name in PLACE_NAMES:
         raise Impossible(f'I cannot move the {name}')
     if name not in table.where:

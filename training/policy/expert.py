@@ -23,7 +23,7 @@ SHUT = (Phase.CLOSE, Phase.LIFT, Phase.CARRY, Phase.PLACE, Phase.PUT_DOWN)  # th
 
 FINGER_STEP = 0.015  # m that a finger moves in a control period
 PAD, TIP = 0.011, 0.009  # m, half of a finger's width, and its length below the gripper point
-BETWEEN = 0.016  # m from the gripper point, at most, to the middle of what the fingers close on
+BETWEEN = 0.016  # m, largest distance of a grasped thing's middle from the gripper point
 SQUEEZED = 0.006  # m that a finger may sink into a thing
 PUSH_OPENING, PUSH_HEIGHT = 0.02, 0.06  # m, opening and height of fingers that push
 
@@ -36,12 +36,12 @@ def plan(
     committed: np.ndarray | None = None,
     delay: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The next `chunk_size` joint targets and the phase now.
+    """Return the next `chunk_size` joint targets, and the present phase.
 
     state: [B, 7] rad and m -> actions float32 [B, chunk, 7], absolute, and phases int [B].
-    Action i is where the joints should be one control period after action i - 1.
-    committed, delay: float [B, chunk, 7] and int [B]; the arm follows committed[:, i] for all
-    i < delay, whatever the expert thinks of it, and those are the actions; NaN is no commitment.
+    Action i is the joint target one control period after action i - 1. committed, delay: float
+    [B, chunk, 7] and int [B]; for i < delay the arm follows committed[:, i], which are the
+    actions; NaN is no commitment.
     """
     joints = np.array(state, np.float64)
     actions = np.empty((len(joints), chunk_size, joints.shape[1]), np.float32)
@@ -124,7 +124,7 @@ class ExpertMoment(TableMoment):
 
 
 def _command(joints: np.ndarray, goal: Goal) -> np.ndarray:
-    """One period's joint targets [B, 7] towards the goal, straight in space."""
+    """Return the joint targets [B, 7] of one period, on a straight line to the goal."""
     p = forward(joints)
     way = goal.point - p
     length = np.linalg.norm(way, axis=1, keepdims=True)
@@ -138,7 +138,7 @@ def _command(joints: np.ndarray, goal: Goal) -> np.ndarray:
 
 
 def _within_reach(point: np.ndarray) -> np.ndarray:
-    """The nearest point that the arm reaches from above, in the same direction."""
+    """Return the nearest point in the same direction that the arm reaches from above."""
     distance = np.hypot(point[:, 0], point[:, 1])
     scale = np.clip(distance, 0.16, 0.62) / np.maximum(distance, 1e-9)
     xy = point[:, :2] * scale[:, None]
@@ -146,12 +146,12 @@ def _within_reach(point: np.ndarray) -> np.ndarray:
 
 
 def _at(xy: np.ndarray, z: np.ndarray | float) -> np.ndarray:
-    """Points [B, 3] over xy [B, 2 or more]."""
+    """Return points [B, 3] over xy [B, 2 or more]."""
     return np.column_stack([xy[:, :2], np.broadcast_to(z, len(xy))])
 
 
 def imagine(joints: np.ndarray, command: np.ndarray, tables: Tables) -> tuple[np.ndarray, Tables]:
-    """Joints [B, 7] and tables one control period after `command` [B, 7] was given."""
+    """Return joints [B, 7] and tables one control period after `command` [B, 7]."""
     before, after = forward(joints), forward(command)
     step = np.clip(command[:, 6] - joints[:, 6], -FINGER_STEP, FINGER_STEP)
     gap = joints[:, 6] + step
@@ -174,9 +174,9 @@ def imagine(joints: np.ndarray, command: np.ndarray, tables: Tables) -> tuple[np
 def _grasped(
     grip: np.ndarray, before: np.ndarray, gap: np.ndarray, wanted: np.ndarray, tables: Tables
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What is held [B] once the fingers have moved to `gap` [B], and whether it is so only now.
+    """Return the held thing [B] after the fingers moved to `gap` [B], and whether it is new.
 
-    before, wanted: m, openings that they come from and go to, [B].
+    before, wanted: previous and commanded openings, m, [B].
     """
     rows = np.arange(len(grip))
     apart = np.linalg.norm(tables.things[..., :2] - grip[:, None, :2], axis=2)
@@ -192,7 +192,7 @@ def _grasped(
 
 
 def _pushed(before: np.ndarray, after: np.ndarray, gap: np.ndarray, tables: Tables) -> np.ndarray:
-    """How far things move [B, N, 4] as empty, shut fingers go sideways."""
+    """Return the displacement [B, N, 4] of things as empty, shut fingers move sideways."""
     way = after[:, 1] - before[:, 1]
     side = np.sign(way)[:, None]
     pushes = (gap < PUSH_OPENING) & (after[:, 2] < PUSH_HEIGHT) & (tables.held < 0)

@@ -79,7 +79,7 @@ def test_the_policy_is_what_its_contract_says(policy, roots, tmp_path, capsys):
     png = str(tmp_path / 'check.png')
     assert check.main([str(roots['contract']), str(policy), '--png', png]) == 0
     said = capsys.readouterr().out
-    assert 'none: it is mute' in said
+    assert 'none (mute)' in said
     found = open_checkpoint(policy, ROBOT.declared)
     ROBOT.check(found.config)
     assert (found.config.state_dim, found.config.action_dim) == (5, 4)

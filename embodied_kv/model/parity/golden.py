@@ -69,11 +69,7 @@ KEYS = {
     ),
 }
 FLOATS = {
-    'vision_layer_norm_eps',
-    'rope_theta',
-    'rms_norm_eps',
-    'time_min_period',
-    'time_max_period',
+    *('vision_layer_norm_eps', 'rms_norm_eps', 'rope_theta', 'time_min_period', 'time_max_period'),
 }
 
 
