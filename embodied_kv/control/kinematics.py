@@ -1,4 +1,4 @@
-"""The forward kinematics of a URDF: where a link is, for given positions of the joints."""
+"""Compute the forward kinematics of a URDF: the pose of a link for given joint positions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class _Drive:
 
 
 class Kinematics:
-    """Computes places and orientations of a link, in the frame of the root link.
+    """Forward kinematics of a link, in the frame of the root link.
 
     Args:
         robot_description: A URDF.
@@ -53,7 +53,7 @@ class Kinematics:
     ros2_control declares it independent (`mimic="false"`).
 
     Raises:
-        ValueError: The URDF is no XML, is no tree, or lacks the link or a joint. Or a joint
+        ValueError: The URDF is not XML or not a tree, or lacks the link or a joint. Or a joint
             between the root and the link is neither fixed nor revolute, continuous or prismatic,
             or its mimic names no joint.
     """
@@ -67,11 +67,11 @@ class Kinematics:
     ) -> None:
         root = _parsed(robot_description)
         if link not in {one.get('name') for one in root.findall('link')}:
-            raise ValueError(f'the robot_description has no link {link}')
+            raise ValueError(f'link must be in the robot_description (got {link})')
         known = {one.get('name') for one in root.findall('joint')}
         for name in (*joints, *(fixed or {})):
             if name not in known:
-                raise ValueError(f'the robot_description has no joint {name}')
+                raise ValueError(f'joint must be in the robot_description (got {name})')
         self._columns = {name: column for column, name in enumerate(joints)}
         self._fixed = dict(fixed or {})
         own = self._columns.keys() | self._fixed.keys()
@@ -112,7 +112,7 @@ class Kinematics:
 
 
 def links(robot_description: str) -> list[str]:
-    """Return the names of the links of a URDF. Raises ValueError if it is no XML."""
+    """Return the names of the links of a URDF. Raises ValueError if it is not XML."""
     return [link.get('name', '') for link in _parsed(robot_description).findall('link')]
 
 
@@ -126,7 +126,7 @@ def chain(robot_description: str, link: str) -> tuple[str, tuple[str, ...]]:
         link: The name of one of its links.
 
     Raises:
-        ValueError: The URDF is no XML or no tree, or a joint mimics no joint.
+        ValueError: The URDF is not XML or not a tree, or a joint mimics an unknown joint.
     """
     description = _parsed(robot_description)
     root, joints = _above(description, link)
@@ -140,7 +140,9 @@ def _above(description: ElementTree.Element, link: str) -> tuple[str, list[Eleme
     for joint in description.findall('joint'):
         upper, lower = joint.find('parent'), joint.find('child')
         if upper is None or lower is None:
-            raise ValueError(f'joint {joint.get("name")} of the URDF has no parent or no child')
+            raise ValueError(
+                f'joint {joint.get("name")} of the URDF must have a parent and a child'
+            )
         parent, child = upper.get('link', ''), lower.get('link', '')
         if child in above:
             raise ValueError(f'link {child} of the URDF must have one parent (got two joints)')
@@ -256,4 +258,4 @@ def _parsed(robot_description: str) -> ElementTree.Element:
     try:
         return ElementTree.fromstring(robot_description)
     except ElementTree.ParseError as error:
-        raise ValueError(f'robot_description is no XML: {error}') from error
+        raise ValueError(f'robot_description must be XML ({error})') from error

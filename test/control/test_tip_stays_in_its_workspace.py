@@ -109,11 +109,11 @@ def test_running_motion_continues_if_the_next_leaves_the_box():
 @pytest.mark.parametrize(
     'changed, said',
     [
-        (dict(tip='tool'), 'has no link tool'),
-        (dict(fixed={'knee': 0.0}), 'has no joint knee'),
+        (dict(tip='tool'), 'link must be .* .got tool'),
+        (dict(fixed={'knee': 0.0}), 'joint must be .* .got knee'),
         (dict(lower=[0, 0, 1], upper=[1, 1, 1]), 'must be a box'),
-        (dict(robot_description='<robot'), 'is no XML'),
-        (dict(robot_description='<robot name="x"><link/></robot>'), 'has no link tip'),
+        (dict(robot_description='<robot'), 'must be XML'),
+        (dict(robot_description='<robot name="x"><link/></robot>'), 'link must be .* .got tip'),
     ],
 )
 def test_invalid_workspace_is_refused(changed, said):
