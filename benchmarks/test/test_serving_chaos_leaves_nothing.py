@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / 'test/serving'))
 
-from door_cases import door, tabletop, until
+from server_cases import running_server, tabletop, until
 
 from benchmarks.common.workers import received
 from benchmarks.serving.chaos import LIMITS
@@ -22,7 +22,7 @@ WAYS = ('come_and_go', 'leave', 'stall', 'hang', 'flood', 'magnify', 'lie', 'ove
 
 @pytest.fixture(scope='module')
 def opened():
-    with door('tabletop', message_mib=LIMITS.message_mib) as server:
+    with running_server('tabletop', message_mib=LIMITS.message_mib) as server:
         yield server
 
 

@@ -203,5 +203,4 @@ class TraceWriter(Recorder):
                 del known[old]
 
     def forget(self, robot: str) -> None:
-        """Remove a robot; it returns with another task."""
         self._tasks.pop(robot, None)

@@ -82,7 +82,6 @@ class EngineRunner:
 
     @property
     def model(self) -> ModelConfig:
-        """The dimensions of the model."""
         return self.engine.policy.config
 
     @property
@@ -92,7 +91,6 @@ class EngineRunner:
 
     @property
     def plane(self) -> Plane:
-        """The KV budget of the device."""
         return self.engine.kv.plane
 
     @cached_property
@@ -122,7 +120,6 @@ class EngineRunner:
             self._listeners += (listener,)
 
     def unlisten(self, listener: Listener) -> None:
-        """Remove a listener."""
         with self._changing:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 

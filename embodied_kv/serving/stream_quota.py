@@ -44,7 +44,6 @@ class StreamQuota:
         self._lock = Lock()
 
     def join(self, robot: str) -> None:
-        """Add a robot."""
         with self._lock:
             self._robots.add(robot)
 

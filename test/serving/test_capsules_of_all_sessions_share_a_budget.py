@@ -1,11 +1,11 @@
-"""Capsules of all sessions share a budget: what was used least recently gives way, and is said."""
+"""Capsules of all sessions share a budget; the least recently used one is evicted and logged."""
 
 from concurrent.futures import ThreadPoolExecutor
 
-import door_cases
 import pytest
+import server_cases
 import torch
-from door_cases import door, libero, page
+from server_cases import libero, page, running_server
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
@@ -17,7 +17,7 @@ BYTES = 4096  # of a capsule
 
 
 def capsule(name, size=BYTES):
-    return door_cases.capsule(name, size)
+    return server_cases.capsule(name, size)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def names(registry):
     return [record.name for record in registry.entries()]
 
 
-def test_what_was_used_least_recently_gives_way_whose_it_is(shared):
+def test_least_recently_used_capsule_of_any_session_is_evicted(shared):
     budget, (a, b, c), said = shared
     for registry in (a, b):
         for name in ('one', 'two'):
@@ -61,7 +61,7 @@ def test_a_sessions_own_bound_comes_first(shared):
     assert not said and budget.bytes == 4 * BYTES
 
 
-def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
+def test_capsule_that_never_fits_evicts_none(shared):
     budget, (a, b, _), said = shared
     b.add(capsule('one'))
     a.capacities = TierCapacities(9 * BYTES, host=0, disk=0, policy='drop')
@@ -70,7 +70,7 @@ def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
     assert names(b) == ['one'] and not said
 
 
-def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
+def test_capsule_beyond_its_session_bound_evicts_no_other(shared):
     budget, (a, b, c), said = shared
     for registry in (a, b):
         for name in ('one', 'two'):
@@ -81,7 +81,7 @@ def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
     assert not said and not budget.given_up
 
 
-def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
+def test_own_evictions_are_not_counted_twice(shared):
     budget, (a, b, c), said = shared
     a.add(capsule('oldest'))
     for registry, name in ((b, 'one'), (b, 'two'), (c, 'one')):
@@ -92,7 +92,7 @@ def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
     assert len(said) == 2 and budget.given_up == 1  # to another session
 
 
-def test_a_session_that_is_forgotten_holds_nothing(shared):
+def test_forgotten_session_holds_no_bytes(shared):
     budget, (a, b, _), said = shared
     a.add(capsule('one'))
     b.add(capsule('one'))
@@ -127,7 +127,7 @@ def on(plane, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
     return budget, registries
 
 
-def test_they_are_bytes_of_the_plane_until_they_are_forgotten(plane):
+def test_capsules_count_in_the_kv_budget(plane):
     budget, (a, b) = on(plane)
     a.add(capsule('one'))
     b.add(capsule('one'))
@@ -139,7 +139,7 @@ def test_they_are_bytes_of_the_plane_until_they_are_forgotten(plane):
     assert plane.bytes_used == BYTES
 
 
-def test_a_capsule_that_the_plane_refuses_costs_no_other(plane):
+def test_capsule_refused_by_the_kv_budget_evicts_none(plane):
     said = []
     budget, (a, b) = on(plane, said=said.append)
     a.add(capsule('one'))
@@ -149,7 +149,7 @@ def test_a_capsule_that_the_plane_refuses_costs_no_other(plane):
     assert plane.bytes_used == 2 * BYTES  # nor the unit
 
 
-def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(plane):
+def test_full_kv_budget_evicts_older_capsules_of_the_tenant(plane):
     said = []
     budget, (a, b, other) = on(plane, sessions=3, said=said.append, tenants='xxy')
     for name in ('one', 'two', 'three'):
@@ -165,7 +165,7 @@ def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(plane
     plane.check_integrity()
 
 
-def test_a_full_kv_budget_takes_first_what_the_bound_of_the_session_costs_it(plane):
+def test_full_kv_budget_evicts_first_within_the_session(plane):
     budget, (a, b) = on(plane, each=2 * BYTES)
     a.add(capsule('one'))
     for name in ('one', 'two', 'three'):
@@ -173,7 +173,7 @@ def test_a_full_kv_budget_takes_first_what_the_bound_of_the_session_costs_it(pla
     assert (names(a), names(b)) == (['one'], ['two', 'three']) and not budget.given_up
 
 
-def test_they_take_the_place_of_what_is_worth_less_and_nothing_takes_theirs(plane):
+def test_capsules_evict_cheaper_pools_and_are_not_evicted(plane):
     budget, (a, _) = on(plane)
     (cache, _) = plane.pools
     for name in ('one', 'two', 'three'):
@@ -183,14 +183,18 @@ def test_they_take_the_place_of_what_is_worth_less_and_nothing_takes_theirs(plan
     assert not len(cache) and len(names(a)) == 3
 
 
-def test_nobody_waits_for_a_capsule_that_moves_to_know_its_bytes(plane):
+def test_byte_counts_do_not_wait_for_a_transfer(plane):
     budget, (a, _) = on(plane)
     with ThreadPoolExecutor(1) as thread, a.room(BYTES, 0.0):
         assert thread.submit(lambda: plane.bytes_used).result(60) == BYTES
 
 
-def test_clients_share_it_and_may_look_at_it():
-    with door(all_capsules_mib=1) as opened, opened.client() as first, opened.client() as second:
+def test_budget_of_clients_is_in_metrics():
+    with (
+        running_server(all_capsules_mib=1) as opened,
+        opened.client() as first,
+        opened.client() as second,
+    ):
         for number, client in enumerate((first, second)):
             client.infer(libero() | {'session_id': f'arm-{number}'})
         said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})

@@ -51,11 +51,9 @@ class CapsuleBudget:
         self.given_up = 0
 
     def join(self) -> None:
-        """Add the pool to the KV budget."""
         self._plane.join(self)
 
     def leave(self) -> None:
-        """Remove the pool from the KV budget."""
         self._plane.leave(self)
 
     def share(self, registry: Registry, session: str, tenant: str = '') -> None:
@@ -74,7 +72,6 @@ class CapsuleBudget:
                     self._give_up(self._of(tenant), None)
 
     def bytes_of(self, tenant: str) -> int:
-        """Return the bytes of the capsules of a tenant."""
         return sum(registry.used(Tier.DEVICE) for registry in self._of(tenant).values())
 
     def forget(self, session: str) -> None:
