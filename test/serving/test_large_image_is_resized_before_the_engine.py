@@ -1,6 +1,6 @@
-"""The engine's thread resizes nothing: a client's picture is the network's own before it waits.
+"""A worker resizes the image of a client before it waits for the engine's thread.
 
-And whoever resizes it, the bits are the same.
+The result equals that of the engine bit for bit.
 """
 
 import math

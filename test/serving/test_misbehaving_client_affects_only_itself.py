@@ -1,6 +1,6 @@
 """Clients that send invalid data, flood, stall or disconnect do not affect other clients.
 
-And nothing is left of those that went: no session, no row, no stream.
+They leave no session, row or stream.
 """
 
 import logging

@@ -220,13 +220,13 @@ class Admission:
     def _left(self, connection: MeteredConnection) -> None:
         self._inside.discard(connection)
         protocol = connection.protocol
-        sent, heard = protocol.close_sent, protocol.close_rcvd
+        sent, received = protocol.close_sent, protocol.close_rcvd
         if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
             self._metrics.rejected.labels('message').inc()
         if sent is not None and sent.code == CloseCode.POLICY_VIOLATION:
             self._metrics.rejected.labels('policy').inc()
         self._metrics.connections.set(len(self._inside))
-        close = heard if protocol.close_rcvd_then_sent else sent or heard
+        close = received if protocol.close_rcvd_then_sent else sent or received
         end = (
             connection.end
             or (close and f'{close.code} {close.reason}'.strip())

@@ -91,7 +91,7 @@ class CapsuleBudget:
         tenant = self._tenants.get(session, '')
         if size > self._part:
             raise OverBudget(
-                f'capsules of {self._whose} must be at most {self._part / MIB:g} MiB (got one of '
+                f'capsules of {self._owners} must be at most {self._part / MIB:g} MiB (got one of '
                 f'{size / MIB:.1f} MiB)'
             )
         older = partial(self._own, registry, session, size)
@@ -127,7 +127,7 @@ class CapsuleBudget:
         return self._most / self._parts
 
     @property
-    def _whose(self) -> str:
+    def _owners(self) -> str:
         return 'all sessions together' if self._parts == 1 else 'all sessions of a key'
 
     def _of(self, tenant: str) -> dict[str, Registry]:
@@ -157,7 +157,7 @@ class CapsuleBudget:
         _, session, record = self._oldest(registries)
         registries[session].drop(record.name)
         self.given_up += registries[session] is not newcomer
-        why = why or f'the limit of {self._whose} is {self._part / MIB:g} MiB'
+        why = why or f'the limit of {self._owners} is {self._part / MIB:g} MiB'
         self._say(f'capsule {record.name} of session {session} was evicted: {why}')
         return record.bytes
 
