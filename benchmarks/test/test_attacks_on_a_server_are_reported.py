@@ -32,4 +32,4 @@ def test_another_key_is_served_after_an_attack(served, way, monkeypatch):
         assert way in ('pings', 'fragments')
     with served.client(key=attacks.KEYS['good']) as good:
         assert 'actions' in good.infer(tabletop())
-    until(lambda: served.server._gate.accounts.of('bad').pool.used == 0)
+    until(lambda: served.server._admission.accounts.of('bad').pool.used == 0)
