@@ -26,7 +26,7 @@ test-all: test-packages  ## all tests, those of benchmarks and training too; oth
 	@$(env) python -m pytest $(parallel) -o faulthandler_timeout=7500 $(tests)
 
 openpi-client: setup  ## openpi's own client, in a locked environment of its own, against our server
-	@$(env) python -m pytest -m slow test/serving/test_openpis_own_client_is_served.py
+	@$(env) python -m pytest -m slow test/serving/test_openpi_client_is_served.py
 
 bench: setup  ## all benchmarks, with results in out/bench
 	@$(env) python -m benchmarks

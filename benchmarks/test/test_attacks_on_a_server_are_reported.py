@@ -7,7 +7,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / 'test/serving'))
 
-from door_cases import door, tabletop, until
+from server_cases import running_server, tabletop, until
 
 from benchmarks.serving import attacks
 
@@ -17,7 +17,7 @@ def served(tmp_path_factory):
     file = tmp_path_factory.mktemp('keys') / 'keys'
     file.touch(mode=0o600)
     file.write_text(''.join(f'{name} {key}\n' for name, key in attacks.KEYS.items()))
-    with door('tabletop', api_keys=str(file)) as opened:
+    with running_server('tabletop', api_keys=str(file)) as opened:
         yield opened
 
 
@@ -32,4 +32,4 @@ def test_another_key_is_served_after_an_attack(served, way, monkeypatch):
         assert way in ('pings', 'fragments')
     with served.client(key=attacks.KEYS['good']) as good:
         assert 'actions' in good.infer(tabletop())
-    until(lambda: served.server._gate.accounts.of('bad').pool.used == 0)
+    until(lambda: served.server._admission.accounts.of('bad').pool.used == 0)

@@ -10,7 +10,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / 'test/serving'))
 
-from door_cases import door, tabletop, until
+from server_cases import running_server, tabletop, until
 
 from benchmarks.common.workers import received
 from benchmarks.serving.chaos import LIMITS
@@ -22,7 +22,7 @@ WAYS = ('come_and_go', 'leave', 'stall', 'hang', 'flood', 'magnify', 'lie', 'ove
 
 @pytest.fixture(scope='module')
 def opened():
-    with door('tabletop', message_mib=LIMITS.message_mib) as server:
+    with running_server('tabletop', message_mib=LIMITS.message_mib) as server:
         yield server
 
 
@@ -47,7 +47,7 @@ def test_good_clients_are_timed_and_a_fault_of_theirs_is_told(opened):
     seconds, faults = asyncio.run(_behave(opened.port, asked, 2, 0.3, 0.1))
     assert len(seconds) >= 2 and all(s > 0 for s in seconds) and not faults
     seconds, faults = asyncio.run(_behave(opened.port, codec.pack({}), 2, 0.3, 0.1))
-    assert not seconds and len(faults) == 2 and 'front is missing' in faults[0]
+    assert not seconds and len(faults) == 2 and 'front must be present' in faults[0]
 
 
 def test_a_child_that_ends_without_a_word_is_told_of():

@@ -118,7 +118,7 @@ class Dispatcher:
         return task.request if task else None
 
     def lost(self, engine: str, why: str = 'died') -> None:
-        """Queue the batches of an engine that died again."""
+        """Queue the batches of a failed engine again."""
         for dispatch in self.engines[engine].lose():
             self._taken.append(dispatch)
             self._requeue(dispatch, f'{engine} {why}')
@@ -157,12 +157,10 @@ class Dispatcher:
         return min(moment for moment in moments if moment > now)
 
     def finish(self, robot: str, task: str) -> None:
-        """End the task of a robot."""
         self.rounds.finish(robot, task)
         self._forget(robot)
 
     def vanish(self, robot: str) -> None:
-        """Remove a robot; its requests are no longer served."""
         self.rounds.vanish(robot)
         self._forget(robot)
 

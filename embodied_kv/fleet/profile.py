@@ -91,6 +91,5 @@ def read(path: str | Path) -> Profile:
 
 
 def write(profile: Profile, path: str | Path) -> None:
-    """Write a profile so that `read` returns it."""
     content = {n: list(v) if isinstance(v, tuple) else v for n, v in asdict(profile).items()}
     Path(path).write_text(yaml.safe_dump(content, sort_keys=False))

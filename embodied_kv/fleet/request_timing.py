@@ -119,7 +119,6 @@ class Forecast:
             self._moments[robot] = max(now, ends - self._ahead[robot])
 
     def forget(self, robot: str) -> None:
-        """Remove a robot."""
         with self._lock:
             self._moments.pop(robot, None)
             self._ahead.pop(robot, None)

@@ -63,7 +63,6 @@ class WaitTime:
         self._newest = self._newest_execution = -1
 
     def generated(self, number: int, start: float, end: float) -> None:
-        """Record the generation of a round, s on the server's clock."""
         record = self._record(number)
         if record is None or record.generation:
             return
@@ -178,7 +177,6 @@ class Robot:
     old: deque[str] = field(default_factory=lambda: deque(maxlen=OLD_TASKS))
 
     def retire(self) -> None:
-        """End the current task."""
         if self.task:
             self.old.append(self.task.name)
             self.task = None
@@ -254,13 +252,11 @@ class RoundTable:
         return True
 
     def finish(self, robot: str, task: str) -> None:
-        """End the task if it is the current one of the robot."""
         account = self.robots.get(robot)
         if account and account.task and account.task.name == task:
             account.retire()
 
     def vanish(self, robot: str) -> None:
-        """Remove the robot."""
         self.robots.pop(robot, None)
 
     def _note(self, task: Task, done: LastExecution | None, now: float) -> None:

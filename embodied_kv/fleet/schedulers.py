@@ -52,7 +52,6 @@ class Scheduler(ABC):
         """Return all waiting requests, the first to serve first."""
 
     def sent(self, batch: Sequence[Waiting], now: float) -> None:
-        """Account for a batch that is sent to an engine."""
         return None
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import IO, TypeGuard
@@ -67,14 +68,16 @@ class Recorder:
     """Writes a trace line by line; a line is passed to the system when `add` returns."""
 
     def __init__(self, path: str | Path, period: float) -> None:
-        self._file: IO[str] = Path(path).open('w', buffering=1)
+        with ExitStack() as stack:
+            self._file: IO[str] = stack.enter_context(open(path, 'w', buffering=1))
+            self._closing = stack.pop_all()
         self._write(dict(format=FORMAT, version=VERSION, period=period))
 
     def add(self, record: Round) -> None:
         self._write(asdict(record))
 
     def close(self) -> None:
-        self._file.close()
+        self._closing.close()
 
     def _write(self, line: dict) -> None:
         self._file.write(json.dumps(line, allow_nan=False) + '\n')
@@ -203,5 +206,4 @@ class TraceWriter(Recorder):
                 del known[old]
 
     def forget(self, robot: str) -> None:
-        """Remove a robot; it returns with another task."""
         self._tasks.pop(robot, None)

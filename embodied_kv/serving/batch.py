@@ -81,7 +81,6 @@ class KeptRows:
             self._frames.retire(lease.handle)
 
     def clear(self) -> None:
-        """Release all rows."""
         for robot in list(self._leases):
             self.drop(robot)
 

@@ -12,12 +12,12 @@ import torch
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.engine.loop import DeviceThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.kv.budget import KvBudget
+from embodied_kv.kv.plane import Plane
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import REPEATS, batch_seconds, profile_of
 from embodied_kv.text import trace
@@ -57,7 +57,7 @@ class EngineRunner:
         self._faults = Throttled(logging.getLogger(__name__).error)
         lasts = policy.config.chunk_size * policy.config.action_dt
         self.engine = Engine(policy, config, lasts if period is None else period, say=say)
-        self.device = EngineThread(self.engine, self._on_deltas)
+        self.device = DeviceThread(self.engine, self._on_deltas)
         self.device.start()
         try:
             self.device.call(lambda: warm_up(self.engine)).result()
@@ -82,7 +82,6 @@ class EngineRunner:
 
     @property
     def model(self) -> ModelConfig:
-        """The dimensions of the model."""
         return self.engine.policy.config
 
     @property
@@ -91,9 +90,8 @@ class EngineRunner:
         return self.engine.policy.model.device
 
     @property
-    def kv_budget(self) -> KvBudget:
-        """The KV budget of the device."""
-        return self.engine.kv.budget
+    def plane(self) -> Plane:
+        return self.engine.kv.plane
 
     @cached_property
     def fingerprint(self) -> str:
@@ -122,7 +120,6 @@ class EngineRunner:
             self._listeners += (listener,)
 
     def unlisten(self, listener: Listener) -> None:
-        """Remove a listener."""
         with self._changing:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 

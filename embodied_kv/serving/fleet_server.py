@@ -118,11 +118,9 @@ class FleetServer(threading.Thread):
         self._events.put(partial(self._submit, request, observation))
 
     def finish(self, robot: str, task: str) -> None:
-        """End the task of a robot."""
         self._events.put(partial(self._finish, robot, task))
 
     def vanish(self, robot: str) -> None:
-        """Remove a robot."""
         self._events.put(partial(self._vanish, robot))
 
     def idle_time(self, engine: str, now: float) -> float:
@@ -263,7 +261,6 @@ class FleetServer(threading.Thread):
             self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
 
     def values(self) -> dict[str, object]:
-        """Return the counts since the start, for diagnostics. From any thread."""
         batches = self.counts['batches']
         engines = list(self.dispatcher.engines.values())
         return {

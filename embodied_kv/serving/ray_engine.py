@@ -167,7 +167,6 @@ class RemoteEngine:
         return promise
 
     def close(self) -> None:
-        """End the actor."""
         self._ray.kill(self._actor)
 
 

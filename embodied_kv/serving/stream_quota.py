@@ -43,7 +43,6 @@ class StreamQuota:
         self._lock = Lock()
 
     def join(self, robot: str) -> None:
-        """Add a robot."""
         with self._lock:
             self._robots.add(robot)
 

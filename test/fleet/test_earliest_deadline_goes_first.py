@@ -1,4 +1,4 @@
-"""EarliestDeadline: the sooner due, the sooner served; whoever waits is overtaken for so long."""
+"""EarliestDeadline serves the earliest deadline first and starves no request."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_without_deadlines_it_is_first_come_first_served():
 
 
 @given(st.lists(st.tuples(MOMENTS, st.floats(-1e9, 1e9) | st.just(math.inf)), min_size=1))
-def test_nobody_is_overtaken_by_one_that_came_a_patience_later(drawn):
+def test_no_request_is_overtaken_after_patience(drawn):
     scheduler = EarliestDeadline(patience=1.0)
     order = scheduler.order([waiting(*one) for one in drawn], 100.0)
     assert len(order) == len(drawn)

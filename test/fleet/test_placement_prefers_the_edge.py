@@ -1,4 +1,4 @@
-"""The edge first; the cloud for whom its estimate, network included, is lower."""
+"""Placement prefers the edge; the cloud serves requests that it answers sooner."""
 
 from fleet_cases import TWO, waiting
 
@@ -19,7 +19,7 @@ def placed(count, *engines, now=0.0):
     }
 
 
-def test_an_idle_edge_is_served_though_the_cloud_is_quicker():
+def test_idle_edge_is_used_although_the_cloud_is_faster():
     fast = EngineState('cloud', TWO.faster(100, 'cloud'), NEAR)
     assert placed(2, EngineState('edge', TWO), fast) == {'edge': ['0', '1']}
 
@@ -31,17 +31,17 @@ def test_the_overflow_goes_to_a_cloud_that_is_sooner():
     }
 
 
-def test_a_cloud_that_is_far_gets_nobody():
+def test_distant_cloud_gets_no_request():
     assert placed(5, EngineState('edge', TWO), cloud(FAR)) == {'edge': ['0', '1']}
 
 
-def test_a_cloud_gets_whom_the_edge_would_keep_waiting_longer():
+def test_cloud_gets_requests_that_would_wait_longer_at_the_edge():
     """A round trip of 3 s and a second: the edge is quicker for two more batches."""
     found = placed(9, EngineState('edge', TWO), cloud(Link(1.5, 1e9, 1e9)))
     assert found == {'edge': ['0', '1'], 'cloud': ['6', '7']}
 
 
-def test_bytes_count():
+def test_transfer_time_counts():
     narrow = Link(0.05, 100.0, 1e9)  # 1,000 bytes in 10 s
     assert placed(5, EngineState('edge', TWO), cloud(narrow)) == {'edge': ['0', '1']}
 
@@ -51,7 +51,7 @@ def test_without_an_edge_the_cloud_takes_all():
     assert placed(2, cloud(FAR)) == placed(2, dead, cloud(FAR)) == {'cloud': ['0', '1']}
 
 
-def test_a_busy_edge_takes_nobody():
+def test_busy_edge_takes_no_request():
     edge = EngineState('edge', TWO)
     edge.send(1, [waiting('x')], 0.0)
     assert placed(2, edge) == {}

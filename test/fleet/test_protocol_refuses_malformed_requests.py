@@ -1,4 +1,4 @@
-"""A request that exists is well-formed; what is not is refused with the field and its value."""
+"""A malformed request is refused with the name and the value of the field."""
 
 import pytest
 from fleet_cases import ran, request

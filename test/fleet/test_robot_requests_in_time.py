@@ -1,4 +1,4 @@
-"""`RequestTiming`: when a request is due, and from which moment on a chunk counts."""
+"""`RequestTiming`: when a request is due, and from which moment the actions of a chunk count."""
 
 import pytest
 
@@ -67,7 +67,7 @@ def test_a_chunk_whose_actions_are_over_is_not_executed(timing):
     assert timing.due(0.45)
 
 
-def test_a_new_task_begins_anew_while_the_robot_moves_on(timing):
+def test_new_task_keeps_the_current_execution(timing):
     served(timing, 0.0)
     timing.begin('other')
     assert timing.execution(0.1) is None

@@ -1,4 +1,4 @@
-"""Duplicate, late and superseded rounds: each is answered at most once, and harms nobody."""
+"""Duplicate, late and replaced rounds are answered at most once."""
 
 import pytest
 from fleet_cases import answers, dispatcher, ran, request
@@ -43,7 +43,7 @@ def test_a_repetition_while_it_waits_or_is_served_changes_nothing():
     assert server.decide(1.0) == []
 
 
-def test_a_repetition_after_the_answer_hears_the_same_answer():
+def test_repeated_request_after_the_answer_gets_the_same_answer():
     server = dispatcher()
     server.submit(request(), 0.0)
     (answer,) = serve(server, 0.0)
@@ -60,7 +60,7 @@ def test_an_older_round_is_late():
     assert [r.round for r in dispatch.batch] == [1]
 
 
-def test_a_late_round_still_tells_what_was_executed():
+def test_late_round_still_reports_its_execution():
     server = dispatcher()
     server.submit(request(round=2), 0.0)
     server.submit(request(round=1, execution=ran(0, 0.0, 3.0)), 0.1)
@@ -75,7 +75,7 @@ def test_a_newer_round_takes_the_place_of_a_waiting_one():
     assert [r.round for r in dispatch.batch] == [1]
 
 
-def test_the_answer_to_a_round_that_was_given_up_is_dropped():
+def test_answer_to_a_replaced_round_is_dropped():
     server = dispatcher()
     server.submit(request(round=0), 0.0)
     (dispatch,) = server.decide(0.0)

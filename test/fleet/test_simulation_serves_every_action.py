@@ -1,4 +1,4 @@
-"""The simulator against what can be computed by hand, and against itself with other clocks."""
+"""The simulator equals results computed by hand, and is independent of clock offsets."""
 
 import numpy as np
 import pytest

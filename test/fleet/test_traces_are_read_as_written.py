@@ -1,4 +1,4 @@
-"""JSON Lines: what was recorded is replayed; a malformed line is refused as file:line."""
+"""A recorded trace is read and replayed; an invalid line is refused as file:line."""
 
 import json
 from contextlib import closing
@@ -20,7 +20,7 @@ def line(**other):
     return json.dumps(ROUND | other)
 
 
-def test_what_was_recorded_is_read_and_replayed(tmp_path):
+def test_recorded_trace_is_read_and_replayed(tmp_path):
     rounds = [
         Round(**ROUND),
         Round(**ROUND | dict(task='b', horizon=7)),

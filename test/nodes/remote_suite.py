@@ -5,8 +5,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[1] / 'serving'))
 
-from door_cases import PATIENCE, busy, door, packed, unpacked  # noqa: F401
 from plain_server import LEAVE, STALL, PlainServer, actions  # noqa: F401
+from server_cases import PATIENCE, busy, packed, running_server, unpacked  # noqa: F401
 
 from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.nodes.remote.action import RemoteAction

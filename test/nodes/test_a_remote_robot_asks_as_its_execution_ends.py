@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from rclpy.parameter import Parameter
-from remote_suite import AXES, PlainServer, acting, actions, door, fresh, sources
+from remote_suite import AXES, PlainServer, acting, actions, fresh, running_server, sources
 
 from embodied_kv.control.command import FRESH, SOURCES, STOP
 from embodied_kv.serving.websocket.extensions import Extensions
@@ -25,7 +25,7 @@ def executed(robot):
 
 
 def test_it_executes_as_much_as_the_server_is_sure_of_and_reports_it(robot):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         node = acting(robot, address(opened), execution_horizon='confidence:0.2:3', **OURS)
         robot.until(lambda: fresh(robot) >= 3)
         assert all(3 <= c.execution_horizon <= c.chunk_size for c in executed(robot))

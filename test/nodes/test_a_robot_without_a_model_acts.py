@@ -12,8 +12,8 @@ from remote_suite import (
     PlainServer,
     acting,
     actions,
-    door,
     fresh,
+    running_server,
     sources,
 )
 from std_msgs.msg import String
@@ -50,7 +50,7 @@ def test_a_plain_servers_chunks_move_the_arm_and_only_plain_keys_are_sent(robot)
 
 
 def test_our_own_servers_chunks_move_the_arm(robot):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         node = acting(robot, f'ws://127.0.0.1:{opened.port}', preset='tiny')
         robot.until(lambda: fresh(robot) >= 3)
         assert opened.sessions.values()['sessions'] == 1
@@ -190,7 +190,7 @@ def test_no_deadline_is_told_in_simulated_time(robot, monkeypatch):
 
 
 def test_our_own_server_takes_what_runs(robot):
-    with door('tabletop', engine={'rtc': 'guided'}) as opened:
+    with running_server('tabletop', engine={'rtc': 'guided'}) as opened:
         node = acting(robot, f'ws://127.0.0.1:{opened.port}', preset='tiny', server__rtc=True)
         robot.until(lambda: fresh(robot) >= 4)
         assert not node.warning_counts['reply'] + node.warning_counts['request']

@@ -1,7 +1,7 @@
 """A mission of a robot without a model: looks, plans and boundaries are its policy server's."""
 
 from rclpy.action import ActionClient
-from remote_suite import PATIENCE, door
+from remote_suite import PATIENCE, running_server
 from test_a_robot_without_a_model_remembers import kept
 
 from embodied_kv.action import Mission
@@ -16,7 +16,7 @@ SUITE = RemoteAction, RemoteLanguage, RemoteSession, RemoteMemory, RemoteMission
 
 
 def test_it_looks_and_plans_by_the_server_until_it_is_cancelled(robot, tmp_path):
-    with door('tabletop', engine={'streams': 8}, memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', engine={'streams': 8}, memory=kept(tmp_path)) as opened:
         asked, ask, plans, call = [], opened.sessions.ask, [], opened.memories.call
         opened.sessions.ask = lambda session, question, *more: (
             asked.append(question) or ask(session, question, *more)

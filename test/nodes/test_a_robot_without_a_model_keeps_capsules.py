@@ -1,7 +1,7 @@
 """A robot's capsule has a capsule of its policy server in it: it moves to another server."""
 
 import pytest
-from remote_suite import PATIENCE, PlainServer, actions, door, fresh
+from remote_suite import PATIENCE, PlainServer, actions, fresh, running_server
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.remote.action import RemoteAction
@@ -32,7 +32,7 @@ def call(robot, kind, service, **fields):
 
 
 def test_a_rollback_takes_the_server_back_to_the_round_of_the_snapshot(robot, tmp_path):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         up(robot, at(opened), tmp_path)
         robot.until(lambda: fresh(robot) >= 3)
         (session,) = opened.sessions._open.values()
@@ -47,7 +47,7 @@ def test_a_rollback_takes_the_server_back_to_the_round_of_the_snapshot(robot, tm
 
 
 def test_a_capsule_on_disk_is_restored_at_another_server(robot, tmp_path):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         up(robot, at(opened), tmp_path)
         robot.until(lambda: fresh(robot) >= 2)
         made = call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home', tier='disk')
@@ -56,7 +56,7 @@ def test_a_capsule_on_disk_is_restored_at_another_server(robot, tmp_path):
     gone = call(robot, CapsuleRollback, 'capsule/rollback', name='home')
     assert not gone.success and gone.error_code == ErrorCode.UNAVAILABLE, gone.message
     count = fresh(robot)
-    with door('tabletop', port=port) as opened:
+    with running_server('tabletop', port=port) as opened:
         robot.until(lambda: fresh(robot) > count)
         back = call(robot, CapsuleRestore, 'capsule/restore', name='home')
         assert back.success and back.depth in ('actor', 'planner'), back.message
@@ -65,12 +65,12 @@ def test_a_capsule_on_disk_is_restored_at_another_server(robot, tmp_path):
 
 
 def test_a_server_with_another_engine_refuses_it_and_the_robot_goes_on(robot, tmp_path):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         up(robot, at(opened), tmp_path)
         robot.until(lambda: fresh(robot) >= 2)
         assert call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').success
         port = opened.port
-    with door('tabletop', engine={'euler_steps': 5}, port=port):
+    with running_server('tabletop', engine={'euler_steps': 5}, port=port):
         count = fresh(robot)
         robot.until(lambda: fresh(robot) > count)
         back = call(robot, CapsuleRestore, 'capsule/restore', name='home')
@@ -91,7 +91,7 @@ def test_a_plain_server_has_no_capsules(robot, tmp_path):
 
 @pytest.mark.parametrize('branches', [1, 3])
 def test_a_server_forks_nothing(robot, tmp_path, branches):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         up(robot, at(opened), tmp_path)
         robot.until(lambda: fresh(robot) >= 1)
         assert call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').success

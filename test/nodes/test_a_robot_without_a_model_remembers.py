@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from memory_suite import QUESTION, TABLE, call, done, parameters, segments, texts
-from remote_suite import PATIENCE, PlainServer, actions, door
+from remote_suite import PATIENCE, PlainServer, actions, running_server
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.remote.robot import RemoteMemory
@@ -33,7 +33,7 @@ def remembering(robot, opened, **more):
 
 
 def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
-    with door('tabletop', memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         made = done(robot, 'upsert', segments=segments(*TABLE))
         assert (made.changed, made.lost) == (3, 0)
@@ -48,7 +48,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
 
 
 def test_a_plan_is_that_of_a_planner_of_its_own(robot, tmp_path):
-    with door('tabletop', memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
         node = remembering(robot, opened)
         done(robot, 'upsert', segments=segments(*TABLE))
         first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
@@ -61,18 +61,18 @@ def test_a_plan_is_that_of_a_planner_of_its_own(robot, tmp_path):
 
 
 def test_what_it_learnt_is_there_after_the_server_was_replaced(robot, tmp_path):
-    with door('tabletop', memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
         node = remembering(robot, opened)
         done(robot, 'upsert', segments=segments(*TABLE))
         port = opened.port
     assert call(robot, 'query').error_code == ErrorCode.UNAVAILABLE
-    with door('tabletop', memory=kept(tmp_path), port=port):
+    with running_server('tabletop', memory=kept(tmp_path), port=port):
         robot.until(lambda: node._server.policy.is_connected, show=False)
         assert texts(robot).keys() == {id for id, *_ in TABLE}
 
 
 def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
-    with door('tabletop', memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         wrong = call(robot, 'upsert', segments=segments(('x', 'thing', 'a thing')))
         assert not wrong.success and "no kind 'thing'" in wrong.message
@@ -82,7 +82,7 @@ def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
 
 
 def test_a_memory_that_plans_refuses_another_plan_and_remembers_meanwhile(robot, tmp_path):
-    with door('tabletop', memory=kept(tmp_path)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         done(robot, 'upsert', segments=segments(*TABLE))
         (memory,) = opened.memories._open.values()
@@ -95,7 +95,7 @@ def test_a_memory_that_plans_refuses_another_plan_and_remembers_meanwhile(robot,
 
 @pytest.mark.parametrize('ours', [True, False])
 def test_a_server_without_memory_is_named(robot, ours):
-    with door('tabletop') as mine, PlainServer(lambda request: actions(7)) as plain:
+    with running_server('tabletop') as mine, PlainServer(lambda request: actions(7)) as plain:
         node = remembering(robot, mine if ours else plain)
         answer = call(robot, 'query')
         assert not answer.success and 'must offer memory' in answer.message
@@ -108,7 +108,7 @@ def test_a_server_without_memory_is_named(robot, ours):
 
 
 def test_more_memories_than_rows_are_refused(robots, tmp_path):
-    with door('tabletop', memory=kept(tmp_path, rows=1)) as opened:
+    with running_server('tabletop', memory=kept(tmp_path, rows=1)) as opened:
         first, second = robots(), robots()
         remembering(first, opened)
         done(first, 'upsert', segments=segments(*TABLE))

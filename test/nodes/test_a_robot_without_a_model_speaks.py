@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from remote_suite import PATIENCE, PlainServer, actions, door, fresh
+from remote_suite import PATIENCE, PlainServer, actions, fresh, running_server
 from std_msgs.msg import String
 
 from embodied_kv.nodes.remote.action import RemoteAction
@@ -28,7 +28,7 @@ def ask(robot, question='what is there?', **more):
 
 
 def test_a_question_is_answered_by_our_server(robot):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         speaking(robot, f'ws://127.0.0.1:{opened.port}')
         answer = ask(robot, 'Subtask:', max_tokens=4)
         assert answer.success, answer.message
@@ -41,7 +41,7 @@ def test_a_question_is_answered_by_our_server(robot):
 
 
 def test_a_robot_that_stands_without_an_instruction_is_asked_about_what_it_sees(robot):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         speaking(robot, f'ws://127.0.0.1:{opened.port}')
         robot.instruction.publish(String(data=''))
         robot.until(lambda: not robot.suite[0]._frames.instruction)
@@ -72,7 +72,7 @@ def test_without_a_server_there_is_no_answer(robot):
 
 @pytest.mark.parametrize('ends', ['cancel', 'deactivate'])
 def test_a_question_ends_once(robot, ends):
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         node = speaking(robot, f'ws://127.0.0.1:{opened.port}')
         stream = ask(robot).stream
         if ends == 'cancel':
@@ -91,7 +91,7 @@ def both(robot, address, **more):
 
 
 def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(robot):
-    with door('tabletop', engine={'streams': 8}) as opened:
+    with running_server('tabletop', engine={'streams': 8}) as opened:
         both(robot, f'ws://127.0.0.1:{opened.port}')
         prompts = load('tabletop').language.prompts
         robot.until(lambda: {text.query for text in robot.texts} >= set(prompts))
@@ -103,7 +103,7 @@ def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(rob
 
 def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot, monkeypatch):
     monkeypatch.setattr('embodied_kv.nodes.remote.language.NEW', math.inf)  # on a slow machine
-    with door('tabletop', engine={'streams': 8}) as opened:
+    with running_server('tabletop', engine={'streams': 8}) as opened:
         _, language = both(robot, f'ws://127.0.0.1:{opened.port}')
         robot.until(lambda: language._server.policy.is_connected and language._chunk)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)
@@ -113,7 +113,7 @@ def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot, monkeypatch
 
 
 def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
-    with door('tabletop', engine={'streams': 8}) as opened:
+    with running_server('tabletop', engine={'streams': 8}) as opened:
         both(robot, f'ws://127.0.0.1:{opened.port}', prompt_interval=0)
         robot.until(lambda: fresh(robot) >= 5)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)

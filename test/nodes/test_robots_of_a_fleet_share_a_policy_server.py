@@ -1,7 +1,7 @@
 """Robots without a model share a policy server: one batch, and each robot its own chunks."""
 
 import numpy as np
-from remote_suite import acting, busy, door, fresh
+from remote_suite import acting, busy, fresh, running_server
 from std_msgs.msg import String
 
 from embodied_kv.control.command import FRESH, SOURCES
@@ -36,7 +36,7 @@ def newest(robot):
 
 def test_requests_that_wait_are_one_batch_and_each_robot_executes_its_own_chunks(robots):
     three = [robots() for _ in range(3)]
-    with door('tabletop', scheduling=KAIROS) as opened:
+    with running_server('tabletop', scheduling=KAIROS) as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         options = {'armed': True, 'execution_horizon': 'static:4', 'server__request_ahead': 1}
         for robot in three:
@@ -54,7 +54,7 @@ def test_requests_that_wait_are_one_batch_and_each_robot_executes_its_own_chunks
 
 def test_a_robot_that_leaves_frees_its_row_and_the_others_go_on(robots):
     two = [robots() for _ in range(2)]
-    with door('tabletop', scheduling=KAIROS) as opened:
+    with running_server('tabletop', scheduling=KAIROS) as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         nodes = [acting(robot, address, armed=True) for robot in two]
         instruct(two)
@@ -69,7 +69,7 @@ def test_a_robot_that_leaves_frees_its_row_and_the_others_go_on(robots):
 
 def test_the_words_of_a_robot_take_no_share_of_their_own(robots):
     robot = robots()
-    with door('tabletop') as opened:
+    with running_server('tabletop') as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         acting(robot, address, armed=True)
         robot.up(RemoteLanguage, server__address=address, prompt_interval=1)

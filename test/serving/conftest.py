@@ -1,7 +1,7 @@
 """A slow machine is no silent client: handshakes and pings have as long as all tests wait for."""
 
 import pytest
-from door_cases import PATIENCE
+from server_cases import PATIENCE
 
 from embodied_kv.serving.websocket import handler, server
 

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 import numpy as np
-from door_cases import PATIENCE, packed, unpacked
+from server_cases import PATIENCE, packed, unpacked
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 

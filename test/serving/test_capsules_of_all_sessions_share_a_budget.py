@@ -1,15 +1,15 @@
-"""Capsules of all sessions share a budget: what was used least recently gives way, and is said."""
+"""Capsules of all sessions share a budget; the least recently used one is evicted and logged."""
 
 from concurrent.futures import ThreadPoolExecutor
 
-import door_cases
 import pytest
+import server_cases
 import torch
-from door_cases import door, libero, page
+from server_cases import libero, page, running_server
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
-from embodied_kv.kv.budget import KvBudget
+from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
+from embodied_kv.kv.plane import Plane
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
@@ -17,7 +17,7 @@ BYTES = 4096  # of a capsule
 
 
 def capsule(name, size=BYTES):
-    return door_cases.capsule(name, size)
+    return server_cases.capsule(name, size)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def names(registry):
     return [record.name for record in registry.entries()]
 
 
-def test_what_was_used_least_recently_gives_way_whose_it_is(shared):
+def test_least_recently_used_capsule_of_any_session_is_evicted(shared):
     budget, (a, b, c), said = shared
     for registry in (a, b):
         for name in ('one', 'two'):
@@ -61,27 +61,27 @@ def test_a_sessions_own_bound_comes_first(shared):
     assert not said and budget.bytes == 4 * BYTES
 
 
-def test_a_capsule_that_never_fits_is_refused_and_costs_none(shared):
+def test_capsule_that_never_fits_evicts_none(shared):
     budget, (a, b, _), said = shared
     b.add(capsule('one'))
     a.capacities = TierCapacities(9 * BYTES, host=0, disk=0, policy='drop')
-    with pytest.raises(NoRoomError, match='all sessions together'):
+    with pytest.raises(NoRoom, match='all sessions together'):
         a.add(capsule('whole', 5 * BYTES))
     assert names(b) == ['one'] and not said
 
 
-def test_a_capsule_beyond_its_sessions_own_bound_costs_the_others_none(shared):
+def test_capsule_beyond_its_session_bound_evicts_no_other(shared):
     budget, (a, b, c), said = shared
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    with pytest.raises(NoRoomError, match='larger than the tier'):
+    with pytest.raises(NoRoom, match='larger than the tier'):
         c.add(capsule('long', 3 * BYTES))
     assert names(a) == names(b) == ['one', 'two'] and not names(c)
     assert not said and not budget.given_up
 
 
-def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
+def test_own_evictions_are_not_counted_twice(shared):
     budget, (a, b, c), said = shared
     a.add(capsule('oldest'))
     for registry, name in ((b, 'one'), (b, 'two'), (c, 'one')):
@@ -92,7 +92,7 @@ def test_what_gave_way_of_ones_own_is_not_counted_on_twice(shared):
     assert len(said) == 2 and budget.given_up == 1  # to another session
 
 
-def test_a_session_that_is_forgotten_holds_nothing(shared):
+def test_forgotten_session_holds_no_bytes(shared):
     budget, (a, b, _), said = shared
     a.add(capsule('one'))
     b.add(capsule('one'))
@@ -104,20 +104,20 @@ def test_a_session_that_is_forgotten_holds_nothing(shared):
 
 
 @pytest.fixture
-def kv_budget():
+def plane():
     """Of a budget for three capsules, one of which a unit of memory takes as yet."""
-    kv_budget = KvBudget(3 * BYTES)
-    kv_budget.join(cache := HostCache(3 * BYTES, kv_budget))
+    plane = Plane(3 * BYTES)
+    plane.join(cache := HostCache(3 * BYTES, plane))
     cache.put('unit', 0, unit(BYTES), seconds=1.0)
-    return kv_budget
+    return plane
 
 
 def unit(size):
     return torch.zeros(size, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8)
 
 
-def on(kv_budget, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
-    budget = CapsuleBudget(12 * BYTES, said, kv_budget)
+def on(plane, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
+    budget = CapsuleBudget(12 * BYTES, said, plane)
     budget.divide(len(set(tenants)))
     room = TierCapacities(each, host=0, disk=0, policy='drop')
     registries = [Registry('f', room) for _ in range(sessions)]
@@ -127,76 +127,80 @@ def on(kv_budget, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
     return budget, registries
 
 
-def test_they_are_bytes_of_the_plane_until_they_are_forgotten(kv_budget):
-    budget, (a, b) = on(kv_budget)
+def test_capsules_count_in_the_kv_budget(plane):
+    budget, (a, b) = on(plane)
     a.add(capsule('one'))
     b.add(capsule('one'))
-    assert kv_budget.bytes_used == kv_budget.capacity == 3 * BYTES and budget.bytes == 2 * BYTES
-    kv_budget.check_integrity()
+    assert plane.bytes_used == plane.budget == 3 * BYTES and budget.bytes == 2 * BYTES
+    plane.check_integrity()
     budget.forget('robot 1')
-    assert kv_budget.bytes_used == 2 * BYTES
+    assert plane.bytes_used == 2 * BYTES
     budget.leave()
-    assert kv_budget.bytes_used == BYTES
+    assert plane.bytes_used == BYTES
 
 
-def test_a_capsule_that_the_plane_refuses_costs_no_other(kv_budget):
+def test_capsule_refused_by_the_kv_budget_evicts_none(plane):
     said = []
-    budget, (a, b) = on(kv_budget, said=said.append)
+    budget, (a, b) = on(plane, said=said.append)
     a.add(capsule('one'))
-    with pytest.raises(NoRoomError, match='capsules: no room .* raise engine.kv_budget_mib'):
+    with pytest.raises(NoRoom, match='capsules: no room .* raise engine.kv_budget_mib'):
         b.add(capsule('large', 4 * BYTES))
     assert names(a) == ['one'] and not names(b) and not said
-    assert kv_budget.bytes_used == 2 * BYTES  # nor the unit
+    assert plane.bytes_used == 2 * BYTES  # nor the unit
 
 
-def test_older_capsules_of_the_tenant_give_way_where_the_kv_budget_is_full(kv_budget):
+def test_full_kv_budget_evicts_older_capsules_of_the_tenant(plane):
     said = []
-    budget, (a, b, other) = on(kv_budget, sessions=3, said=said.append, tenants='xxy')
+    budget, (a, b, other) = on(plane, sessions=3, said=said.append, tenants='xxy')
     for name in ('one', 'two', 'three'):
         a.add(capsule(name))
     b.add(capsule('four'))
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
     assert said == ['capsule one of session robot 0 was evicted: engine.kv_budget_mib is full']
-    with pytest.raises(NoRoomError, match='capsules: no room'):
+    with pytest.raises(NoRoom, match='capsules: no room'):
         other.add(capsule('five'))  # those of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
     a.add(capsule('long', 3 * BYTES))
-    assert (names(a), names(b)) == (['long'], []) and kv_budget.bytes_used == kv_budget.capacity
-    kv_budget.check_integrity()
+    assert (names(a), names(b)) == (['long'], []) and plane.bytes_used == plane.budget
+    plane.check_integrity()
 
 
-def test_a_full_kv_budget_takes_first_what_the_bound_of_the_session_costs_it(kv_budget):
-    budget, (a, b) = on(kv_budget, each=2 * BYTES)
+def test_full_kv_budget_evicts_first_within_the_session(plane):
+    budget, (a, b) = on(plane, each=2 * BYTES)
     a.add(capsule('one'))
     for name in ('one', 'two', 'three'):
         b.add(capsule(name))
     assert (names(a), names(b)) == (['one'], ['two', 'three']) and not budget.given_up
 
 
-def test_they_take_the_place_of_what_is_worth_less_and_nothing_takes_theirs(kv_budget):
-    budget, (a, _) = on(kv_budget)
-    (cache, _) = kv_budget.pools
+def test_capsules_evict_cheaper_pools_and_are_not_evicted(plane):
+    budget, (a, _) = on(plane)
+    (cache, _) = plane.pools
     for name in ('one', 'two', 'three'):
         a.add(capsule(name))
-    assert not len(cache) and kv_budget.evictions == {'host cache': 1}
+    assert not len(cache) and plane.evictions == {'host cache': 1}
     cache.put('unit', 0, unit(BYTES), seconds=9.0)
     assert not len(cache) and len(names(a)) == 3
 
 
-def test_nobody_waits_for_a_capsule_that_moves_to_know_its_bytes(kv_budget):
-    budget, (a, _) = on(kv_budget)
+def test_byte_counts_do_not_wait_for_a_transfer(plane):
+    budget, (a, _) = on(plane)
     with ThreadPoolExecutor(1) as thread, a.room(BYTES, 0.0):
-        assert thread.submit(lambda: kv_budget.bytes_used).result(60) == BYTES
+        assert thread.submit(lambda: plane.bytes_used).result(60) == BYTES
 
 
-def test_clients_share_it_and_may_look_at_it():
-    with door(all_capsules_mib=1) as opened, opened.client() as first, opened.client() as second:
+def test_budget_of_clients_is_in_metrics():
+    with (
+        running_server(all_capsules_mib=1) as opened,
+        opened.client() as first,
+        opened.client() as second,
+    ):
         for number, client in enumerate((first, second)):
             client.infer(libero() | {'session_id': f'arm-{number}'})
         said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})
         assert len(said['capsules']) == 1
         size = opened.sessions.values()['capsule bytes']
-        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.budget.stats()}
+        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.plane.stats()}
         assert pools['capsules'] == size and opened.engine.kv.stats().bytes_used >= size
         assert size > 0 and f'embodied_kv_server_capsule_bytes {float(size)}' in page(
             opened.port, '/metrics'
@@ -207,7 +211,7 @@ def test_clients_share_it_and_may_look_at_it():
         gone = first.infer({'endpoint': 'restore', 'session_id': 'arm-0'})
         assert 'capsule' in gone['error']
         opened.engine.kv.check_integrity()
-    assert 'capsules' not in {pool.name for pool in opened.engine.kv.budget.pools}
+    assert 'capsules' not in {pool.name for pool in opened.engine.kv.plane.pools}
     assert opened.sessions.values()['capsule bytes'] == 0, (
         'nobody comes back to a server that stopped'
     )

@@ -1,4 +1,4 @@
-"""Pings, fragments and announced bytes of a client are bounded, whatever release is installed."""
+"""Pings, fragments and announced bytes of a client are bounded with any release of websockets."""
 
 import gc
 import time
@@ -6,7 +6,7 @@ import weakref
 from contextlib import contextmanager
 
 import pytest
-from door_cases import PATIENCE, RawClient, door, key_file, libero, packed, page, until
+from server_cases import PATIENCE, RawClient, key_file, libero, packed, page, running_server, until
 
 from embodied_kv.serving.websocket import accounts, admission, metered_connection, server
 from embodied_kv.serving.websocket.accounts import Bucket, MessagePool
@@ -29,21 +29,21 @@ def served(client):
 
 @pytest.mark.parametrize('frame', [PING, PONG], ids=['pings', 'pongs'])
 def test_a_flood_of_control_frames_ends_its_own_connection(frame):
-    with door() as opened, opened.client() as good, RawClient(opened.port) as bad:
+    with running_server() as opened, opened.client() as good, RawClient(opened.port) as bad:
         bad.socket.sendall(frame * 20_000)
         assert bad.closed() == 1008
         assert served(good)
 
 
 def test_some_pings_at_once_are_answered():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         for answered in [client.socket.ping() for _ in range(50)]:
             assert answered.wait(240)
         assert served(client)
 
 
 def test_endless_fragments_end_their_own_connection():
-    with door() as opened, opened.client() as good, RawClient(opened.port) as bad:
+    with running_server() as opened, opened.client() as good, RawClient(opened.port) as bad:
         bad.socket.sendall(FIRST + MORE * 5000)
         assert bad.closed() == 1009
         assert served(good)
@@ -51,13 +51,13 @@ def test_endless_fragments_end_their_own_connection():
 
 def test_a_message_in_fragments_is_read():
     request = packed(libero())
-    with door() as opened, RawClient(opened.port) as client:
+    with running_server() as opened, RawClient(opened.port) as client:
         client.socket.sendall(FIRST + MORE * 200)
         client.socket.sendall(b'\x80\xff' + len(request).to_bytes(8, 'big') + bytes(4) + request)
         until(lambda: opened.sessions.values().get('served') == 1)
 
 
-def test_many_frames_at_once_let_others_be_served_in_between(monkeypatch):
+def test_many_frames_do_not_block_others(monkeypatch):
     read = []
     monkeypatch.setattr(metered_connection, 'TURN', 4)
     received = metered_connection.MeteredConnection.data_received
@@ -68,15 +68,15 @@ def test_many_frames_at_once_let_others_be_served_in_between(monkeypatch):
         read.append((self.account.frames if self.account else 0) - before)
 
     monkeypatch.setattr(metered_connection.MeteredConnection, 'data_received', spied)
-    with door() as opened, RawClient(opened.port) as client:
+    with running_server() as opened, RawClient(opened.port) as client:
         client.socket.sendall(FIRST + MORE * 100)
         until(lambda: sum(read) >= 101)
         assert max(read) <= 5
 
 
-def test_a_client_that_was_cut_off_may_not_go_on_sending(monkeypatch):
+def test_closed_client_may_not_keep_sending(monkeypatch):
     monkeypatch.setattr(metered_connection, 'ABUSED', 1000)
-    with door() as opened, RawClient(opened.port) as bad, pytest.raises(ConnectionError):
+    with running_server() as opened, RawClient(opened.port) as bad, pytest.raises(ConnectionError):
         bad.socket.sendall(PING * 1000)
         for _ in range(1000):
             bad.socket.sendall(bytes(MIB))
@@ -85,7 +85,7 @@ def test_a_client_that_was_cut_off_may_not_go_on_sending(monkeypatch):
 # -------------------------------------------------------------------- bytes of messages
 
 
-def test_messages_wait_until_there_is_room_for_them():
+def test_messages_wait_for_free_bytes():
     granted, pool = [], MessagePool(10)
     assert pool.take(6, granted.append)
     assert not pool.take(5, granted.append) and not pool.take(1, granted.append)  # in turn
@@ -107,7 +107,7 @@ def test_a_rate_has_a_burst_and_a_bounded_debt():
 
 
 def test_an_announced_message_waits_while_others_take_all_bytes():
-    with door(message_mib=1, memory_mib=1) as opened, RawClient(opened.port) as slow:
+    with running_server(message_mib=1, memory_mib=1) as opened, RawClient(opened.port) as slow:
         slow.socket.sendall(announced(MIB) + bytes(1000))
         pool = opened.server._admission.accounts.of('').pool
         until(lambda: pool.used == MIB)
@@ -120,7 +120,7 @@ def test_an_announced_message_waits_while_others_take_all_bytes():
 
 
 def test_small_fragments_are_counted_together():
-    with door(message_mib=1) as opened, RawClient(opened.port) as client:
+    with running_server(message_mib=1) as opened, RawClient(opened.port) as client:
         pool = opened.server._admission.accounts.of('').pool
         client.socket.sendall(FIRST)
         for _ in range(8):
@@ -133,9 +133,9 @@ def test_small_fragments_are_counted_together():
         until(lambda: pool.used == 0)
 
 
-def test_bytes_of_one_key_are_never_missing_to_another(tmp_path):
+def test_bytes_of_keys_are_separate(tmp_path):
     file, greedy, modest = key_file(tmp_path, 'greedy', 'modest')
-    with door(api_keys=file, message_mib=1, memory_mib=2) as opened:
+    with running_server(api_keys=file, message_mib=1, memory_mib=2) as opened:
         with RawClient(opened.port, greedy) as slow, RawClient(opened.port, greedy) as more:
             for each in (slow, more):
                 each.socket.sendall(announced(MIB) + bytes(1000))
@@ -148,7 +148,7 @@ def test_bytes_of_one_key_are_never_missing_to_another(tmp_path):
 
 
 def test_fragments_that_wait_for_each_other_are_refused():
-    with door(message_mib=1, memory_mib=1) as opened:
+    with running_server(message_mib=1, memory_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
             pool = opened.server._admission.accounts.of('').pool
             part = MIB * 3 // 8
@@ -160,8 +160,8 @@ def test_fragments_that_wait_for_each_other_are_refused():
             until(lambda: pool.used == part)
 
 
-def test_a_message_that_has_bytes_waits_for_nobody():
-    with door(message_mib=1, memory_mib=1) as opened:
+def test_message_with_bytes_does_not_wait():
+    with running_server(message_mib=1, memory_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
             pool, part = opened.server._admission.accounts.of('').pool, MIB * 5 // 8
             one.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
@@ -174,9 +174,9 @@ def test_a_message_that_has_bytes_waits_for_nobody():
             until(lambda: pool.used == part and not pool._waiting)
 
 
-def test_frames_that_follow_a_refused_handshake_leave_nothing_behind(tmp_path):
+def test_frames_after_a_refused_handshake_are_dropped(tmp_path):
     file, _ = key_file(tmp_path, 'one')
-    with door(api_keys=file) as opened:
+    with running_server(api_keys=file) as opened:
         with pytest.raises(AssertionError, match='401'):
             RawClient(opened.port, 'wrong', first=PING * 100)
         until(lambda: opened.server.counts()['sockets'] == 0)
@@ -192,14 +192,14 @@ def stuck(opened):
         yield client
 
 
-def test_a_client_that_takes_nothing_is_cut_off():
-    with door(silence_seconds=1.0) as opened, stuck(opened):
+def test_client_that_reads_nothing_is_disconnected():
+    with running_server(silence_seconds=1.0) as opened, stuck(opened):
         until(lambda: opened.server.counts()['sockets'] == 0)
 
 
-def test_a_client_that_takes_nothing_does_not_delay_the_end(monkeypatch):
+def test_client_that_reads_nothing_does_not_delay_shutdown(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.5)
-    with door(silence_seconds=10 * PATIENCE) as opened, stuck(opened):
+    with running_server(silence_seconds=10 * PATIENCE) as opened, stuck(opened):
         began = time.monotonic()
         opened.server.stop()
         assert time.monotonic() - began < PATIENCE
@@ -209,7 +209,7 @@ class Witness:
     """Alive as long as the frame that made it."""
 
 
-def test_nothing_keeps_a_refused_message(monkeypatch):
+def test_refused_message_is_freed(monkeypatch):
     alive = []
 
     def refuse(self, message):
@@ -221,7 +221,7 @@ def test_nothing_keeps_a_refused_message(monkeypatch):
             raise RefusedError('no request') from error
 
     monkeypatch.setattr(ConnectionHandler, '_read', refuse)
-    with door() as opened:
+    with running_server() as opened:
         gc.disable()
         try:
             with opened.client() as bad, pytest.raises(RuntimeError, match='no request'):
@@ -236,7 +236,7 @@ def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(accounts, 'OPENING_RATE', 1e-6)
     monkeypatch.setattr(admission, 'SLOWEST', 0.01)
     file, often, other = key_file(tmp_path, 'often', 'other')
-    with door(api_keys=file) as opened:
+    with running_server(api_keys=file) as opened:
         for _ in range(2):
             opened.client(key=often).__exit__()
         with pytest.raises(Exception, match='503'):
@@ -248,8 +248,8 @@ def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize('tail', [LAST, b''], ids=['whole', 'cut'])
-def test_what_a_client_took_is_given_back_when_it_leaves(tail):
-    with door(message_mib=1) as opened:
+def test_bytes_of_a_client_are_freed_when_it_leaves(tail):
+    with running_server(message_mib=1) as opened:
         pool = opened.server._admission.accounts.of('').pool
         with RawClient(opened.port) as client:
             client.socket.sendall(b'\x02' + announced(MIB // 2)[1:] + bytes(MIB // 2) + tail)

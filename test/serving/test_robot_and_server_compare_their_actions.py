@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from door_cases import door
+from server_cases import running_server
 
 from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
@@ -17,7 +17,7 @@ def told(robot, **more):
     """What a server of this robot says, as it crosses the wire."""
     embodiment = Embodiment.load(robot)
     model = embodiment.adapted(TINY)
-    more = {'contract': embodiment.contract, 'fingerprint': 'f0', 'refusals': True} | more
+    more = {'contract': embodiment.contract, 'fingerprint': 'f0'} | more
     metadata = Extensions.of(model, EngineConfig(), False, **more).metadata
     return codec.unpack(codec.pack(metadata))
 
@@ -39,8 +39,8 @@ def test_metadata_states_contract_version_fingerprint_and_each_action(robot):
     assert compared(found.action_meaning, meaning(contract)) == ''
 
 
-def test_a_server_states_them_in_its_handshake():
-    with door('franka') as opened, opened.client() as client:
+def test_handshake_states_action_meanings():
+    with running_server('franka') as opened, opened.client() as client:
         found = Extensions.read(client.metadata)
         assert found.contract == 'franka' and found.action_meaning == meaning(load('franka'))
         assert found.fingerprint == opened.sessions.fingerprint != '' and found.refusals
@@ -118,7 +118,7 @@ def test_a_server_that_does_not_state_its_actions_is_read():
         ('dt', None, 'dt must be a valid value'),
     ],
 )
-def test_metadata_that_cannot_be_is_refused_by_its_key(key, value, why):
+def test_invalid_meaning_is_refused_by_its_key(key, value, why):
     metadata = told('libero')
     metadata['embodied_kv'][key] = value
     if not why:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from door_cases import busy, door, libero, packed, until
+from server_cases import busy, libero, packed, running_server, until
 
 from embodied_kv.fleet.schedulers import FairDeadline, Fifo, Kairos, LeastAttained, ShortestJob
 from embodied_kv.serving.scheduling import SchedulingConfig
@@ -22,7 +22,7 @@ def refused(client, **wishes):
 
 
 def test_a_reply_states_how_much_of_its_chunk_is_executed():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         for round, (policy, least, most) in enumerate(
             [('whole', CHUNK, CHUNK), ('static:3', 3, 3), ('confidence:0.2:2', 2, CHUNK)]
         ):
@@ -34,19 +34,19 @@ def test_a_reply_states_how_much_of_its_chunk_is_executed():
 
 
 def test_a_client_that_names_no_horizon_gets_openpis_reply():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         assert client.infer(libero()).keys() == {'actions', 'policy_timing', 'server_timing'}
 
 
 def test_an_execution_that_is_reported_counts_for_the_wait_of_its_task():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         client.infer(libero() | {'execution_horizon': 'static:4'})
         client.infer(libero() | {'execution_horizon': 'static:4', 'execution': DONE})
         assert wait_of(opened).execution == pytest.approx(0.4)
 
 
 def test_another_instruction_begins_another_task_and_old_executions_are_ignored():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         client.infer(libero() | {'execution_horizon': 'static:4'})
         for _ in range(2):
             client.infer(libero() | {'prompt': 'stop', 'execution': DONE})
@@ -56,7 +56,7 @@ def test_another_instruction_begins_another_task_and_old_executions_are_ignored(
 
 
 def test_an_execution_of_a_round_that_was_not_requested_is_ignored():
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         client.infer(libero() | {'execution': DONE})
         client.infer(libero() | {'execution': DONE | {'round': 7}})
         assert wait_of(opened).execution is None
@@ -70,7 +70,7 @@ def test_an_execution_of_a_round_that_was_not_requested_is_ignored():
         ({'execution_horizon': 'static:0'}, 'execution_horizon'),
         ({'execution': 4}, 'execution must be a map of end, remaining, round, start'),
         ({'execution': {'round': 0}}, 'execution must be a map'),
-        ({'execution': DONE | {'end': 4.0}}, 'before its start'),
+        ({'execution': DONE | {'end': 4.0}}, 'must not be before execution.start'),
         ({'execution': DONE | {'start': np.nan}}, 'finite'),
         ({'execution': DONE | {'round': -1}}, 'execution.round'),
         ({'execution': DONE | {'round': 0.5}}, 'execution.round'),
@@ -78,7 +78,7 @@ def test_an_execution_of_a_round_that_was_not_requested_is_ignored():
     ],
 )
 def test_a_malformed_report_is_refused_by_name_and_the_session_goes_on(wishes, why):
-    with door() as opened, opened.client() as client:
+    with running_server() as opened, opened.client() as client:
         assert why in refused(client, **wishes)
         assert client.infer(libero() | {'execution_horizon': 'whole'})['round'] == 0
 
@@ -118,7 +118,9 @@ def test_another_scheduler_is_refused_by_name(wrong, why):
 def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
     """Of three that wait, one asked first, one has waited longest, one has a deadline."""
     scheduling = SchedulingConfig(scheduler=name)
-    with door(engine={'robots': 1, 'time_budget': True}, scheduling=scheduling) as opened:
+    with running_server(
+        engine={'robots': 1, 'time_budget': True}, scheduling=scheduling
+    ) as opened:
         made, serve = [], opened.sessions._serve
         opened.sessions._server._serve = {
             'here': lambda frames, due: made.extend(f.robot for f in frames) or serve(frames, due)
@@ -148,8 +150,8 @@ def ledger(opened, name):
     return [opened.sessions._server.dispatcher.rounds.robots[name].task]
 
 
-def test_no_more_is_executed_than_is_sent():
-    with door(horizon=3) as opened, opened.client() as client:
+def test_execution_horizon_is_at_most_the_sent_actions():
+    with running_server(horizon=3) as opened, opened.client() as client:
         reply = client.infer(libero() | {'execution_horizon': 'whole'})
         assert len(reply['actions']) == reply['execution_horizon'] == 3
         assert reply['confidence'].shape == (3,)

@@ -231,13 +231,13 @@ class RemotePolicy(threading.Thread):
     async def _serve(self, socket: ClientConnection, jobs: asyncio.Queue[_Job]) -> None:
         """Serve requests in turn until the end; raises the error of the connection."""
         connection, number = uuid.uuid4().hex[:12], 0
-        heard = asyncio.ensure_future(socket.recv())
+        received = asyncio.ensure_future(socket.recv())
         asked: asyncio.Task[_Job] = asyncio.ensure_future(jobs.get())
         try:
             while not self._ended:
-                await asyncio.wait({heard, asked}, return_when=asyncio.FIRST_COMPLETED)
-                if heard.done():
-                    heard.result()  # raises if the connection has ended
+                await asyncio.wait({received, asked}, return_when=asyncio.FIRST_COMPLETED)
+                if received.done():
+                    received.result()  # raises if the connection has ended
                     raise UnansweredError(UNASKED)
                 job, number = asked.result(), number + 1
                 if not job.promise.set_running_or_notify_cancel():
@@ -246,23 +246,23 @@ class RemotePolicy(threading.Thread):
                 if number == 1 and self._session and self.extensions is not None:
                     job = replace(job, seconds=max(job.seconds, TAKE_OVER_SECONDS))
                 try:
-                    reply = await self._exchange(socket, heard, job, f'{connection}-{number}')
+                    reply = await self._exchange(socket, received, job, f'{connection}-{number}')
                 except (UnansweredError, WebSocketException) as error:
                     _refuse(job, shown(reason(error), WORDS))
                     raise
                 self._pause = FIRST_PAUSE  # only for a server that answers
-                heard = asyncio.ensure_future(socket.recv())
+                received = asyncio.ensure_future(socket.recv())
                 asked = asyncio.ensure_future(jobs.get())
                 job.promise.set_result(reply)
         finally:
-            for task in (heard, asked):
+            for task in (received, asked):
                 if not task.cancel() and not task.cancelled():
                     task.exception()  # already handled
             if asked.done() and not asked.cancelled():
                 _refuse(asked.result(), 'the connection ended')
 
     async def _exchange(
-        self, socket: ClientConnection, heard: asyncio.Future, job: _Job, name: str
+        self, socket: ClientConnection, received: asyncio.Future, job: _Job, name: str
     ) -> Reply:
         seconds, request = job.seconds, dict(job.request)
         if self.extensions is not None:
@@ -275,23 +275,25 @@ class RemotePolicy(threading.Thread):
         end = loop.time() + seconds
         sent = asyncio.ensure_future(socket.send(codec.pack(request)))
         try:
-            await asyncio.wait({sent, heard}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                {sent, received}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+            )
             if sent.done():
                 sent.result()  # raises if the connection has ended
-            elif heard.done():
-                heard.result()
+            elif received.done():
+                received.result()
                 raise UnansweredError(UNASKED)
             else:
                 socket.transport.abort()
                 raise UnansweredError(f'the request was not accepted within {seconds:g} s')
         finally:
             sent.cancel()
-        await asyncio.wait({heard}, timeout=max(0.0, end - loop.time()))
-        if not heard.done():
+        await asyncio.wait({received}, timeout=max(0.0, end - loop.time()))
+        if not received.done():
             socket.transport.abort()  # a later reply is of no use
             raise UnansweredError(f'no reply within {seconds:g} s')
         try:
-            reply = _read(heard.result())
+            reply = _read(received.result())
         except ValueError as error:
             raise UnansweredError(reason(error)) from error
         if self.extensions is not None and reply.get('request_id') != name:

@@ -63,7 +63,6 @@ class RemotePart:
         return FrozenPart({'capsule': torch.frombuffer(bytearray(data), dtype=torch.uint8)}, {})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raise CapsuleError unless the part has the bytes of a capsule."""
         data = frozen.tensors.get('capsule')
         if data is None or data.dtype != torch.uint8 or data.dim() != 1 or not len(data):
             raise CapsuleError(
@@ -72,13 +71,11 @@ class RemotePart:
             )
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Restore the session at the server. Raises CapsuleError."""
         data, name = frozen.tensors['capsule'].cpu().numpy().tobytes(), uuid.uuid4().hex[:16]
         self._call({'endpoint': 'import', 'capsule': data, 'name': name})
         self._call({'endpoint': 'restore', 'name': name})
 
     def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
-        """Raise CapsuleError: a policy server does not fork."""
         raise CapsuleError('a policy server cannot fork a capsule', ErrorCode.UNAVAILABLE)
 
     def _call(self, request: dict[str, object]) -> Reply:

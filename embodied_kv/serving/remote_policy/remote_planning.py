@@ -80,7 +80,6 @@ class RemotePlanning:
     def plan(
         self, question: str, tokens: int | None, segments: int | None, method: str | None
     ) -> Plan:
-        """Return a plan without its timeline."""
         given = {
             'question': question,
             'tokens': tokens or 0,

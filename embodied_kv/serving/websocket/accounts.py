@@ -17,7 +17,7 @@ OPENING_BURST = 64
 
 
 class Bucket:
-    """A token bucket that refills at `rate` per second, up to `burst`; so is its debt bounded."""
+    """A token bucket with `rate` tokens per second; `burst` bounds its tokens and its debt."""
 
     def __init__(
         self, rate: float, burst: float, clock: Callable[[], float] = time.monotonic
@@ -99,11 +99,9 @@ class Accounts:
 
     @property
     def names(self) -> list[str]:
-        """The names of all accounts."""
         return list(self._accounts)
 
     def of(self, name: str) -> Account:
-        """Return an account that exists."""
         return self._accounts[name]
 
     def divide(self, keys: Mapping[str, str]) -> None:
@@ -116,7 +114,6 @@ class Accounts:
         self._accounts = kept
 
     def values(self) -> dict[str, dict[str, float]]:
-        """Return the counts of each account."""
         return {
             name: {
                 'connections': account.connections,

@@ -83,7 +83,6 @@ class Admission:
         self._work, self._malloc_trim, self._trims = work, _malloc_trim(), False
 
     def connection(self, *arguments: object, **options: object) -> MeteredConnection:
-        """Return the connection of a new socket."""
         if self._config.certificate:
             self._begin_handshake(asyncio.current_task())
         return MeteredConnection(self, *arguments, **options)
@@ -171,7 +170,6 @@ class Admission:
             self._evict(max(self._unopened, key=lambda s: len(self._unopened[s])))
 
     def closed(self, connection: MeteredConnection) -> None:
-        """Count a closed socket."""
         self._sockets.discard(connection.transport)
         self._forget_unopened(connection)
 
@@ -183,11 +181,9 @@ class Admission:
 
     @property
     def sockets(self) -> int:
-        """The number of open sockets."""
         return len(self._sockets)
 
     def abort(self) -> None:
-        """Abort all sockets and handshakes."""
         for socket in list(self._sockets):
             socket.abort()
         for handshake in list(self._handshakes):
@@ -224,13 +220,13 @@ class Admission:
     def _left(self, connection: MeteredConnection) -> None:
         self._inside.discard(connection)
         protocol = connection.protocol
-        sent, heard = protocol.close_sent, protocol.close_rcvd
+        sent, received = protocol.close_sent, protocol.close_rcvd
         if sent is not None and sent.code == CloseCode.MESSAGE_TOO_BIG:
             self._metrics.rejected.labels('message').inc()
         if sent is not None and sent.code == CloseCode.POLICY_VIOLATION:
             self._metrics.rejected.labels('policy').inc()
         self._metrics.connections.set(len(self._inside))
-        close = heard if protocol.close_rcvd_then_sent else sent or heard
+        close = received if protocol.close_rcvd_then_sent else sent or received
         end = (
             connection.end
             or (close and f'{close.code} {close.reason}'.strip())

@@ -3,9 +3,9 @@
 A capsule is evicted only for capsules of its own tenant, least recently used first. The registry
 of each session bounds that session.
 
-Locking order: the KV budget (`kv_budget`) is claimed before `_lock` is taken. The KV budget holds
-its own lock while capsules move, and reads byte counts at any moment, so these are returned
-without `_lock`.
+Locking order: the KV budget (`plane`) is claimed before `_lock` is taken. The plane holds its own
+lock while capsules move, and reads byte counts at any moment, so these are returned without
+`_lock`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.copies import CapsuleRecord
+from embodied_kv.capsule.record import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
+from embodied_kv.kv.plane import OverBudget, Own, Plane
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
 
@@ -35,15 +35,15 @@ class CapsuleBudget:
     Args:
         most: Bytes of all capsules; each tenant has an equal part.
         say: Receives a log line for each evicted capsule.
-        kv_budget: The KV budget of the device.
+        plane: The KV budget of the device.
     """
 
     name = 'capsules'
 
     def __init__(
-        self, most: float, say: Callable[[str], object], kv_budget: KvBudget | None = None
+        self, most: float, say: Callable[[str], object], plane: Plane | None = None
     ) -> None:
-        self._most, self._say, self._kv_budget = most, say, kv_budget or KvBudget()
+        self._most, self._say, self._plane = most, say, plane or Plane()
         self._lock = threading.Lock()
         self._registries: dict[str, Registry] = {}  # by session; replaced, never changed
         self._tenants: dict[str, str] = {}  # by session, replaced too
@@ -51,12 +51,10 @@ class CapsuleBudget:
         self.given_up = 0
 
     def join(self) -> None:
-        """Add the pool to the KV budget."""
-        self._kv_budget.join(self)
+        self._plane.join(self)
 
     def leave(self) -> None:
-        """Remove the pool from the KV budget."""
-        self._kv_budget.leave(self)
+        self._plane.leave(self)
 
     def share(self, registry: Registry, session: str, tenant: str = '') -> None:
         """Bound the registry of a session by the part of its tenant."""
@@ -74,7 +72,6 @@ class CapsuleBudget:
                     self._give_up(self._of(tenant), None)
 
     def bytes_of(self, tenant: str) -> int:
-        """Return the bytes of the capsules of a tenant."""
         return sum(registry.used(Tier.DEVICE) for registry in self._of(tenant).values())
 
     def forget(self, session: str) -> None:
@@ -94,19 +91,17 @@ class CapsuleBudget:
         tenant = self._tenants.get(session, '')
         if size > self._part:
             raise OverBudget(
-                f'capsules of {self._whose} must be at most {self._part / MIB:g} MiB (got one of '
+                f'capsules of {self._owners} must be at most {self._part / MIB:g} MiB (got one of '
                 f'{size / MIB:.1f} MiB)'
             )
         older = partial(self._own, registry, session, size)
-        with self._kv_budget.claim(self, size, cost, wait=True, own=older), self._lock:
+        with self._plane.claim(self, size, cost, wait=True, own=older), self._lock:
             while self.bytes_of(tenant) - self._gives(registry, size) + size > self._part:
                 self._give_up(self._of(tenant), registry)
             yield
 
-    def _own(
-        self, registry: Registry, session: str, size: int, lacking: float
-    ) -> OwnEviction | None:
-        """Return what older capsules of the tenant can free of the KV budget for a new one.
+    def _own(self, registry: Registry, session: str, size: int, lacking: float) -> Own | None:
+        """Return what older capsules of the tenant can free of the plane for a new one.
 
         They cannot be computed again, so that all other pools evict before them.
         """
@@ -115,7 +110,7 @@ class CapsuleBudget:
         if oldest is None:
             return None
         most = min(self.bytes_of(tenant), math.ceil(lacking))
-        return OwnEviction(most, math.inf, oldest[0], partial(self._give, registry, session, size))
+        return Own(most, math.inf, oldest[0], partial(self._give, registry, session, size))
 
     def _give(self, registry: Registry, session: str, size: int, share: int) -> int:
         """Evict capsules for at least `share` bytes, first those that the session loses anyway."""
@@ -132,7 +127,7 @@ class CapsuleBudget:
         return self._most / self._parts
 
     @property
-    def _whose(self) -> str:
+    def _owners(self) -> str:
         return 'all sessions together' if self._parts == 1 else 'all sessions of a key'
 
     def _of(self, tenant: str) -> dict[str, Registry]:
@@ -162,7 +157,7 @@ class CapsuleBudget:
         _, session, record = self._oldest(registries)
         registries[session].drop(record.name)
         self.given_up += registries[session] is not newcomer
-        why = why or f'the limit of {self._whose} is {self._part / MIB:g} MiB'
+        why = why or f'the limit of {self._owners} is {self._part / MIB:g} MiB'
         self._say(f'capsule {record.name} of session {session} was evicted: {why}')
         return record.bytes
 

@@ -181,7 +181,6 @@ def _dtype(name: object) -> np.dtype:
 
 
 def _brief(value: object) -> str:
-    """Return a short value literally, and the type of any other."""
     if isinstance(value, list) and len(value) <= 16:
         return f'[{", ".join(map(_brief_one, value))}]'
     return _brief_one(value)

@@ -155,7 +155,6 @@ class ServerConfig:
 
     @property
     def scheme(self) -> str:
-        """The scheme of the URI: wss or ws."""
         return 'wss' if self.certificate else 'ws'
 
 

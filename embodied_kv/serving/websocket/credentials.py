@@ -39,7 +39,6 @@ def read_keys(path: str) -> dict[str, str]:
 
 
 def check_private(file: IO) -> None:
-    """Raise ValueError for a file that other users can access."""
     mode = os.fstat(file.fileno()).st_mode & 0o777
     if mode & 0o077:
         raise ValueError(

@@ -161,7 +161,6 @@ class Extensions:
 
     @property
     def metadata(self) -> dict[str, object]:
-        """The metadata for a client."""
         return {KEY: asdict(self)}
 
     @classmethod

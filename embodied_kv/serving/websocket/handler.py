@@ -146,7 +146,6 @@ class SessionLease:
         return f'{scope}:{session}' if session and scope else session  # no client can send that
 
     def end(self) -> None:
-        """Release the session."""
         session, self._session = self._session, None
         if session is not None:
             del self._leases[session.name]
@@ -225,7 +224,6 @@ class ConnectionHandler:
             self._connection.done()
 
     async def _answered(self, message: bytes | str, gone: asyncio.Future) -> bool:
-        """Answer a message; return whether another may follow."""
         began, call, outcome = time.monotonic(), Call(), 'failed'
         code = ErrorCode.UNKNOWN
         self._connection.requests += 1

@@ -32,7 +32,6 @@ class HealthPort(threading.Thread):
         return self._listening.result()
 
     def stop(self) -> None:
-        """End the thread, if it was started."""
         if self._loop is not None:
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._ending.set)

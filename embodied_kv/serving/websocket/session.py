@@ -114,19 +114,15 @@ class RoundPart:
         self._session = session
 
     def buffers(self) -> tuple:
-        """Return no buffers: a number is a fact."""
         return ()
 
     def freeze(self) -> FrozenPart:
-        """Return the number of the next round."""
         return FrozenPart(facts={'next': self._session.next})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raise CapsuleError unless the capsule has a valid number."""
         number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
         if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
             raise CapsuleError('the capsule must have the number of the next round')
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Continue with that round."""
         self._session.begin(frozen.facts['next'])

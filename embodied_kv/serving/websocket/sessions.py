@@ -96,7 +96,7 @@ class Sessions:
         cloud: RemoteEngine | None = None,
         server: Callable[..., FleetServer] = FleetServer,
     ) -> None:
-        self.engine, self._device, self._fingerprint = engine, device, fingerprint
+        self.engine, self._device, self.fingerprint = engine, device, fingerprint
         self._most_kept, self._capsule_mib = kept, capsule_mib
         warn = Throttled(log.warning)
         most, kv_budget = all_capsules_mib * MIB, engine.kv.budget
@@ -129,13 +129,12 @@ class Sessions:
 
         Without a fingerprint each weight is read once here, so that no client waits for that.
         """
-        self._fingerprint = self._fingerprint or _read_once(self.engine)
+        self.fingerprint = self.fingerprint or _read_once(self.engine)
         self._budget.join()
         self.engine.budget.forecast = lambda now: self._server.idle_time(HERE, now)
         self._server.start()
 
     def stop(self) -> None:
-        """Stop serving, and release rows and streams."""
         for session in list(self._open.values()):
             self.close(session)
         self._server.stop()
@@ -161,7 +160,6 @@ class Sessions:
 
     @property
     def _part(self) -> int:
-        """The ended sessions that each tenant may keep."""
         return max(1, self._most_kept // max(1, len(self._ended)))
 
     def _forget(self, tenant: str, left: int) -> None:
@@ -171,7 +169,6 @@ class Sessions:
             self._budget.forget(ended.popitem(last=False)[0])
 
     def of_tenants(self) -> dict[str, dict[str, float]]:
-        """Return the resources of each tenant by its name."""
         with self._lock:
             opened = Counter(session.tenant for session in self._open.values())
             return {
@@ -182,11 +179,6 @@ class Sessions:
                 }
                 for tenant, ended in self._ended.items()
             }
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the engine; '' before `start` if it was not given."""
-        return self._fingerprint
 
     def on_deltas(self, deltas: Sequence[TextDelta]) -> None:
         """Collect new text of answers; on the device thread."""
@@ -372,7 +364,7 @@ class Sessions:
     def _capsules(self, session: Session) -> RobotSession:
         room = TierCapacities(self._capsule_mib * MIB, host=0, disk=0, policy='drop')
         device, call = self.engine.policy.model.device, partial(self._on_device, session)
-        registry = Registry(self._fingerprint, room, device=device)
+        registry = Registry(self.fingerprint, room, device=device)
         self._budget.share(registry, session.name, session.tenant)
         part = ServedPart(self.engine, session.name, self._rows, self._quota)
         return RobotSession(part, registry, call)
