@@ -13,11 +13,11 @@ import torch
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.loop import DeviceThread
+from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.kv.plane import Plane
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.batch import REPEATS, batch_seconds, profile_of
 from embodied_kv.text import trace
@@ -57,7 +57,7 @@ class EngineRunner:
         self._faults = Throttled(logging.getLogger(__name__).error)
         lasts = policy.config.chunk_size * policy.config.action_dt
         self.engine = Engine(policy, config, lasts if period is None else period, say=say)
-        self.device = DeviceThread(self.engine, self._on_deltas)
+        self.device = EngineThread(self.engine, self._on_deltas)
         self.device.start()
         try:
             self.device.call(lambda: warm_up(self.engine)).result()
@@ -90,8 +90,8 @@ class EngineRunner:
         return self.engine.policy.model.device
 
     @property
-    def plane(self) -> Plane:
-        return self.engine.kv.plane
+    def kv_budget(self) -> KvBudget:
+        return self.engine.kv.kv_budget
 
     @cached_property
     def fingerprint(self) -> str:

@@ -8,8 +8,8 @@ import torch
 from server_cases import libero, page, running_server
 
 from embodied_kv.capsule.registry import Registry
-from embodied_kv.capsule.tiers import NoRoom, Tier, TierCapacities
-from embodied_kv.kv.plane import Plane
+from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
@@ -65,7 +65,7 @@ def test_capsule_that_never_fits_evicts_none(shared):
     budget, (a, b, _), said = shared
     b.add(capsule('one'))
     a.capacities = TierCapacities(9 * BYTES, host=0, disk=0, policy='drop')
-    with pytest.raises(NoRoom, match='all sessions together'):
+    with pytest.raises(NoRoomError, match='all sessions together'):
         a.add(capsule('whole', 5 * BYTES))
     assert names(b) == ['one'] and not said
 
@@ -75,7 +75,7 @@ def test_capsule_beyond_its_session_bound_evicts_no_other(shared):
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    with pytest.raises(NoRoom, match='larger than the tier'):
+    with pytest.raises(NoRoomError, match='larger than the tier'):
         c.add(capsule('long', 3 * BYTES))
     assert names(a) == names(b) == ['one', 'two'] and not names(c)
     assert not said and not budget.given_up
@@ -104,20 +104,20 @@ def test_forgotten_session_holds_no_bytes(shared):
 
 
 @pytest.fixture
-def plane():
+def kv_budget():
     """Of a budget for three capsules, one of which a unit of memory takes as yet."""
-    plane = Plane(3 * BYTES)
-    plane.join(cache := HostCache(3 * BYTES, plane))
+    kv_budget = KvBudget(3 * BYTES)
+    kv_budget.join(cache := HostCache(3 * BYTES, kv_budget))
     cache.put('unit', 0, unit(BYTES), seconds=1.0)
-    return plane
+    return kv_budget
 
 
 def unit(size):
     return torch.zeros(size, dtype=torch.uint8), torch.zeros(0, dtype=torch.uint8)
 
 
-def on(plane, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
-    budget = CapsuleBudget(12 * BYTES, said, plane)
+def on(kv_budget, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
+    budget = CapsuleBudget(12 * BYTES, said, kv_budget)
     budget.divide(len(set(tenants)))
     room = TierCapacities(each, host=0, disk=0, policy='drop')
     registries = [Registry('f', room) for _ in range(sessions)]
@@ -127,66 +127,66 @@ def on(plane, sessions=2, said=print, each=4 * BYTES, tenants='xxx'):
     return budget, registries
 
 
-def test_capsules_count_in_the_kv_budget(plane):
-    budget, (a, b) = on(plane)
+def test_capsules_count_in_the_kv_budget(kv_budget):
+    budget, (a, b) = on(kv_budget)
     a.add(capsule('one'))
     b.add(capsule('one'))
-    assert plane.bytes_used == plane.budget == 3 * BYTES and budget.bytes == 2 * BYTES
-    plane.check_integrity()
+    assert kv_budget.bytes_used == kv_budget.budget == 3 * BYTES and budget.bytes == 2 * BYTES
+    kv_budget.check_integrity()
     budget.forget('robot 1')
-    assert plane.bytes_used == 2 * BYTES
+    assert kv_budget.bytes_used == 2 * BYTES
     budget.leave()
-    assert plane.bytes_used == BYTES
+    assert kv_budget.bytes_used == BYTES
 
 
-def test_capsule_refused_by_the_kv_budget_evicts_none(plane):
+def test_capsule_refused_by_the_kv_budget_evicts_none(kv_budget):
     said = []
-    budget, (a, b) = on(plane, said=said.append)
+    budget, (a, b) = on(kv_budget, said=said.append)
     a.add(capsule('one'))
-    with pytest.raises(NoRoom, match='capsules: no room .* raise engine.kv_budget_mib'):
+    with pytest.raises(NoRoomError, match='capsules: no room .* raise engine.kv_budget_mib'):
         b.add(capsule('large', 4 * BYTES))
     assert names(a) == ['one'] and not names(b) and not said
-    assert plane.bytes_used == 2 * BYTES  # nor the unit
+    assert kv_budget.bytes_used == 2 * BYTES  # nor the unit
 
 
-def test_full_kv_budget_evicts_older_capsules_of_the_tenant(plane):
+def test_full_kv_budget_evicts_older_capsules_of_the_tenant(kv_budget):
     said = []
-    budget, (a, b, other) = on(plane, sessions=3, said=said.append, tenants='xxy')
+    budget, (a, b, other) = on(kv_budget, sessions=3, said=said.append, tenants='xxy')
     for name in ('one', 'two', 'three'):
         a.add(capsule(name))
     b.add(capsule('four'))
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
     assert said == ['capsule one of session robot 0 was evicted: engine.kv_budget_mib is full']
-    with pytest.raises(NoRoom, match='capsules: no room'):
+    with pytest.raises(NoRoomError, match='capsules: no room'):
         other.add(capsule('five'))  # those of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
     a.add(capsule('long', 3 * BYTES))
-    assert (names(a), names(b)) == (['long'], []) and plane.bytes_used == plane.budget
-    plane.check_integrity()
+    assert (names(a), names(b)) == (['long'], []) and kv_budget.bytes_used == kv_budget.budget
+    kv_budget.check_integrity()
 
 
-def test_full_kv_budget_evicts_first_within_the_session(plane):
-    budget, (a, b) = on(plane, each=2 * BYTES)
+def test_full_kv_budget_evicts_first_within_the_session(kv_budget):
+    budget, (a, b) = on(kv_budget, each=2 * BYTES)
     a.add(capsule('one'))
     for name in ('one', 'two', 'three'):
         b.add(capsule(name))
     assert (names(a), names(b)) == (['one'], ['two', 'three']) and not budget.given_up
 
 
-def test_capsules_evict_cheaper_pools_and_are_not_evicted(plane):
-    budget, (a, _) = on(plane)
-    (cache, _) = plane.pools
+def test_capsules_evict_cheaper_pools_and_are_not_evicted(kv_budget):
+    budget, (a, _) = on(kv_budget)
+    (cache, _) = kv_budget.pools
     for name in ('one', 'two', 'three'):
         a.add(capsule(name))
-    assert not len(cache) and plane.evictions == {'host cache': 1}
+    assert not len(cache) and kv_budget.evictions == {'host cache': 1}
     cache.put('unit', 0, unit(BYTES), seconds=9.0)
     assert not len(cache) and len(names(a)) == 3
 
 
-def test_byte_counts_do_not_wait_for_a_transfer(plane):
-    budget, (a, _) = on(plane)
+def test_byte_counts_do_not_wait_for_a_transfer(kv_budget):
+    budget, (a, _) = on(kv_budget)
     with ThreadPoolExecutor(1) as thread, a.room(BYTES, 0.0):
-        assert thread.submit(lambda: plane.bytes_used).result(60) == BYTES
+        assert thread.submit(lambda: kv_budget.bytes_used).result(60) == BYTES
 
 
 def test_budget_of_clients_is_in_metrics():
@@ -200,7 +200,7 @@ def test_budget_of_clients_is_in_metrics():
         said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})
         assert len(said['capsules']) == 1
         size = opened.sessions.values()['capsule bytes']
-        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.plane.stats()}
+        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.kv_budget.stats()}
         assert pools['capsules'] == size and opened.engine.kv.stats().bytes_used >= size
         assert size > 0 and f'embodied_kv_server_capsule_bytes {float(size)}' in page(
             opened.port, '/metrics'
@@ -211,7 +211,7 @@ def test_budget_of_clients_is_in_metrics():
         gone = first.infer({'endpoint': 'restore', 'session_id': 'arm-0'})
         assert 'capsule' in gone['error']
         opened.engine.kv.check_integrity()
-    assert 'capsules' not in {pool.name for pool in opened.engine.kv.plane.pools}
+    assert 'capsules' not in {pool.name for pool in opened.engine.kv.kv_budget.pools}
     assert opened.sessions.values()['capsule bytes'] == 0, (
         'nobody comes back to a server that stopped'
     )

@@ -32,8 +32,8 @@ from embodied_kv.nodes.observation.clock import FrameThrottle
 from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.nodes.remote.server_link import ConnectedNode, ServerLink
-from embodied_kv.serving.remote_policy import reply as replies
-from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
+from embodied_kv.serving.remote_policy import messages as replies
+from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
@@ -293,7 +293,7 @@ class RemoteAction(ConnectedNode, Action):
             self._too_late += 1
             self.warn_throttled('missed', _missed(asked.told_ms))
             return
-        except Unanswered as error:
+        except UnansweredError as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
             return
         except replies.Declined as error:

@@ -25,8 +25,8 @@ from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.nodes.language import LanguageParams
 from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationParams
 from embodied_kv.nodes.remote.server_link import ConnectedNode, ServerLink, session_id
-from embodied_kv.serving.remote_policy.connection import Reply, Unanswered
-from embodied_kv.serving.remote_policy.reply import number
+from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
+from embodied_kv.serving.remote_policy.messages import number
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
@@ -120,7 +120,7 @@ class RemoteLanguage(ConnectedNode):
         try:
             if self.active:
                 self._publish(asked, *_text(work.result()))
-        except (Unanswered, CancelledError) as error:
+        except (UnansweredError, CancelledError) as error:
             self.warn_throttled('prompt', f'a prompt is not continued: {error}')
         if prompts and self.active:
             self._prompt(prompts)
@@ -210,7 +210,7 @@ class RemoteLanguage(ConnectedNode):
             return None
         try:
             return read(work.result())
-        except Unanswered as error:
+        except UnansweredError as error:
             self.warn_throttled('question', f'a question has no answer: {error}')
             self._end('error')
             return None
@@ -238,17 +238,17 @@ class RemoteLanguage(ConnectedNode):
 
 
 def _accepted(reply: object) -> dict[str, object]:
-    """Return a reply. Raises Unanswered for a refusal."""
+    """Return a reply. Raises UnansweredError for a refusal."""
     reply = reply if isinstance(reply, dict) else {}
     if refusal := reply.get('refused') or reply.get('error'):
-        raise Unanswered(f'the server refused it: {shown(refusal, 300)}')
+        raise UnansweredError(f'the server refused it: {shown(refusal, 300)}')
     return reply
 
 
 def _text(reply: object) -> tuple[str, int, str]:
-    """Return a text, its tokens and the reason of its end. Raises Unanswered."""
+    """Return a text, its tokens and the reason of its end. Raises UnansweredError."""
     reply = _accepted(reply)
     if not isinstance(text := reply.get('text'), str):
-        raise Unanswered('its reply has no text')
+        raise UnansweredError('its reply has no text')
     why = str(reply.get('reason'))
     return text, int(number(reply, 'tokens')), why if why in ENDS else 'eos'

@@ -3,7 +3,7 @@
 A capsule is evicted only for capsules of its own tenant, least recently used first. The registry
 of each session bounds that session.
 
-Locking order: the KV budget (`plane`) is claimed before `_lock` is taken. The plane holds its own
+Locking order: the KV budget (`kv_budget`) is claimed before `_lock` is taken. The kv_budget holds its own
 lock while capsules move, and reads byte counts at any moment, so these are returned without
 `_lock`.
 """
@@ -18,10 +18,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.capsule.record import CapsuleRecord
+from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.plane import OverBudget, Own, Plane
+from embodied_kv.kv.budget import OverBudget, OwnEviction, KvBudget
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
 
@@ -35,15 +35,15 @@ class CapsuleBudget:
     Args:
         most: Bytes of all capsules; each tenant has an equal part.
         say: Receives a log line for each evicted capsule.
-        plane: The KV budget of the device.
+        kv_budget: The KV budget of the device.
     """
 
     name = 'capsules'
 
     def __init__(
-        self, most: float, say: Callable[[str], object], plane: Plane | None = None
+        self, most: float, say: Callable[[str], object], kv_budget: KvBudget | None = None
     ) -> None:
-        self._most, self._say, self._plane = most, say, plane or Plane()
+        self._most, self._say, self._kv_budget = most, say, kv_budget or KvBudget()
         self._lock = threading.Lock()
         self._registries: dict[str, Registry] = {}  # by session; replaced, never changed
         self._tenants: dict[str, str] = {}  # by session, replaced too
@@ -51,10 +51,10 @@ class CapsuleBudget:
         self.given_up = 0
 
     def join(self) -> None:
-        self._plane.join(self)
+        self._kv_budget.join(self)
 
     def leave(self) -> None:
-        self._plane.leave(self)
+        self._kv_budget.leave(self)
 
     def share(self, registry: Registry, session: str, tenant: str = '') -> None:
         """Bound the registry of a session by the part of its tenant."""
@@ -95,13 +95,13 @@ class CapsuleBudget:
                 f'{size / MIB:.1f} MiB)'
             )
         older = partial(self._own, registry, session, size)
-        with self._plane.claim(self, size, cost, wait=True, own=older), self._lock:
+        with self._kv_budget.claim(self, size, cost, wait=True, own=older), self._lock:
             while self.bytes_of(tenant) - self._gives(registry, size) + size > self._part:
                 self._give_up(self._of(tenant), registry)
             yield
 
-    def _own(self, registry: Registry, session: str, size: int, lacking: float) -> Own | None:
-        """Return what older capsules of the tenant can free of the plane for a new one.
+    def _own(self, registry: Registry, session: str, size: int, lacking: float) -> OwnEviction | None:
+        """Return what older capsules of the tenant can free of the kv_budget for a new one.
 
         They cannot be computed again, so that all other pools evict before them.
         """
@@ -110,7 +110,7 @@ class CapsuleBudget:
         if oldest is None:
             return None
         most = min(self.bytes_of(tenant), math.ceil(lacking))
-        return Own(most, math.inf, oldest[0], partial(self._give, registry, session, size))
+        return OwnEviction(most, math.inf, oldest[0], partial(self._give, registry, session, size))
 
     def _give(self, registry: Registry, session: str, size: int, share: int) -> int:
         """Evict capsules for at least `share` bytes, first those that the session loses anyway."""
