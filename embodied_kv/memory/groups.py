@@ -398,11 +398,8 @@ def retrieve(
     missed that retrieval by segment would find. Static groups come first, by number, then segments
     by arrival, whatever their similarity: prompts with the same memory share their start.
 
-    Args:
-        groups: The memory.
-        query: [width].
-        tokens: Maximum of all units together; a unit that does not fit is skipped.
-        segments: No further unit is added once so many segments are included; None: no limit.
+    All units together have at most that many tokens; a unit that does not fit is skipped. No unit
+    is added once so many segments are included.
     """
     if tokens < 0 or (segments is not None and segments < 0):
         raise ValueError(f'tokens and segments must be >= 0 (got {tokens} and {segments})')

@@ -73,9 +73,7 @@ class PlannerRow:
     changes on the engine thread.
 
     Args:
-        model: The planner.
         load: Loads stored KV, see `Prefill`.
-        config: The parameters.
         step: Runs a piece of computation on the engine thread, and waits for it.
         plane: The budget that it shares.
         rows: Provides the row until `close`; None: an arena with one row.
@@ -266,7 +264,8 @@ class PlannerRow:
             if chooses and said == choosing:
                 held = self._compress(held, question_at)
             until = choosing if chooses and said < choosing else most
-            saying = Saying(self._row, held, until, eos, most, self._hold)
+            on_held = partial(setattr, self, 'held')
+            saying = Saying(self._row, held, until, eos, most, on_held)
             # A step of all rows advances only unfinished answers.
             for held in self._rows.say(saying, self._given_step):
                 yield from held.plan.answer[said:]
@@ -288,8 +287,6 @@ class PlannerRow:
             self._block,
         )
         return replace(held, absent=absent, chosen=True)
-
-    # ------------------------------------------------------------------ as a pool, of any thread
 
     @property
     def bytes(self) -> int:
@@ -339,8 +336,5 @@ class PlannerRow:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
         tokens = int(self.arena.lengths[0, 0])
-        self._hold(held.saying(token, eos, self._config.answer_tokens, tokens))
+        self.held = held.saying(token, eos, self._config.answer_tokens, tokens)
         return self.held
-
-    def _hold(self, held: RowPlan) -> None:
-        self.held = held

@@ -81,16 +81,10 @@ class TokenStep:
         positions: Sequence[int],
         absent: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Append a token to each row, and return the token that follows in each.
+        """Append a token to each row, whose length counts it already; return the next tokens.
 
-        Args:
-            rows: Rows whose lengths count the new token already.
-            ids: The new token of each row.
-            positions: Its logical position.
-            absent: Tokens before it that each layer of each row lacks; () for none.
-
-        Raises:
-            ValueError: There are more rows than the largest batch holds.
+        `positions` are logical, and `absent` has the tokens before it that each layer of each row
+        lacks, () for none. Raises ValueError for more rows than the largest batch has.
         """
         slots = smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
         sent, graph = self._inputs.cut('ids', slots).host, self.graphs[Shape(KIND, slots, 1)]
@@ -117,11 +111,6 @@ class Saying:
     @property
     def rests(self) -> bool:
         return self.held.plan.over or len(self.held.plan.answer) >= self.until
-
-    def take(self, token: int, tokens: int) -> None:
-        """Add a token; `tokens` places of the row are in use then."""
-        self.held = self.held.saying(token, self.eos, self.most, tokens)
-        self.on_held(self.held)
 
 
 class PlannerRows:
@@ -203,10 +192,10 @@ class PlannerRows:
                 [one.held.absent for one in saying],
             )
             for one, token in zip(saying, tokens, strict=True):
-                one.take(token, int(self.arena.lengths[0, one.row]))
+                length = int(self.arena.lengths[0, one.row])
+                one.held = one.held.saying(token, one.eos, one.most, length)
+                one.on_held(one.held)
             self.steps, self.tokens = self.steps + 1, self.tokens + len(saying)
-
-    # ------------------------------------------------------------------ as a pool
 
     @property
     def bytes(self) -> int:

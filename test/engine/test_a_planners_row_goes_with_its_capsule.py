@@ -124,7 +124,7 @@ def test_a_row_in_use_stays_its_plans(tmp_path):
     with planning, two:
         expected = planning.plan(OTHER)
         assert two.plan(OTHER).text == expected.text
-        assert said[0] == "the planner's row is in use: the next plan computes its prompt again"
+        assert said[0] == "the planner's row is in use: the next plan computes it again"
         assert two.plan(QUESTION) and two.last == last
 
 
@@ -133,9 +133,7 @@ def test_without_room_the_next_plan_computes(tmp_path):
     plane = Plane(planning.row.bytes)
     with planning, filled(tmp_path / 'two', plane=plane) as two:
         with plane.claim(two.pools[1], plane.budget - 1):
-            assert 'row has no room: the next plan computes its prompt again' in resumed(
-                two, frozen
-            )
+            assert 'row has no room: the next plan computes it again' in resumed(two, frozen)
             assert two.row.held is None
         assert min(two.plan(QUESTION).computed) > 0 and two.last == last
         plane.check_integrity()

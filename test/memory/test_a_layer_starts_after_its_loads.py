@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Loader, Pending
+from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
+from embodied_kv.memory.loader import POLICIES, Loader, Pending
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]
@@ -17,7 +18,7 @@ LAYERS = 6
 
 def one_pass(policy, at, load, compute=lambda layer: None):
     """Drop each unit as the computation of the layer before ends; return the loader."""
-    with Loader(Pending(LAYERS, UNITS, policy), load) as loader:
+    with TimedLoader(Pending(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
             with loader.computing(layer):

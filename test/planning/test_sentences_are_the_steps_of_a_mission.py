@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.planning.mission import MissionState
-from embodied_kv.planning.sentence_steps import TRIES, next_step, split_steps
+from embodied_kv.planning.mission import TRIES, MissionState, next_step, split_steps
 
 
 @pytest.mark.parametrize(

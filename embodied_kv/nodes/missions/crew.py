@@ -12,8 +12,7 @@ from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
 from embodied_kv.planning.domain import Domain, Draft, Look, Seen
-from embodied_kv.planning.mission import MissionPart, MissionState, Outcome
-from embodied_kv.planning.sentence_steps import next_step
+from embodied_kv.planning.mission import MissionPart, MissionState, Outcome, next_step
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import BY_MISSIONS, RobotSession
 
