@@ -32,7 +32,7 @@ from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.engine.engine import Engine
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.mission_words import PlannerAnswer, read_answer
-from embodied_kv.planning.domain import Look
+from embodied_kv.planning.domain import SceneQuery
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning
@@ -132,7 +132,7 @@ class SimulatedRobot:
         known = read_table(self.memory())
         self._learn(look_at(instruction, known) if instruction else look_around(known))
 
-    def _learn(self, look: Look) -> None:
+    def _learn(self, look: SceneQuery) -> None:
         seen, began = self._observe(''), self._charged()
         (handle,) = self._engine.prefill([seen])
         try:

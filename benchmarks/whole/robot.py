@@ -24,7 +24,7 @@ from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
 from embodied_kv.model.mission_words import PlannerAnswer, read_answer
-from embodied_kv.planning.domain import Look, Seen
+from embodied_kv.planning.domain import SceneFacts, SceneQuery
 from embodied_kv.planning.mission import MissionState, Outcome
 from embodied_kv.planning.planning import Planning
 from embodied_kv.types import ActionChunk
@@ -68,7 +68,7 @@ class FleetRobot(SimulatedRobot):
         self._turn.here(self._body.rest)
         super().look(instruction)
 
-    def _learn(self, look: Look) -> None:
+    def _learn(self, look: SceneQuery) -> None:
         voices = self._process.voices
         seen = self._turn.here(lambda: self._body.see(''))
         frame = self.on_device('frame', lambda: voices.look(seen))
@@ -77,7 +77,7 @@ class FleetRobot(SimulatedRobot):
         finally:
             frame.leave()
 
-    def _answered(self, look: Look, frame: Frame) -> None:
+    def _answered(self, look: SceneQuery, frame: Frame) -> None:
         try:
             questions = next(look)
             while True:
@@ -85,7 +85,7 @@ class FleetRobot(SimulatedRobot):
         except StopIteration as over:
             self._remember(over.value)
 
-    def _remember(self, seen: Seen) -> None:
+    def _remember(self, seen: SceneFacts) -> None:
         self._planning.upsert(*seen.drafts)
         for id in seen.gone:
             self._planning.remove(id)

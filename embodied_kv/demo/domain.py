@@ -10,7 +10,7 @@ from embodied_kv.demo.sim.eyes import ROBOT, beside, learnt, look_around, look_a
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK, SUBTASKS
 from embodied_kv.demo.sim.mission_memory import RECORD, parse_task, read_table, refusal
 from embodied_kv.demo.sim.mission_table import MOVES, TABLE, KnownTable
-from embodied_kv.planning.domain import Draft, Look
+from embodied_kv.planning.domain import Draft, SceneQuery
 
 DONE = SUBTASKS[Phase.HOLD]
 LIES = re.compile(r'the (.+) is ((?:in|on|next to) the .+)')
@@ -27,7 +27,7 @@ class TabletopDomain:
     def __init__(self, language: object = None) -> None:
         pass
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
         """Look at the whole table, or at the thing of an instruction and all places."""
         table = _table(known)
         return look_at(instruction, table) if instruction else look_around(table)

@@ -22,15 +22,15 @@ Draft = tuple[str, str, str]  # id, kind and text of a memory segment; id '' for
 
 
 @dataclass(frozen=True)
-class Seen:
+class SceneFacts:
     """The result of a scene query."""
 
     drafts: tuple[Draft, ...]  # memory segments to be written
     gone: tuple[str, ...] = ()  # names of removed objects, whose segments are removed
 
 
-# Yields questions about the newest camera frame, receives their answers, and returns `Seen`.
-Look = Generator[list[str], list[str], Seen]
+# Yields questions about the newest camera frame, receives their answers, and returns `SceneFacts`.
+SceneQuery = Generator[list[str], list[str], SceneFacts]
 
 
 class Language(Protocol):
@@ -49,7 +49,7 @@ class Domain(Protocol):
     methods that have one.
     """
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
         """Return a query of the whole scene, or of what an instruction was about."""
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
@@ -121,7 +121,7 @@ class OpenDomain(Domain):
         self._success = language.success.strip()
         self._prompts = {self._success, *(prompt.strip() for prompt in language.prompts)}
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> Look:
+    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
         """Query where the objects of the instruction are, or those that changed last."""
         objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
         ids = {id.casefold(): id for id in objects}  # as memory spells them
@@ -132,7 +132,7 @@ class OpenDomain(Domain):
         for question, answer in zip(questions, answers, strict=True):
             for id, kind, text in self.facts_of_answer(question, answer):
                 drafts.append((ids.get(id, id), kind, text))
-        return Seen(tuple(drafts))
+        return SceneFacts(tuple(drafts))
 
     def facts_of_answer(self, question: str, answer: str) -> list[Draft]:
         """Return where an object is, or the question with its answer."""

@@ -14,7 +14,7 @@ from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
 from embodied_kv.demo.sim.mission_memory import parse_task, read_table
 from embodied_kv.demo.sim.mission_table import FLOOR, TABLE, KnownTable
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
-from embodied_kv.planning.domain import Draft, Look, Seen
+from embodied_kv.planning.domain import Draft, SceneFacts, SceneQuery
 
 ROBOT = 'robot'
 NAME = r'\w+ \w+'
@@ -48,7 +48,7 @@ def beside(instruction: str) -> list[Draft]:
     return [(task.target, 'object', f'{task.target}: {where}')]
 
 
-def look_around(known: KnownTable) -> Look:
+def look_around(known: KnownTable) -> SceneQuery:
     """At the whole table: which colours there are, as which shapes, and where all of it is.
 
     A thing that is known keeps its name as long as its colour is seen: a shape is harder to tell.
@@ -69,7 +69,7 @@ def look_around(known: KnownTable) -> Look:
     return (yield from _ask([*names.values()], known, doubted))
 
 
-def look_at(instruction: str, known: KnownTable) -> Look:
+def look_at(instruction: str, known: KnownTable) -> SceneQuery:
     """At what an instruction was about: its thing, and all places; and at what was held before.
 
     A hand that moves one thing lays down another first, and nothing else would tell where.
@@ -80,7 +80,7 @@ def look_at(instruction: str, known: KnownTable) -> Look:
     return (yield from _ask([*dict.fromkeys(things), *known.places], known))
 
 
-def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> Look:
+def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> SceneQuery:
     """Where these things are, what lies in these places, and what is held.
 
     An answer to the one has to agree with those to the other, else what was known stays, and what
@@ -116,7 +116,7 @@ def _ask(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ())
             inside = ' and '.join(f'the {thing}' for thing in sorted(lie) if lie[thing] == name)
             drafts.append((name, 'place', f'{name}: holds {inside or "nothing"}'))
     held = next((f'the {name}' for name, place in lie.items() if place == ROBOT), 'nothing')
-    return Seen((*drafts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
+    return SceneFacts((*drafts, (ROBOT, 'agent', f'{ROBOT}: holds {held}')), gone)
 
 
 class _Called:

@@ -11,7 +11,7 @@ from embodied_kv.model.mission_words import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
 from embodied_kv.nodes.missions.calls import Calls, ServiceRefused
-from embodied_kv.planning.domain import Domain, Draft, Look, Seen
+from embodied_kv.planning.domain import Domain, Draft, SceneFacts, SceneQuery
 from embodied_kv.planning.mission import MissionPart, MissionState, Outcome, next_step
 from embodied_kv.session.boundaries import Boundaries
 from embodied_kv.session.robot_session import BY_MISSIONS, RobotSession
@@ -113,7 +113,7 @@ class Crew:
         found = self._calls.call('memory/query', segments=ALL).segments
         return sorted(found, key=lambda segment: (segment.step, _number(segment.id)))
 
-    def _learn(self, look: Look) -> None:
+    def _learn(self, look: SceneQuery) -> None:
         try:
             questions = next(look)
             while True:
@@ -121,7 +121,7 @@ class Crew:
         except StopIteration as over:
             self._remember(over.value)
 
-    def _remember(self, seen: Seen) -> None:
+    def _remember(self, seen: SceneFacts) -> None:
         self._upsert(seen.drafts)
         for segment in self._segments() if seen.gone else ():
             if not self._domain.names(_draft(segment)).isdisjoint(seen.gone):
