@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.memory.spans import TimedLoader
 from embodied_kv.kv.placed import PlacedTokens
-from embodied_kv.memory.groups import Group, Transition, Vectors
+from embodied_kv.memory.groups import EmbeddingTable, Group, Transition
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute
@@ -36,7 +36,7 @@ class Blocks:
     """
 
     def __init__(self, width: int, size: int) -> None:
-        self.vectors, self.size, self.step = Vectors(width), size, 0
+        self.vectors, self.size, self.step = EmbeddingTable(width), size, 0
         self.counts, self.moved = Counter(), {}
         self._of: dict[str, Group] = {}
         self._blocks: list[Group] = []

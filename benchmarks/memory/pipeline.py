@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
-from embodied_kv.memory.loader import Pending
+from embodied_kv.memory.loader import LoadQueue
 
 
 def simulate(
-    pending: Pending,
+    pending: LoadQueue,
     compute: Sequence[float],
     load: Callable[[str, int], float],
     drops: Sequence[Iterable[str]],

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from embodied_kv.memory.loader import Loader, Pending
+from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.runtime.stream import Event
 
 LOAD, COMPUTE = 'load', 'compute'
@@ -65,7 +65,7 @@ class TimedLoader(Loader):
     """A loader that records its spans. On a GPU a load ends when the device has completed it."""
 
     def __init__(
-        self, pending: Pending, load: Callable[[str, int], None], *rest: object, **more: object
+        self, pending: LoadQueue, load: Callable[[str, int], None], *rest: object, **more: object
     ) -> None:
         self._spans: list[Span] = []
         self._started: deque[tuple[int, str, float]] = deque()

@@ -35,7 +35,7 @@ from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
-from embodied_kv.memory.loader import POLICIES, Pending
+from embodied_kv.memory.loader import POLICIES, LoadQueue
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
 SEPARATE = POLICIES[0]
@@ -67,7 +67,7 @@ class Job:
         """By policy. compute: s of each layer; load: s of each unit, in any layer."""
         found = {}
         for policy in POLICIES:
-            pending = Pending(len(compute), list(self.tokens), policy)
+            pending = LoadQueue(len(compute), list(self.tokens), policy)
             found[policy] = simulate(pending, compute, lambda unit, _: load[unit], self.drops)
         return found
 

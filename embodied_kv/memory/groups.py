@@ -31,7 +31,7 @@ import numpy as np
 log = logging.getLogger(__name__)
 
 
-class Vectors:
+class EmbeddingTable:
     """A float32 table of embeddings by id, in the order in which the ids were added.
 
     Removed rows stay until they are half of all.
@@ -148,7 +148,7 @@ class Groups:
     """
 
     def __init__(self, width: int, grouping: Grouping | None = None) -> None:
-        self.grouping, self.vectors = grouping or Grouping(), Vectors(width)
+        self.grouping, self.vectors = grouping or Grouping(), EmbeddingTable(width)
         self.step = 0
         self.counts: Counter[str] = Counter()
         self.moved: dict[str, int] = {}

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_kv.memory.importance import importance
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import LayerState, Reuse, always
+from embodied_kv.memory.reuse import LayerState, Reuse, always_computed
 from embodied_kv.memory.schedule import Schedule, share
 
 BLOCK = 128  # queries whose attention is computed together
@@ -36,7 +36,7 @@ class Keep(Reuse):
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
         """Return the tokens of the relevant segments: the paper's `importance_evaluation`."""
         prompt = state.prompt
-        mask = always(prompt)
+        mask = always_computed(prompt)
         dropped = {*prompt.owner[~computed].tolist()}
         pieces = enumerate(prompt.pieces)
         candidates = [i for i, piece in pieces if piece.unit and i not in dropped]

@@ -28,7 +28,7 @@ from embodied_kv.runtime.stream import Event, Stream
 POLICIES = ('separate', 'next_layer', 'balanced')
 
 
-class Pending:
+class LoadQueue:
     """The loads that the units of one prompt still need, over the layers of one pass.
 
     A unit that layer d does not recompute has no hidden state from there on, so its KV is needed
@@ -90,7 +90,7 @@ class Loader:
 
     def __init__(
         self,
-        pending: Pending,
+        pending: LoadQueue,
         load: Callable[[str, int], None],
         device: str | torch.device = 'cpu',
         in_flight: int = 2,
@@ -124,7 +124,7 @@ class Loader:
             raise self._error
 
     def drop(self, units: Iterable[str], layer: int) -> None:
-        """Call `Pending.drop`; allowed until `computing(layer)` is entered."""
+        """Call `LoadQueue.drop`; allowed until `computing(layer)` is entered."""
         with self._changed:
             self._pending.drop(units, layer)
             self._changed.notify_all()

@@ -26,7 +26,7 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.moves import copy_to
 from embodied_kv.kv.placed import PlacedTokens
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.loader import Loader, Pending
+from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
@@ -125,7 +125,7 @@ class Prefill:
         resident = reuse.resident(prompt)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
-        pending, work = Pending(self._layers, list(pieces), self._policy), Work()
+        pending, work = LoadQueue(self._layers, list(pieces), self._policy), Work()
         load, device = partial(self._put, prompt, pieces), self._arena.device
         with self.loader(pending, load, device, after=self._computed) as loader:
             absent = _absent(prompt, tokens.mask, resident)
@@ -138,7 +138,7 @@ class Prefill:
                     work.lacks.append(layout.lacks)
                     if layout.lacks:
                         rows = (part[self._row] for part in self._arena.layers[layer])
-                        self._run_step(partial(layout.close_up, *rows))
+                        self._run_step(partial(layout.compact, *rows))
                     blocks = self.prefill_layer(tokens, layer, layout)
                     state = prompt, reuse, work, layer, layout, tokens, blocks
                     tokens = self._run_step(partial(self._choose, *state))

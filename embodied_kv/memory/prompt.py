@@ -94,7 +94,7 @@ class LayerLayout:
         self.places = self.present.cumsum(0) - 1  # int64 [length]
         self.lacks = prompt.length - int(self.present.sum())
 
-    def close_up(self, *rows: Tensor) -> None:
+    def compact(self, *rows: Tensor) -> None:
         """Move loaded K and V [kv_heads, tokens, head_dim] to their places, in place."""
         if self.lacks:
             at = self.present.nonzero()[:, 0]

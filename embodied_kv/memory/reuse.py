@@ -51,7 +51,7 @@ class Reuse:
 
     def first(self, prompt: Prompt) -> Tensor:
         """Return the tokens that the first layer computes, bool [length]."""
-        return always(prompt) | self.first_layer_full
+        return always_computed(prompt) | self.first_layer_full
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
         """Return the tokens that the next layer computes, bool [length], within `computed`."""
@@ -91,7 +91,7 @@ class Epic(Reuse):
     name = 'epic'
 
     def first(self, prompt: Prompt) -> Tensor:
-        mask = always(prompt)
+        mask = always_computed(prompt)
         for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
             mask[start : start + min(self.tokens, len(piece.ids))] = True
         return mask
@@ -115,7 +115,7 @@ class CacheBlend(Reuse):
         before, ratio = self.schedule.ratios[state.layer : state.layer + 2]
         if ratio == before:
             return computed
-        prompt, mask = state.prompt, always(state.prompt)
+        prompt, mask = state.prompt, always_computed(state.prompt)
         deviation = torch.full((prompt.length,), -torch.inf)
         deviation[state.positions] = state.deviation()
         if self.segments:
@@ -130,7 +130,7 @@ class CacheBlend(Reuse):
         return mask
 
 
-def always(prompt: Prompt) -> Tensor:
+def always_computed(prompt: Prompt) -> Tensor:
     """Return the tokens that every method computes: head, question, and text without KV."""
     bare = torch.tensor([not piece.unit for piece in prompt.pieces] + [True])
     return bare[prompt.owner]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
-from embodied_kv.memory.loader import POLICIES, Loader, Pending
+from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]
@@ -18,7 +18,7 @@ LAYERS = 6
 
 def one_pass(policy, at, load, compute=lambda layer: None):
     """Drop each unit as the computation of the layer before ends; return the loader."""
-    with TimedLoader(Pending(LAYERS, UNITS, policy), load) as loader:
+    with TimedLoader(LoadQueue(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
             with loader.computing(layer):
@@ -62,7 +62,7 @@ def test_balanced_loads_while_a_layer_computes():
         if len(loaded) == 2 * (LAYERS - 1):
             enough.set()
 
-    with Loader(Pending(LAYERS, UNITS, 'balanced'), load) as loader:
+    with Loader(LoadQueue(LAYERS, UNITS, 'balanced'), load) as loader:
         loader.drop(UNITS[:2], 1)
         with loader.computing(0):
             assert enough.wait(10), 'the first layer is over before all is preloaded'
@@ -72,7 +72,7 @@ def test_balanced_loads_while_a_layer_computes():
 @pytest.mark.parametrize(('policy', 'wanted'), [('separate', []), ('next_layer', [1] * 5)])
 def test_the_others_stay_behind(policy, wanted):
     loaded = []
-    with Loader(Pending(LAYERS, UNITS, policy), lambda u, layer: loaded.append(layer)) as loader:
+    with Loader(LoadQueue(LAYERS, UNITS, policy), lambda u, layer: loaded.append(layer)) as loader:
         loader.drop(UNITS, 1)
         with loader.computing(0):
             until = time.monotonic() + 10
@@ -102,7 +102,7 @@ def test_an_error_that_no_layer_met_surfaces_at_the_end():
 
     with (
         pytest.raises(OSError, match='the disk is gone'),
-        Loader(Pending(LAYERS, UNITS), load) as loader,
+        Loader(LoadQueue(LAYERS, UNITS), load) as loader,
     ):
         loader.drop(UNITS, 1)
         with loader.computing(0):
@@ -110,7 +110,10 @@ def test_an_error_that_no_layer_met_surfaces_at_the_end():
 
 
 def test_an_error_of_the_computation_is_the_one_that_is_raised():
-    with pytest.raises(ZeroDivisionError), Loader(Pending(LAYERS, UNITS), lambda *_: 1 / 0) as it:
+    with (
+        pytest.raises(ZeroDivisionError),
+        Loader(LoadQueue(LAYERS, UNITS), lambda *_: 1 / 0) as it,
+    ):
         it.drop(UNITS, 1)
         with it.computing(0):
             time.sleep(0.01)
@@ -129,8 +132,8 @@ def test_loads_may_write_what_was_made_for_inference():
 
 
 def test_it_works_inside_its_context_alone():
-    loader = Loader(Pending(LAYERS, UNITS), lambda *_: None)
+    loader = Loader(LoadQueue(LAYERS, UNITS), lambda *_: None)
     with pytest.raises(RuntimeError, match='must be used as a context'), loader.computing(0):
         pass
     with pytest.raises(ValueError, match='in_flight must be >= 1'):
-        Loader(Pending(LAYERS, UNITS), lambda *_: None, in_flight=0)
+        Loader(LoadQueue(LAYERS, UNITS), lambda *_: None, in_flight=0)

@@ -6,7 +6,7 @@ from memory_cases import CONFIG, KvOfUnits, make_planner, make_prefill, make_pro
 
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import CacheBlend, always
+from embodied_kv.memory.reuse import CacheBlend, always_computed
 from embodied_kv.memory.schedule import Schedule, named_schedule, share
 
 LAYERS = CONFIG.backbone.layers
@@ -37,21 +37,21 @@ def prompt():
 
 def test_an_even_share_is_chosen_once(prompt):
     reuse = Watched(Schedule((1.0, *[0.25] * (LAYERS - 1))))
-    work, memory = run(prompt, reuse), int((~always(prompt)).sum())
+    work, memory = run(prompt, reuse), int((~always_computed(prompt)).sum())
     rest = prompt.length - memory + share(0.25, memory)
     assert work.computed == [prompt.length, *[rest] * (LAYERS - 1)]
     (_, mask, off), *later = reuse.seen
-    mine, left = mask & ~always(prompt), ~mask
+    mine, left = mask & ~always_computed(prompt), ~mask
     assert off[mine].min() >= off[left].max()
     assert all((computed == after).all() for computed, after, _ in later)
 
 
 def test_a_falling_share_is_chosen_in_each_layer_by_what_differs_there(prompt):
     schedule = Schedule((1.0, 0.5, 0.25, 0.1))
-    reuse, memory = Watched(schedule), int((~always(prompt)).sum())
+    reuse, memory = Watched(schedule), int((~always_computed(prompt)).sum())
     run(prompt, reuse)
     for ratio, (computed, mask, off) in zip(schedule.ratios[1:], reuse.seen, strict=True):
-        mine, dropped = mask & ~always(prompt), computed & ~mask
+        mine, dropped = mask & ~always_computed(prompt), computed & ~mask
         assert int(mine.sum()) == share(ratio, memory) and not (mask & ~computed).any()
         assert off[mine].min() >= off[dropped].max()
 
@@ -79,7 +79,7 @@ def test_a_segment_without_stored_kv_takes_no_share(prompt):
     for count, (_, mask, _) in zip(
         [share(r, 9) for r in schedule.ratios[1:]], reuse.seen, strict=True
     ):
-        assert mask[always(bare)].all()
+        assert mask[always_computed(bare)].all()
         assert len({int(i) for i in bare.owner[mask] if i >= 1}) == count
 
 

@@ -9,7 +9,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import POLICIES, Loader, Pending
+from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Epic, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
@@ -64,7 +64,7 @@ def test_the_first_load_is_written_after_the_work_that_it_follows():
         def load(unit, layer):
             Stream.current('cpu').launch(lambda: order.append('loaded'))
 
-        with Loader(Pending(1, ['a']), load, after=own.record()) as loader:
+        with Loader(LoadQueue(1, ['a']), load, after=own.record()) as loader:
             loader.drop(['a'], 0)
             with loader.computing(0):
                 assert order == ['computed', 'loaded']
@@ -80,7 +80,7 @@ def test_no_load_is_under_way_after_the_context_even_if_the_layer_failed():
     with (
         HostileDevice(),
         pytest.raises(ZeroDivisionError),
-        Loader(Pending(2, ['a']), load) as loader,
+        Loader(LoadQueue(2, ['a']), load) as loader,
     ):
         loader.drop(['a'], 1)
         with loader.computing(0):

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from benchmarks.memory.pipeline import simulate
 from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
-from embodied_kv.memory.loader import POLICIES, Pending
+from embodied_kv.memory.loader import POLICIES, LoadQueue
 
 UNITS = 'abcd'
 
 
 def loads(policy, compute=(4, 4, 4, 4), drops=('', 'ab', 'c', 'd'), load=1.0, decided=1.0):
-    made = simulate(Pending(4, UNITS, policy), compute, lambda *_: load, drops, decided)
+    made = simulate(LoadQueue(4, UNITS, policy), compute, lambda *_: load, drops, decided)
     return made, [f'{span.unit}{span.layer}' for span in made.lane(LOAD)]
 
 
@@ -62,7 +62,7 @@ def test_full_reuse_loads_from_the_first_layer_on():
 
 
 def test_within_a_layer_the_order_is_that_of_the_prompt():
-    pending = Pending(2, UNITS)
+    pending = LoadQueue(2, UNITS)
     pending.drop('dc', 1)
     pending.drop('a', 1)
     assert [pending.take(0, True) for _ in range(4)] == [(1, 'a'), (1, 'c'), (1, 'd'), None]
@@ -70,7 +70,7 @@ def test_within_a_layer_the_order_is_that_of_the_prompt():
 
 
 def test_a_unit_is_dropped_once():
-    pending = Pending(3, UNITS)
+    pending = LoadQueue(3, UNITS)
     pending.drop('a', 1)
     pending.drop('a', 2)
     assert [pending.take(0, True) for _ in range(3)] == [(1, 'a'), (2, 'a'), None]
@@ -78,11 +78,11 @@ def test_a_unit_is_dropped_once():
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match='load_policy must be one of separate, next_layer, bal'):
-        Pending(2, UNITS, 'fast')
+        LoadQueue(2, UNITS, 'fast')
     with pytest.raises(ValueError, match='units of a prompt must be distinct'):
-        Pending(2, 'aba')
+        LoadQueue(2, 'aba')
     with pytest.raises(LookupError, match='x'):
-        Pending(2, UNITS).drop('x', 1)
+        LoadQueue(2, UNITS).drop('x', 1)
 
 
 def test_bubbles_are_where_a_lane_waits():
@@ -106,7 +106,7 @@ def test_any_pass_keeps_the_laws(data):
     ends = {}
     for policy in POLICIES:
         made = simulate(
-            Pending(layers, UNITS, policy), compute, lambda u, _: cost[u], drops, decided
+            LoadQueue(layers, UNITS, policy), compute, lambda u, _: cost[u], drops, decided
         )
         ends[policy] = made.end
         spans = {(s.layer, s.unit): s for s in made.lane(LOAD)}
