@@ -35,7 +35,7 @@ from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.compression import own_attention, thinned, unit_method
+from embodied_kv.planning.compression import compress_unit, unit_attention, unit_method
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS
 from training.judge.exam import HOPS, draw_cell
@@ -58,9 +58,9 @@ class ThinKv(IsolatedKv):
     def _compute(self, ids: list[int]) -> list[tuple[Tensor, Tensor]]:
         arena = arena_of(self._model, len(ids))
         arena.set_length(0, len(ids))
-        columns = own_attention(self._model, arena, ids, lambda work: work(), len(ids))
+        columns = unit_attention(self._model, arena, ids, lambda work: work(), len(ids))
         k, v = (part[:, 0] for part in (arena.k, arena.v))
-        k, v, _ = thinned(k, v, (len(ids),), columns, self._method, 0.5)
+        k, v, _ = compress_unit(k, v, (len(ids),), columns, self._method, 0.5)
         return list(zip(k, v, strict=True))
 
 

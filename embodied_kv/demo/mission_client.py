@@ -17,7 +17,7 @@ from embodied_kv.action import Mission
 from embodied_kv.model.planner_checkpoint import without_missions
 from embodied_kv.msg import MissionState
 from embodied_kv.nodes.common import qos
-from embodied_kv.planning.planning import planner_of
+from embodied_kv.planning.planning import planner_folder
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
 
@@ -66,7 +66,7 @@ class MissionClient:
             if len(values) < 2:
                 raise ValueError('memory does not say which planner it has')
             planner, contract = (value.string_value for value in values)
-            path = planner_of(planner, Embodiment.load(contract).contract.language.planner)
+            path = planner_folder(planner, Embodiment.load(contract).contract.language.planner)
             self.refusal = without_missions(path)
         except (ValueError, OSError) as error:
             self.refusal = reason(error)

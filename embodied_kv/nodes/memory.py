@@ -36,7 +36,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.plan import Match, Plan
 from embodied_kv.planning.plan import MemoryStats as Stats
-from embodied_kv.planning.planning import opened, planner_of
+from embodied_kv.planning.planning import open_planning, planner_folder
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 
@@ -245,7 +245,7 @@ def can_plan(node: SuiteNode) -> bool:
         return True
     try:
         contract = node.params.read(SuiteParams).embodiment().contract
-        planner_of('', contract.language.planner)
+        planner_folder('', contract.language.planner)
     except ValueError as error:
         node.log_info('planner', f'memory stays unconfigured: {reason(error)}')
         return False
@@ -289,9 +289,9 @@ class Memory(SuiteNode):
     def _open(self) -> PlansWithMemory:
         """Return what plans, until cleanup. Raises ValueError, MemoryFault."""
         params = self.params.read(MemoryParams)
-        path = planner_of(params.planner, self.embodiment.contract.language.planner)
+        path = planner_folder(params.planner, self.embodiment.contract.language.planner)
         planning = self._release.enter_context(
-            opened(
+            open_planning(
                 load_planner(path, device=self.host.engine.config.device),
                 encoder(params.encoder),
                 params,

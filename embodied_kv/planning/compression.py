@@ -26,16 +26,16 @@ from embodied_kv.memory.segment import check_choice
 from embodied_kv.model.planner import Planner
 
 # The methods that need no question.
-FOR_UNITS = tuple(name for name, made in METHODS.items() if made.queries in (None, 'all'))
+UNIT_METHODS = tuple(name for name, made in METHODS.items() if made.queries in (None, 'all'))
 
 
 def unit_method(name: str) -> Method:
     """Return a method for units. Raise ValueError if it is unknown or needs a question."""
-    check_choice('unit_compress', name, FOR_UNITS)
+    check_choice('unit_compress', name, UNIT_METHODS)
     return METHODS[name]()
 
 
-def own_attention(
+def unit_attention(
     model: Planner, arena: Arena, ids: Sequence[int], step: Step, block: int
 ) -> Tensor:
     """Return the attention that the tokens in row 0 receive, float32 [layers, heads, tokens].
@@ -48,7 +48,7 @@ def own_attention(
     return torch.stack(view.columns)
 
 
-def thinned(
+def compress_unit(
     k: Tensor,
     v: Tensor,
     lengths: Sequence[int],
@@ -58,7 +58,7 @@ def thinned(
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Return K and V [layers, kv_heads, tokens, head_dim] of the kept tokens, and their lengths.
 
-    `lengths` has the tokens of each segment, and `columns` the result of `own_attention`, None if
+    `lengths` has the tokens of each segment, and `columns` the result of `unit_attention`, None if
     the method needs none.
     """
     layers, kv_heads, total, _ = k.shape

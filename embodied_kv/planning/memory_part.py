@@ -26,7 +26,7 @@ from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.text import shown
 
-TOLD = 12  # maximum number of differences in a report
+MAX_DIFFERENCES = 12  # maximum number of differences in a report
 ROW, SENTENCES = 'row', 'sentences'
 
 
@@ -94,13 +94,13 @@ class MemoryPart:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each of the first TOLD changes between two memories, and count the others.
+    """Yield a line for each of the first changes between two memories, and count the others.
 
     Ids are compared one by one: sorting them all would block other threads for long.
     """
     moved = [id for id, text in then.items() if now.get(id) != text]
     moved += [id for id in now if id not in then]
-    for id in nsmallest(TOLD, moved):
+    for id in nsmallest(MAX_DIFFERENCES, moved):
         before, after = then.get(id), now.get(id)
         if before is None:
             yield f"'{shown(after)}' is new"
@@ -108,8 +108,8 @@ def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str
             yield f"'{shown(before)}' was removed"
         else:
             yield f"'{shown(after)}' was '{shown(before)}'"
-    if len(moved) > TOLD:
-        yield f'and {len(moved) - TOLD} more'
+    if len(moved) > MAX_DIFFERENCES:
+        yield f'and {len(moved) - MAX_DIFFERENCES} more'
 
 
 def _moved(known: Tensor, now: Mapping[str, str]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from embodied_kv.planning.domain import Domain, Draft
 
 TASK = re.compile(r'task (\d{1,9})')
-HEARD = 150_000_000  # delay (ns) after which frames reflect an instruction
+INSTRUCTION_DELAY = 150_000_000  # delay (ns) after which frames reflect an instruction
 
 
 class NoteTaker:
@@ -84,7 +84,7 @@ class NoteTaker:
     def _learn(self, query: str, answer: str, stamp: int) -> list[Draft]:
         if found := self._domain.facts_of_answer(query, answer):
             return found
-        if not self._instruction or stamp < self._told + HEARD:
+        if not self._instruction or stamp < self._told + INSTRUCTION_DELAY:
             return []
         if not self._done and self._domain.says_done(query, answer):
             self._done = True

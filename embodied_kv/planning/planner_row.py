@@ -36,10 +36,15 @@ from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.compression import compress_row, own_attention, thinned, unit_method
+from embodied_kv.planning.compression import (
+    compress_row,
+    compress_unit,
+    unit_attention,
+    unit_method,
+)
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
-from embodied_kv.planning.planner_rows import PlannerRows, Saying
+from embodied_kv.planning.planner_rows import Decoding, PlannerRows
 
 PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
 METHODS = ('keep', *PLAIN_METHODS, 'cacheblend', 'epic')
@@ -173,7 +178,7 @@ class PlannerRow:
 
         If the row was resumed with the same plan, the plan is continued without a prefill.
         """
-        if self.goes_on(asked):
+        if self.can_continue(asked):
             held, nothing = self.held, [0] * len(self.arena.layers)
             self._resumed = False
             saying = self._say(held, prompt.question_at, eos)
@@ -182,7 +187,7 @@ class PlannerRow:
         begun = RowPlan(asked, 0, tuple(work.lacks))
         return self._say(begun, prompt.question_at, eos, hidden), work
 
-    def goes_on(self, asked: PlanRecord) -> bool:
+    def can_continue(self, asked: PlanRecord) -> bool:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
         held = self.held
         same = held is not None and held.plan.asked == asked
@@ -245,8 +250,8 @@ class PlannerRow:
                 columns = None
                 if self._units.queries is not None:
                     args = self._model, self.arena, everything, self._step, self._block
-                    columns = own_attention(*args).cpu()
-                thin = partial(thinned, k, v, lengths, columns, self._units, ratio)
+                    columns = unit_attention(*args).cpu()
+                thin = partial(compress_unit, k, v, lengths, columns, self._units, ratio)
                 k, v, lengths = self._step(thin)
         return UnitKv(unit, k, v, lengths)
 
@@ -265,7 +270,7 @@ class PlannerRow:
                 held = self._compress(held, question_at)
             until = choosing if chooses and said < choosing else most
             on_held = partial(setattr, self, 'held')
-            saying = Saying(self._row, held, until, eos, most, on_held)
+            saying = Decoding(self._row, held, until, eos, most, on_held)
             # A step of all rows advances only unfinished answers.
             for held in self._rows.say(saying, self._given_step):
                 yield from held.plan.answer[said:]

@@ -98,7 +98,7 @@ class TokenStep:
 
 
 @dataclass(eq=False)
-class Saying:
+class Decoding:
     """An answer that is being decoded and has at least one token."""
 
     row: int
@@ -134,7 +134,7 @@ class PlannerRows:
         sizes = range(1, rows + 1) if model.device.type == 'cpu' else doubling(rows)
         self._token_step = TokenStep(model, self.arena, sizes)
         self._free = list(range(rows))
-        self._saying: list[Saying] = []
+        self._saying: list[Decoding] = []
         # Held while a step computes, so that the end of an answer waits for it. Reentrant because
         # the generator of an abandoned answer may be closed anywhere.
         self._lock = threading.RLock()
@@ -156,7 +156,7 @@ class PlannerRows:
             self.arena.set_length(row, 0)
             self._free.append(row)
 
-    def say(self, saying: Saying, step: Step) -> Iterator[RowPlan]:
+    def say(self, saying: Decoding, step: Step) -> Iterator[RowPlan]:
         """Yield the plan in the row after each step until decoding pauses.
 
         `step` runs a piece of computation on the engine thread, and waits for it.

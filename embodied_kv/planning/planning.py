@@ -308,7 +308,7 @@ class Planning(AbstractContextManager):
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
         asked = PlanRecord(question, method, keys, ids)
         start = time.perf_counter()
-        needs = loads and not self.row.goes_on(asked)
+        needs = loads and not self.row.can_continue(asked)
         fresh = self._compute(self.memory.missing(units)) if needs else 0
         if needs:
             prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
@@ -409,7 +409,7 @@ class Planning(AbstractContextManager):
 
 
 @contextmanager
-def opened(
+def open_planning(
     planner: LoadedPlanner,
     encoder: Encoder,
     params: MemoryParams,
@@ -429,7 +429,7 @@ def opened(
         yield planning
 
 
-def planner_of(folder: str, name: str) -> Path:
+def planner_folder(folder: str, name: str) -> Path:
     """Return the folder of a planner: that one, or of the bundled planner of a contract.
 
     Raises ValueError if both are empty, or the bundled planner does not exist.

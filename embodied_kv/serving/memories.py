@@ -22,7 +22,7 @@ from embodied_kv.memory.segment import MemoryFault
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import Planning, opened, planner_of
+from embodied_kv.planning.planning import Planning, open_planning, planner_folder
 from embodied_kv.serving.memory_config import MemoryConfig
 from embodied_kv.serving.slack import Slack
 
@@ -87,7 +87,7 @@ class Memories:
         """
         if not kept.enabled:
             return None
-        path = planner_of(params.planner, planner)
+        path = planner_folder(params.planner, planner)
         return cls(path, params, config, kept.planner_rows, device, slack, plane)
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ class Memories:
     def _opened(self, name: str) -> _Memory:
         with ExitStack() as undo:
             planning = undo.enter_context(
-                opened(
+                open_planning(
                     self._planner,
                     self._encoder,
                     self._params,

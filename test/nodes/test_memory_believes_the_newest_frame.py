@@ -9,7 +9,7 @@ from embodied_kv.demo.domain import DONE, TabletopDomain
 from embodied_kv.demo.sim.language import HELD, SUBTASK
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common.conversions import stamp
-from embodied_kv.planning.notes import HEARD, NoteTaker
+from embodied_kv.planning.notes import INSTRUCTION_DELAY, NoteTaker
 
 SECOND = 10**9
 RED, BLUE = 'Where is the red cube?', 'Where is the blue cube?'
@@ -54,7 +54,7 @@ def test_where_the_clock_was_set_back_a_task_is_learnt_all_the_same():
     notes = NoteTaker(TabletopDomain(), 48)
     notes.tell('wave', 50 * SECOND)
     notes.begin(10 * SECOND)
-    (record,) = notes.hear(SUBTASK, DONE, 10 * SECOND + HEARD)
+    (record,) = notes.hear(SUBTASK, DONE, 10 * SECOND + INSTRUCTION_DELAY)
     assert record[2] == 'task 1: wave'
 
 

@@ -7,7 +7,7 @@ from std_msgs.msg import String
 from embodied_kv.demo.domain import DONE, TabletopDomain
 from embodied_kv.demo.sim.language import HELD, NARRATE, SUBTASK
 from embodied_kv.msg import MemorySegment, TextDelta
-from embodied_kv.planning.notes import HEARD, NoteTaker
+from embodied_kv.planning.notes import INSTRUCTION_DELAY, NoteTaker
 
 PUT = 'put the red cube into the blue bin'
 
@@ -30,7 +30,9 @@ def test_language_and_instructions_write_memory(robot, tmp_path):
     robot.until(lambda: speak.get_subscription_count() > 1, show=False)
 
     def say(query, text, reason='eos', stream=1):
-        message = robot.stamped(TextDelta(stream=stream, query=query), robot.now() + HEARD)
+        message = robot.stamped(
+            TextDelta(stream=stream, query=query), robot.now() + INSTRUCTION_DELAY
+        )
         for part in (text[:3], text[3:]):
             message.text, message.finished = part, part == text[3:]
             message.reason = reason if message.finished else ''
@@ -65,7 +67,7 @@ def test_a_task_is_recorded_once_when_it_is_done():
     memory = NoteTaker(TabletopDomain(), 48)
     assert memory.hear(SUBTASK, DONE, 10**9) == [], 'no task was told'
     assert memory.tell(PUT, 10**9) == []
-    assert memory.hear(SUBTASK, DONE, 10**9 + HEARD - 1) == [], 'of the task before'
+    assert memory.hear(SUBTASK, DONE, 10**9 + INSTRUCTION_DELAY - 1) == [], 'of the task before'
     assert memory.hear(NARRATE, 'I carry the red cube to the blue bin', 2 * 10**9) == []
     assert memory.hear(SUBTASK, DONE, 2 * 10**9) == [('task 1', 'task', f'task 1: {PUT}')]
     assert memory.hear(SUBTASK, DONE, 3 * 10**9) == []
