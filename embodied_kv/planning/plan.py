@@ -58,7 +58,7 @@ class PlanRecord:
         """Return the position of the last token, whose KV the next step computes."""
         return len(self.prompt) + len(self.answer) - 1
 
-    def saying(self, token: int, eos: int, most: int) -> PlanRecord:
+    def with_token(self, token: int, eos: int, most: int) -> PlanRecord:
         """Return the plan with one more token, or at its end (`eos`, or `most` tokens)."""
         if token == eos:
             return replace(self, over=True)
@@ -84,9 +84,9 @@ class RowPlan:
         """Return how many tokens of prompt and answer were computed, including absent ones."""
         return self.tokens + min(self.absent, default=0)
 
-    def saying(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
+    def with_token(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
         """Return the plan with one more token, and `tokens` places in use."""
-        return replace(self, plan=self.plan.saying(token, eos, most), tokens=tokens)
+        return replace(self, plan=self.plan.with_token(token, eos, most), tokens=tokens)
 
     def fits(self, most: int) -> bool:
         """Return whether a planner with a limit of `most` answer tokens reaches this state."""

@@ -314,10 +314,10 @@ class Planning(AbstractContextManager):
             prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
         computed = time.perf_counter()
         with self.row.in_use():
-            saying, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
-            said = list(islice(saying, 1))
+            decoding, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
+            said = list(islice(decoding, 1))
             first = time.perf_counter()
-            said += saying
+            said += decoding
         self._plans += 1
         self.last = replace(asked, answer=tuple(said), over=True)
         return Plan(
