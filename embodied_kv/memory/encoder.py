@@ -46,7 +46,7 @@ class Encoder(Protocol):
 
 
 class HashingEncoder:
-    """Hashes words, pairs of words and 3- to 5-grams of characters into `width` signed buckets.
+    """Signed feature hashing of words, pairs of words and 3- to 5-grams of characters.
 
     Stop words count only if there are no other words. All words have the same weight, which is
     also that of all n-grams of a word together.

@@ -20,7 +20,7 @@ PREFIX = 'prefix'
 
 
 class Invalidation:
-    """Counts the tokens lost so far, by 'blocks of N' for each size, and by 'prefix'."""
+    """The tokens lost so far, by 'blocks of N' for each size, and by 'prefix'."""
 
     def __init__(self, blocks: tuple[int, ...] = (1, 16, 64)) -> None:
         if any(size < 1 for size in blocks):

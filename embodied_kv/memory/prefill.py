@@ -84,7 +84,7 @@ class LayerTokens:
 
 
 class Prefill:
-    """Fills one row of an arena with prompts, one after another.
+    """Prefill of one row of an arena with prompts, one after another.
 
     Args:
         load: `MemoryStore.load_memory`. Two threads call it where a method reads deviations.

@@ -21,7 +21,7 @@ INSTRUCTION_DELAY = 150_000_000  # delay (ns) after which frames reflect an inst
 
 
 class NoteTaker:
-    """Turns instructions and answers into memory segments.
+    """The conversion of instructions and answers to memory segments.
 
     `tasks` is the number of task records that are kept (0: none); the oldest is overwritten.
     `known` has the (id, step) of the existing segments.
