@@ -329,8 +329,8 @@ class Groups:
         return new
 
     def _freeze(self, group: Group) -> Transition:
-        size = len(group.members), group.tokens
-        target = self._nearest(group.mean, group.tokens, size[0], static=True)
+        size = members, tokens = len(group.members), group.tokens
+        target = self._nearest(group.mean, tokens, members, static=True)
         if target is not None:
             for id in self.ids(group):
                 self._join(target, id, self._leave(group, id))
@@ -340,7 +340,7 @@ class Groups:
             group.static = True
             del self._dynamic[group.number]
             self._note_room(group)
-        into = None if target is None else target.number
+        into = target and target.number
         return self._log(Transition(self.step, group.number, True, *size, into))
 
     def _nearest(self, mean: np.ndarray, tokens: int, members: int, static: bool) -> Group | None:

@@ -200,8 +200,8 @@ class Prefill:
         )
         mask = reuse.after(state, tokens.mask)
         stays = mask[tokens.positions]
-        hidden = tokens.hidden[:, stays.to(tokens.hidden.device)]
-        return LayerTokens(mask, tokens.positions[stays], hidden)
+        stay = tokens.hidden[:, stays.to(tokens.hidden.device)]
+        return LayerTokens(mask, tokens.positions[stays], stay)
 
     def _run_step(self, work: Callable[[], T]) -> T:
         @wraps(work)

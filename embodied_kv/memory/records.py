@@ -245,8 +245,8 @@ class Records:
     def units(self) -> Iterator[tuple[str, KeptUnit]]:
         """Iterate over the keys and records of all stored KV."""
         with self._explained():
-            for row in self._db.execute('SELECT checksum, key, lengths, file FROM units'):
-                found, key, lengths, file = row
+            query = 'SELECT checksum, key, lengths, file FROM units'
+            for found, key, lengths, file in self._db.execute(query):
                 try:
                     if found != checksum(key, lengths, file):
                         raise ValueError('checksum')

@@ -326,7 +326,7 @@ class MemoryStore(AbstractContextManager):
 
     def _change(
         self, *works: Callable[[], Any], removes: Iterable[str] | None = None
-    ) -> list[Any]:
+    ) -> tuple[Any, ...]:
         """Run all `works` in one transaction, possibly twice, and return their results.
 
         `removes` has the keys of the units that it forgets. Without it the database may not grow
@@ -334,11 +334,11 @@ class MemoryStore(AbstractContextManager):
         """
         try:
             with self._records.change():
-                return [work() for work in works]
+                return tuple(work() for work in works)
         except DiskFull:
             self._forget(removes or ())
             with self._reserve.released(), self._records.change(grows=removes is not None):
-                return [work() for work in works]
+                return tuple(work() for work in works)
 
     def _forget(self, keys: Iterable[str]) -> None:
         """Remove files, after the transaction, or before it on a full disk."""

@@ -104,12 +104,11 @@ class MissionState:
 def read_state(facts: object) -> MissionState:
     """Return the state from its plain values. Raise ValueError for anything else."""
     try:
-        tried = tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried'])
         state = MissionState(
             str(facts['words']),
             int(facts['part']),
             tuple(int(number) for number in facts['moves']),
-            tried,
+            tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried']),
             tuple(str(words) for words in facts['said']),
             int(facts['steps']),
             str(facts['acting']),

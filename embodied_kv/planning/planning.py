@@ -134,9 +134,8 @@ class Planning(AbstractContextManager):
             words = f'{planner.fingerprint} {self._prompts.segment("A mug is in Place 1.")}'
             self.fingerprint = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
             shared = plane if planner.model.device.type == 'cpu' else None
-            store = MemoryStore(
-                folder, self.fingerprint, self.config.cache_mib * MIB, renew, shared
-            )
+            cache = self.config.cache_mib * MIB
+            store = MemoryStore(folder, self.fingerprint, cache, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
@@ -210,10 +209,8 @@ class Planning(AbstractContextManager):
         if kind:
             check_choice('kind', kind, KINDS, MemoryFault)
         with self._lock:
-            if question.strip():
-                found = self.memory.nearest(question)
-            else:
-                found = [(segment, 0.0) for segment in self.memory.segments]
+            all_segments = ((segment, 0.0) for segment in self.memory.segments)
+            found = self.memory.nearest(question) if question.strip() else all_segments
             wanted = ((s, score) for s, score in found if kind in ('', s.kind))
             group_of = self.memory.groups.of
             return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))

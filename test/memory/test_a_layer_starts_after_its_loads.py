@@ -30,7 +30,7 @@ def one_pass(policy, at, load, compute=lambda layer: None):
 @pytest.mark.parametrize('policy', POLICIES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_whatever_takes_how_long(policy, data):
+def test_layers_have_their_loads_for_any_durations(policy, data):
     at = {u: data.draw(st.integers(0, LAYERS)) for u in UNITS}
     naps = data.draw(st.lists(st.sampled_from([0, 1e-4, 1e-3]), min_size=7, max_size=7))
     done, seen = set(), []

@@ -1,4 +1,4 @@
-"""A prefill whose loads run on a thread of their own is bit for bit one that loads in between."""
+"""A prefill with a loading thread equals one that loads between layers, bit for bit."""
 
 import threading
 import time
@@ -186,7 +186,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
 
 @pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', ['full_reuse', 'cacheblend', 'keep'])
-def test_kv_that_went_is_told_by_its_unit(policy, method):
+def test_error_of_lost_kv_names_its_unit(policy, method):
     model, prompt = make_planner(), make_prompt(segments=5)
     units = KvOfUnits(model, prompt)
 

@@ -50,7 +50,7 @@ def test_balanced_is_faster_where_loads_grow():
     assert ends['balanced'] < ends['next_layer'] < ends['separate']
 
 
-def test_a_choice_beside_the_layer_hides_its_loads():
+def test_a_choice_during_the_layer_hides_its_loads():
     late, _ = loads('balanced')
     early, order = loads('balanced', decided=0.25)
     assert order[:2] == ['a1', 'b1'] and early.end == 16 < late.end
