@@ -340,7 +340,7 @@ class Groups:
             group.static = True
             del self._dynamic[group.number]
             self._note_room(group)
-        into = target and target.number
+        into = target.number if target else None
         return self._log(Transition(self.step, group.number, True, *size, into))
 
     def _nearest(self, mean: np.ndarray, tokens: int, members: int, static: bool) -> Group | None:
