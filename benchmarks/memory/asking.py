@@ -20,14 +20,12 @@ from tempfile import TemporaryDirectory
 
 from rich.progress import Progress
 
-from benchmarks.memory.pipeline import bubbles
 from benchmarks.memory.settings import Settings, Side
+from benchmarks.memory.spans import COMPUTE, Timeline
 from benchmarks.memory.story import Facts, Moment, draw_story
-from benchmarks.memory.ways import BenchPlanning, Way, open_way
+from benchmarks.memory.ways import BenchPlanning, TimedPlan, Way, open_way
 from embodied_kv.memory.invalidation import PREFIX
-from embodied_kv.memory.loader import COMPUTE, Timeline
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
-from embodied_kv.planning.plan import Plan
 
 RAM = '/dev/shm'
 ROOM = 2**31  # bytes: the memories of 30 ways, and as much again
@@ -55,7 +53,7 @@ class Reply:
     lost: int
     fresh: int
     idle: int
-    plan: Plan
+    plan: TimedPlan
 
     @property
     def computed_share(self) -> float:
@@ -189,4 +187,4 @@ def of(replies: Sequence[Reply], way: str, retrieved: int | None = None) -> list
 def waiting(timeline: Timeline) -> float:
     """Seconds in which no layer was computed, until the last one began."""
     last = max((span.start for span in timeline.lane(COMPUTE)), default=0.0)
-    return sum(end - start for start, end in bubbles(timeline, COMPUTE) if end <= last)
+    return sum(end - start for start, end in timeline.bubbles(COMPUTE) if end <= last)

@@ -19,6 +19,7 @@ from itertools import chain, takewhile
 import numpy as np
 from torch import Tensor
 
+from benchmarks.memory.spans import TimedLoader
 from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.groups import EmbeddingTable, Group, Transition
 from embodied_kv.memory.prefill import Prefill
@@ -88,7 +89,7 @@ class Behind(FullRecompute):
 
 
 class WatchedRow(PlannerRow):
-    """Counts the tokens whose KV it computes for units.
+    """Counts the tokens whose KV it computes for units; `loader` has the timeline of the last run.
 
     fronts: of a unit that was computed before, only what lies behind the first change. rotate:
     whether stored keys are turned to the positions they come to.
@@ -101,7 +102,12 @@ class WatchedRow(PlannerRow):
             self._prefill = Prefill(
                 model, self.arena, 0, load, _stays, config.load_policy, self._step
             )
+        self._prefill.loader = self._timed
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
+
+    def _timed(self, *given: object, **named: object) -> TimedLoader:
+        self.loader = TimedLoader(*given, **named)
+        return self.loader
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
         lengths = tuple(map(len, tokens))

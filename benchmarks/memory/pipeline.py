@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from embodied_kv.memory.loader import COMPUTE, LOAD, LoadQueue, Span, Timeline
+from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.loader import LoadQueue
 
 
 def simulate(
@@ -54,18 +55,3 @@ def simulate(
             pending.drop(drops[layer + 1], layer + 1)
         load_until(now, layer, True, known)
     return Timeline.of(spans)
-
-
-def busy(timeline: Timeline, lane: str) -> float:
-    """Return the seconds in which a lane worked."""
-    return sum(span.end - span.start for span in timeline.lane(lane))
-
-
-def bubbles(timeline: Timeline, lane: str) -> tuple[tuple[float, float], ...]:
-    """Return when a lane waited, as (start, end), from 0 to the end of all work."""
-    found, free = [], 0.0
-    for span in timeline.lane(lane):
-        if span.start > free:
-            found.append((free, span.start))
-        free = max(free, span.end)
-    return (*found, (free, timeline.end)) if timeline.end > free else tuple(found)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from matplotlib.axes import Axes
 
 from benchmarks.common.pictures import plt, save
-from embodied_kv.memory.loader import COMPUTE, LOAD, Timeline
+from benchmarks.memory.spans import COMPUTE, LOAD, Timeline
 
 KEEP = 'keep'
 

@@ -13,9 +13,8 @@ from benchmarks.common.clock import Ceilings
 from benchmarks.common.paired import paired
 from benchmarks.memory.asking import Reply, of, waiting
 from benchmarks.memory.floor import floor_seconds
-from benchmarks.memory.pipeline import busy
+from benchmarks.memory.spans import COMPUTE
 from benchmarks.memory.ways import BLEND, FULL, KEEP
-from embodied_kv.memory.loader import COMPUTE
 from embodied_kv.model.planner import PlannerConfig
 from training.evaluate.report import rate
 
@@ -113,7 +112,7 @@ def spent(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
     retrieval, tokens, the first word.
     """
     some = of(replies, way, retrieved)
-    layers = [busy(r.plan.timeline, COMPUTE) for r in some]
+    layers = [r.plan.timeline.busy(COMPUTE) for r in some]
     loads = [waiting(r.plan.timeline) for r in some]
     fresh = [r.plan.seconds_fresh for r in some]
     whole = [r.plan.seconds_first_token for r in some]

@@ -28,13 +28,14 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.memory import plots
 from benchmarks.memory.asking import Asked, Reply, ram, waiting
-from benchmarks.memory.pipeline import busy, simulate
+from benchmarks.memory.pipeline import simulate
 from benchmarks.memory.settings import Settings, load_settings
+from benchmarks.memory.spans import COMPUTE, LOAD, Timeline
 from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, LoadQueue, Timeline
+from embodied_kv.memory.loader import POLICIES, LoadQueue
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
 SEPARATE = POLICIES[0]
@@ -136,8 +137,8 @@ def rows(drawn: Mapping[str, Mapping[str, Timeline]]) -> Iterator[dict]:
                 source=source,
                 policy=policy,
                 ms=1e3 * timeline.end,
-                compute_ms=1e3 * busy(timeline, COMPUTE),
-                load_ms=1e3 * busy(timeline, LOAD),
+                compute_ms=1e3 * timeline.busy(COMPUTE),
+                load_ms=1e3 * timeline.busy(LOAD),
                 waiting_ms=1e3 * waiting(timeline),
                 separate_takes_x=by_policy[SEPARATE].end / timeline.end,
             )

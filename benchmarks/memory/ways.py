@@ -15,6 +15,7 @@ from torch import Tensor
 
 from benchmarks.memory.blocks import Blocks, WatchedRow
 from benchmarks.memory.settings import Settings, Side
+from benchmarks.memory.spans import Timeline
 from embodied_kv.config import BackboneConfig
 from embodied_kv.memory.encoder import Encoder, encoder
 from embodied_kv.memory.invalidation import PREFIX, Invalidation
@@ -27,6 +28,7 @@ from embodied_kv.model.planner_checkpoint import (
     random_planner,
 )
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
 from training.planner.corpus import planner_tokenizer
 
@@ -83,6 +85,13 @@ def full_view(blocks: int) -> str:
     return FULL if blocks == 1 else f'{FULL}, view of {"blocks" if blocks else "groups"}'
 
 
+@dataclass(frozen=True)
+class TimedPlan(Plan):
+    """A plan, and the loads and computation of its prefill."""
+
+    timeline: Timeline
+
+
 class BenchPlanning(Planning):
     """Planning with another construction, or without turned keys, that says what it computed."""
 
@@ -109,6 +118,11 @@ class BenchPlanning(Planning):
                 rotate=way.rotate,
             ),
         )
+
+    def plan(self, *given: object, **named: object) -> TimedPlan:
+        """Return the plan with the timeline of its prefill."""
+        plan = super().plan(*given, **named)
+        return TimedPlan(**vars(plan), timeline=self.row.loader.timeline)
 
     @property
     def fresh_tokens(self) -> int:

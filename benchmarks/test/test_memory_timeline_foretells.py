@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.memory.asking import waiting
-from benchmarks.memory.pipeline import busy
+from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
 from benchmarks.memory.timeline import Job, costs, rows
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Span, Timeline
+from embodied_kv.memory.loader import POLICIES
 
 JOB = Job((6, 4, 2), {'a': 2, 'b': 2, 'c': 2}, ((), ('c',), ('a',)))
 
@@ -16,7 +16,7 @@ def test_separate_takes_the_sum_and_balanced_never_longer():
     assert found['separate'].end == pytest.approx(12 + 3 * 0.5)
     assert 12 <= found['balanced'].end <= found['next_layer'].end <= found['separate'].end
     for timeline in found.values():
-        assert busy(timeline, COMPUTE) == 12 and busy(timeline, LOAD) == pytest.approx(1.5)
+        assert timeline.busy(COMPUTE) == 12 and timeline.busy(LOAD) == pytest.approx(1.5)
         assert waiting(timeline) == pytest.approx(timeline.end - 12)
     told = list(rows({'stated': found}))
     assert told[0]['separate_takes_x'] == 1 and told[0]['waiting_ms'] == pytest.approx(1500)

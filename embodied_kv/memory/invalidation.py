@@ -20,7 +20,7 @@ PREFIX = 'prefix'
 
 
 class Invalidation:
-    """Counts the tokens lost so far, by 'blocks of N' for each size, and by 'prefix'."""
+    """The tokens lost so far, by 'blocks of N' for each size, and by 'prefix'."""
 
     def __init__(self, blocks: tuple[int, ...] = (1, 16, 64)) -> None:
         if any(size < 1 for size in blocks):
@@ -34,10 +34,7 @@ class Invalidation:
 
     def note(self, id: str, tokens: int | None) -> None:
         """Record a change of the current step; the last change of a segment counts."""
-        if tokens is None and id not in self._positions:
-            self._noted.pop(id, None)  # added and removed within the step
-        else:
-            self._noted[id] = tokens
+        self._noted[id] = tokens
 
     def end(self) -> dict[str, int]:
         """End the step, and return the tokens that its changes lost."""
@@ -47,24 +44,20 @@ class Invalidation:
     def step(self, changes: Mapping[str, int | None]) -> dict[str, int]:
         """Apply the changes of one step, and return the tokens lost.
 
-        `changes` has the tokens of each changed segment, None if it was removed. Raises
-        LookupError, before anything is counted, for the removal of an unknown id.
+        `changes` has the tokens of each changed segment, None if it was removed.
         """
-        for id, tokens in changes.items():
-            if tokens is None and id not in self._positions:
-                raise LookupError(f'no segment {id!r} to remove')
         changed = sorted(self._positions[id] for id in changes if id in self._positions)
         lost = {way: self._behind(changed, size) for way, size in self._sizes.items()}
         for way, count in lost.items():
             self.lost[way] += count
         for id, tokens in changes.items():
-            if tokens is None:
-                self._tokens[self._positions.pop(id)] = 0
-            elif id in self._positions:
-                self._tokens[self._positions[id]] = tokens
-            else:
+            if id in self._positions:
+                self._tokens[self._positions[id]] = tokens or 0
+            elif tokens is not None:  # otherwise it was added and removed within the step
                 self._positions[id] = len(self._tokens)
                 self._tokens.append(tokens)
+            if tokens is None:
+                self._positions.pop(id, None)
         return lost
 
     def _behind(self, changed: list[int], size: int | None) -> int:

@@ -20,7 +20,7 @@ BLOCK = 128  # queries whose attention is computed together
 
 @dataclass(frozen=True)
 class Keep(Reuse):
-    """Recomputes all segments in the first layer, then the relevant ones by multi-hop importance.
+    """All segments in the first layer, then the relevant ones by multi-hop importance.
 
     `schedule` has the share of the segments per layer. See `importance` for hops, restart and
     propagation, and `segment_attention` for scoring_tokens.

@@ -6,19 +6,16 @@ own CUDA stream, so that copies from pinned memory overlap with computation, and
 
 Invariant: the computation of layer i starts after all loads of layer i, on any stream and thread.
 The thread that enters `computing` therefore sleeps until the device has done these loads; the
-stream that computes waits for no load, and neither does an action on the same stream. To time a
-GPU, synchronize its stream inside `computing`.
+stream that computes waits for no load, and neither does an action on the same stream.
 
 Source: KEEP, section 4.3 (figure 8 for the policies), and section 5 for the dependencies.
 """
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Condition, Thread
 
 import torch
@@ -29,41 +26,6 @@ from embodied_kv.runtime.stream import Event, Stream
 # How far ahead loads run: `separate` loads only the layer that is waited for, while nothing is
 # computed; `next_layer` also layer i + 1 during layer i; `balanced` then any later layer.
 POLICIES = ('separate', 'next_layer', 'balanced')
-LOAD, COMPUTE = 'load', 'compute'
-
-
-@dataclass(frozen=True)
-class Span:
-    """Work on one layer, from `start` to `end` (s); `unit` is the unit that was loaded."""
-
-    lane: str
-    layer: int
-    start: float
-    end: float
-    unit: str = ''
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """Spans in the order in which they began, the first time being 0."""
-
-    spans: tuple[Span, ...]
-
-    @classmethod
-    def of(cls, spans: Iterable[Span], origin: float = 0.0) -> Timeline:
-        """Return the timeline of spans whose times count from `origin`."""
-        moved = (
-            Span(s.lane, s.layer, s.start - origin, s.end - origin, s.unit)
-            for s in sorted(spans, key=lambda s: (s.start, s.end))
-        )
-        return cls(tuple(moved))
-
-    @property
-    def end(self) -> float:
-        return max((span.end for span in self.spans), default=0.0)
-
-    def lane(self, lane: str) -> tuple[Span, ...]:
-        return tuple(span for span in self.spans if span.lane == lane)
 
 
 class LoadQueue:
@@ -122,7 +84,6 @@ class Loader:
             for it. The next `computing`, or the end of the context, raises what it raised.
         device: Where the KV goes.
         in_flight: Maximum number of loads that the device has not completed.
-        clock: Seconds, for the timeline.
         after: What the device must complete before the first load writes; None: the work of the
             current stream.
     """
@@ -133,27 +94,23 @@ class Loader:
         load: Callable[[str, int], None],
         device: str | torch.device = 'cpu',
         in_flight: int = 2,
-        clock: Callable[[], float] = time.perf_counter,
         after: Event | None = None,
     ) -> None:
         if in_flight < 1:
             raise ValueError(f'in_flight must be >= 1 (got {in_flight})')
         self._pending, self._load, self._device = pending, load, torch.device(device)
-        self._in_flight, self._clock = in_flight, clock
+        self._in_flight = in_flight
         self._stream, self._after = Stream.on(self._device), after
         self._changed = Condition()
         self._layer, self._computing, self._closed = 0, False, False
         self._error: BaseException | None = None
         self._issuing: int | None = None  # layer of the load that is being issued
         self._events: dict[int, Event] = {}  # after the last load of each layer
-        self._spans: list[Span] = []
         self._thread = Thread(target=self._run, name='memory-loader', daemon=True)
-        self._origin = 0.0
 
     def __enter__(self) -> Loader:
         # Earlier work may still use the targets.
         self._stream.wait(self._after or Stream.current(self._device).record())
-        self._origin = self._clock()
         self._thread.start()
         return self
 
@@ -180,47 +137,34 @@ class Loader:
         with self._changed:
             self._layer, self._computing = layer, False
             self._changed.notify_all()
-            self._changed.wait_for(
-                lambda: (
-                    self._error is not None
-                    or (self._issuing != layer and not self._pending.left(layer))
-                )
-            )
+            while self._error is None and (self._issuing == layer or self._pending.left(layer)):
+                self._changed.wait()
             if self._error is not None:
                 raise self._error
             self._computing = True
             self._changed.notify_all()
         if layer in self._events:
             self._events[layer].wait()
-        start = self._clock()
         try:
             yield
         finally:
             if self._pending.policy == 'separate':
                 Stream.current(self._device).synchronize()
             with self._changed:
-                self._spans.append(Span(COMPUTE, layer, start, self._clock()))
                 self._layer, self._computing = layer + 1, False
                 self._changed.notify_all()
 
-    @property
-    def timeline(self) -> Timeline:
-        """Return the spans since the start of the context."""
-        with self._changed:
-            return Timeline.of(self._spans, self._origin)
-
     @torch.inference_mode()
     def _run(self) -> None:
-        issued: deque[tuple[int, str, float, Event]] = deque()
+        issued: deque[Event] = deque()
         try:
             with self._stream.use():
                 while (item := self._next(issued)) is not None:
                     layer, unit = item
-                    start = self._clock()
                     self._load(unit, layer)
                     event = self._stream.record()
-                    issued.append((layer, unit, start, event))
-                    if event.done:  # always on a CPU: the span ends before its layer starts
+                    issued.append(event)
+                    if event.done:  # always on a CPU
                         self._complete(issued)
                     with self._changed:
                         self._issuing, self._events[layer] = None, event
@@ -232,7 +176,7 @@ class Loader:
                 self._error = error
                 self._changed.notify_all()
 
-    def _next(self, issued: deque) -> tuple[int, str] | None:
+    def _next(self, issued: deque[Event]) -> tuple[int, str] | None:
         """Wait for a load that the policy allows; return None at the end."""
         while True:
             with self._changed:
@@ -250,9 +194,6 @@ class Loader:
                 return None
             self._complete(issued)
 
-    def _complete(self, issued: deque) -> None:
+    def _complete(self, issued: deque[Event]) -> None:
         """Wait for the oldest load."""
-        layer, unit, start, event = issued.popleft()
-        event.wait()
-        with self._changed:
-            self._spans.append(Span(LOAD, layer, start, self._clock(), unit))
+        issued.popleft().wait()

@@ -32,15 +32,9 @@ REMOVALS = 'removals'  # name of the metadata: pairs of a group and the step of 
 class Memory:
     """Segments and groups over an open store, which the caller closes. Thread-safe.
 
-    If the store was filled with another encoder, all texts are embedded again. `log` has all texts
-    as bytes, which capsules copy.
-
-    Args:
-        store: Segments and KV.
-        encoder: The text encoder of retrieval.
-        count: Returns the number of tokens of a text.
-        longest: Maximum number of tokens of a segment.
-        grouping: The parameters of grouping.
+    If the store was filled with another encoder, all texts are embedded again. `count` returns the
+    number of tokens of a text, and `longest` bounds that of a segment. `log` has all texts as
+    bytes, which capsules copy.
     """
 
     def __init__(
@@ -80,7 +74,8 @@ class Memory:
         with self._lock:
             new = [Segment(*fields) for fields in segments]
             sizes = {segment.id: self._size(segment) for segment in new}
-            other = [segment for segment in new if not self._same(segment)]
+            stored = {(s.id, s.kind, s.text) for s in map(self._segments.get, sizes) if s}
+            other = [s for s in new if (s.id, s.kind, s.text) not in stored]
             vectors = self.encoder.encode([segment.text for segment in other])
             embeddings = dict(zip((segment.id for segment in other), vectors, strict=True))
             drafts = [SegmentDraft(s.id, s.kind, s.text, embeddings.get(s.id)) for s in new]
@@ -98,13 +93,16 @@ class Memory:
         """Remove a segment. Raise MemoryFault if it does not exist."""
         with self._lock:
             self.store.get(id)
-            removals = self._with_removal(self.groups.of(id).number)
+            step, group = self.store.step, self.groups.of(id).number
+            old = step - self.groups.grouping.stable_steps
+            # The age of a group is that of its newest member, which a removal does not change.
+            removals = {n: at for n, at in self._removals.items() if at > old} | {group: step}
             fact = json.dumps(list(removals.items()))
             change = self.store.remove(id, {REMOVALS: fact})
             self._removals = removals
             del self._segments[id]
             self.log.put({id: None})
-            self.groups.remove(id, self.store.step)
+            self.groups.remove(id, step)
             return change
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
@@ -148,10 +146,6 @@ class Memory:
         segments = tuple(self._segments[id] for id in ids)
         return Unit(segments, self.groups.of(ids[0]).number, score)
 
-    def _same(self, segment: Segment) -> bool:
-        old = self._segments.get(segment.id)
-        return old is not None and (old.kind, old.text) == (segment.kind, segment.text)
-
     def _size(self, segment: Segment) -> int:
         size = self._count(segment.text)
         if size > self._longest:
@@ -160,12 +154,6 @@ class Memory:
                 'shorten or split it'
             )
         return size
-
-    def _with_removal(self, group: int) -> dict[int, int]:
-        """Return the recent removals by group, which no member records, including one now."""
-        old = self.store.step - self.groups.grouping.stable_steps
-        removals = self._removals | {group: self.store.step}
-        return {n: step for n, step in removals.items() if step > old}
 
     @contextmanager
     def _consistent(self) -> Iterator[None]:

@@ -26,7 +26,7 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.kv.transfer import copy_to
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.loader import Loader, LoadQueue, Timeline
+from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prompt import LayerLayout, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import MemoryFault
@@ -72,41 +72,27 @@ class Work:
     loaded: list[int] = field(default_factory=list)
     lacks: list[int] = field(default_factory=list)
     chosen: list[Importance] = field(default_factory=list)
-    timeline: Timeline = field(default=Timeline(()))
 
 
 @dataclass(frozen=True, eq=False)
 class LayerTokens:
-    """The tokens that a layer computes.
+    """The tokens that a layer computes."""
 
-    mask: bool [length]; positions: int64 [T]; hidden: [1, T, width].
-    """
-
-    mask: Tensor
-    positions: Tensor
-    hidden: Tensor
-
-    def only(self, mask: Tensor) -> LayerTokens:
-        """Return those tokens that are in a mask, bool [length]."""
-        stays = mask[self.positions]
-        return LayerTokens(
-            mask, self.positions[stays], self.hidden[:, stays.to(self.hidden.device)]
-        )
+    mask: Tensor  # bool [length]
+    positions: Tensor  # int64 [T]
+    hidden: Tensor  # [1, T, width]
 
 
 class Prefill:
-    """Fills one row of an arena with prompts, one after another.
+    """Prefill of one row of an arena with prompts, one after another.
 
     Args:
-        model: The planner.
-        arena: Holds the row.
-        row: Its index.
         load: `MemoryStore.load_memory`. Two threads call it where a method reads deviations.
-        move: Moves stored keys to other positions.
-        policy: The load policy.
         step: Runs a piece of computation, waits for it, and returns its result.
         block: Tokens of a step.
     """
+
+    loader: type[Loader] = Loader
 
     def __init__(
         self,
@@ -141,7 +127,7 @@ class Prefill:
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
         pending, work = LoadQueue(self._layers, list(pieces), self._policy), Work()
         load, device = partial(self._put, prompt, pieces), self._arena.device
-        with Loader(pending, load, device, after=self._computed) as loader:
+        with self.loader(pending, load, device, after=self._computed) as loader:
             absent = _absent(prompt, tokens.mask, resident)
             loader.drop(absent, 0)
             for layer in range(self._layers):
@@ -161,7 +147,6 @@ class Prefill:
         if any(work.lacks):
             length = prompt.length - min(work.lacks)
             self._run_step(partial(self._arena.set_length, self._row, length))
-        work.timeline = loader.timeline
         return tokens.hidden[:, -1:], work
 
     def prefill_layer(self, tokens: LayerTokens, layer: int, layout: LayerLayout) -> list[Block]:
@@ -215,7 +200,10 @@ class Prefill:
             deviation=partial(self._deviation, prompt, layer + 1, tokens),
             on_choice=work.chosen.append,
         )
-        return tokens.only(reuse.after(state, tokens.mask))
+        mask = reuse.after(state, tokens.mask)
+        stays = mask[tokens.positions]
+        stay = tokens.hidden[:, stays.to(tokens.hidden.device)]
+        return LayerTokens(mask, tokens.positions[stays], stay)
 
     def _run_step(self, work: Callable[[], T]) -> T:
         @wraps(work)

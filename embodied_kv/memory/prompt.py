@@ -26,11 +26,6 @@ class Piece:
         """Return the number of its tokens that the unit keeps."""
         return len(self.ids) if self.stored is None else self.stored.stop - self.stored.start
 
-    @property
-    def is_thin(self) -> bool:
-        """Return whether its stored KV lacks tokens."""
-        return bool(self.unit) and self.kept < len(self.ids)
-
 
 @dataclass(frozen=True, eq=False)
 class Prompt:
@@ -86,22 +81,17 @@ class LayerLayout:
     A unit that keeps part of its tokens is thin where it is loaded, and whole where it is
     recomputed, so layers differ in which tokens they have. The tokens of a layer lie without gaps
     in the order of the prompt, so a read up to a token reads exactly what precedes it.
-
-    Attributes:
-        present: bool [length], the tokens that the layer has. Of a thin piece that is loaded these
-            are the first `kept` places, whichever tokens are kept.
-        places: int64 [length], the place of each of them.
-        lacks: The number of tokens that the layer lacks.
     """
 
     def __init__(self, prompt: Prompt, computed: Tensor) -> None:
         """Lay out a layer that computes the tokens of a mask, bool [length]."""
+        # bool [length]; of a thin piece that is loaded, the first `kept` places
         self.present = torch.ones(prompt.length, dtype=torch.bool)
         for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
             end = start + len(piece.ids)
-            if piece.is_thin and not computed[start:end].all():
+            if piece.unit and piece.kept < len(piece.ids) and not computed[start:end].all():
                 self.present[start + piece.kept : end] = False
-        self.places = self.present.cumsum(0) - 1
+        self.places = self.present.cumsum(0) - 1  # int64 [length]
         self.lacks = prompt.length - int(self.present.sum())
 
     def compact(self, *rows: Tensor) -> None:

@@ -49,7 +49,6 @@ CREATE TABLE members (
 CREATE INDEX by_unit ON members (unit);
 """
 COLUMNS = 'place, checksum, id, kind, text, version, step'
-RECORD_COLUMNS = f'{COLUMNS}, cluster, embedding'
 NO_ROOM = 'disk is full', 'disk I/O error'  # the second where a quota is exhausted
 CHECKED = {  # the columns of the checksum, by table
     'facts': 'name, value',
@@ -192,7 +191,8 @@ class Records:
     def segment_records(self) -> Iterator[SegmentRecord]:
         """Iterate over all segments in order of arrival."""
         with self._explained():
-            for row in self._db.execute(f'SELECT {RECORD_COLUMNS} FROM segments ORDER BY place'):
+            query = f'SELECT {COLUMNS}, cluster, embedding FROM segments ORDER BY place'
+            for row in self._db.execute(query):
                 *fields, group, blob = row
                 segment = self._segment(*fields)
                 if not isinstance(group, int | None) or not isinstance(blob, bytes | None):
@@ -245,8 +245,8 @@ class Records:
     def units(self) -> Iterator[tuple[str, KeptUnit]]:
         """Iterate over the keys and records of all stored KV."""
         with self._explained():
-            for row in self._db.execute('SELECT checksum, key, lengths, file FROM units'):
-                found, key, lengths, file = row
+            query = 'SELECT checksum, key, lengths, file FROM units'
+            for found, key, lengths, file in self._db.execute(query):
                 try:
                     if found != checksum(key, lengths, file):
                         raise ValueError('checksum')

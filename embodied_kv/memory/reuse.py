@@ -34,7 +34,7 @@ class LayerState:
 
 
 class Reuse:
-    """The method that recomputes no memory with stored KV, and the base of all methods.
+    """Nothing with stored KV; the base class of the methods, which state what is recomputed.
 
     `loads` states whether stored KV is read, `first_layer_full` whether the first layer computes
     all tokens.
@@ -59,13 +59,13 @@ class Reuse:
 
 
 class FullRecompute(Reuse):
-    """A prefill of text: everything is computed in every layer."""
+    """Everything, in every layer: a prefill of text."""
 
     name, loads, first_layer_full = 'full', False, True
 
 
 class PrefixCaching(Reuse):
-    """Computes everything from the first token on that differs from the prompt before."""
+    """Everything from the first token on that differs from the prompt before."""
 
     name, loads, first_layer_full = 'prefix', False, True
 
@@ -85,7 +85,7 @@ class PrefixCaching(Reuse):
 
 @dataclass(frozen=True)
 class Epic(Reuse):
-    """Recomputes the first tokens of every segment in every layer (Hu et al. 2024)."""
+    """The first tokens of every segment, in every layer (Hu et al. 2024)."""
 
     tokens: int = 1
     name = 'epic'
@@ -99,7 +99,7 @@ class Epic(Reuse):
 
 @dataclass(frozen=True)
 class CacheBlend(Reuse):
-    """Recomputes the tokens whose keys differ most from the stored ones (Yao et al. 2025).
+    """The tokens whose keys differ most from the stored ones (Yao et al. 2025).
 
     The first layer computes everything. After it, `schedule` has the share of memory per layer,
     which is chosen among the tokens of the layer before by the deviation of the next layer's keys;

@@ -31,7 +31,7 @@ def frequencies(head_dim: int, theta: float) -> Tensor:
 
 
 class Rotation:
-    """Moves the keys of a model with these frequencies, float32 [head_dim / 2] (rad/position)."""
+    """The rotation of keys by frequencies, float32 [head_dim / 2] (rad/position)."""
 
     def __init__(self, frequency: Tensor) -> None:
         if frequency.ndim != 1 or frequency.dtype != torch.float32:

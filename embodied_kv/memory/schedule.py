@@ -53,10 +53,9 @@ def named_schedule(name: str, layers: int, average: float) -> Schedule:
             below = _geometric(layers, middle).average < average
             low, high = (middle, high) if below else (low, middle)
         return _geometric(layers, high)
-    rest = layers - 1
-    even = round((layers * average - 1) / max(1, rest), 12)  # 0.16, not the float below it
+    even = round((layers * average - 1) / max(1, layers - 1), 12)  # 0.16, not the float below it
     more = min(even / 2, 1 - even) if name == 'gradual' and layers > 2 else 0.0
-    parts = (i / max(1, rest - 1) for i in range(rest))
+    parts = (i / max(1, layers - 2) for i in range(layers - 1))
     return Schedule((1.0, *(even + more + (even - more - (even + more)) * part for part in parts)))
 
 

@@ -18,13 +18,13 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import RLock
-from typing import TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ from embodied_kv.memory.segment import MemoryFault, Segment, UnitKv
 
 log = logging.getLogger(__name__)
 
-T = TypeVar('T')
 DATABASE, LOCK, RESERVE = 'memory.sqlite', 'memory.lock', 'memory.reserve'
 RESERVED = 2**20  # bytes, for the journal of one change
 PIECE = 16  # units that one change forgets, so that its journal fits
@@ -56,21 +55,19 @@ class Change:
     lost: tuple[str, ...] = ()
 
 
-class MemoryStore:
+class MemoryStore(AbstractContextManager):
     """The memory in one folder, which is created if needed. Thread-safe.
 
     `load_memory` never waits for a change that is being written.
 
     Args:
-        folder: Its location.
         fingerprint: Of the model whose KV it holds.
         cache_bytes: Maximum size of loaded layers in host memory.
         renew: Discard KV of another model and keep the segments.
         kv_budget: The budget that loaded layers share.
 
     Raises:
-        MemoryFault: The folder has KV of another model, is open already, or cannot be read or
-            written.
+        MemoryFault: The folder has KV of another model, is in use, or cannot be read or written.
     """
 
     def __init__(
@@ -109,9 +106,6 @@ class MemoryStore:
             opened.callback(kv_budget.leave, self.cache)
             self._opened = opened.pop_all()
 
-    def __enter__(self) -> MemoryStore:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -146,13 +140,9 @@ class MemoryStore:
         if steps < 0:
             raise ValueError(f'steps must be >= 0 (got {steps})')
         with self._lock:
-            step = self.step + steps
-
-            def work() -> None:
-                self._records.set_fact('step', str(step))
-                self._records.set_groups(groups or {})
-
-            self._change(work)
+            step, records = self.step + steps, self._records
+            advance = partial(records.set_fact, 'step', str(step))
+            self._change(advance, partial(records.set_groups, groups or {}))
             return step
 
     def fact(self, name: str) -> str | None:
@@ -177,15 +167,10 @@ class MemoryStore:
                 raise MemoryFault(f'ids of one change must be distinct (got {id!r} twice)')
         with self._lock:
             step = self.step
-
-            def work() -> tuple[Change, ...]:
-                changes = tuple(self._write(draft, step) for draft in drafts)
-                self._records.set_groups(groups or {})
-                return changes
-
-            changes = self._change(work)
+            writes = (partial(self._write, draft, step) for draft in drafts)
+            *changes, _ = self._change(*writes, partial(self._records.set_groups, groups or {}))
             self._forget([key for change in changes for key in change.lost])
-            return changes
+            return tuple(changes)
 
     def remove(self, id: str, facts: Mapping[str, str] | None = None) -> Change:
         """Remove a segment and set metadata in the same transaction.
@@ -194,15 +179,11 @@ class MemoryStore:
         """
         with self._lock:
             segment = self.get(id)
-            lost = self._records.units_of(id)
-
-            def work() -> None:
-                self._records.delete_units(lost)
-                self._records.delete(id)
-                for name, value in (facts or {}).items():
-                    self._records.set_fact(name, value)
-
-            self._change(work, removes=lost)
+            records = self._records
+            lost = records.units_of(id)
+            deletes = partial(records.delete_units, lost), partial(records.delete, id)
+            sets = (partial(records.set_fact, *fact) for fact in (facts or {}).items())
+            self._change(*deletes, *sets, removes=lost)
             self._forget(lost)
             return Change(segment, True, tuple(lost))
 
@@ -225,13 +206,9 @@ class MemoryStore:
 
     def embed(self, encoder: str, embeddings: Mapping[str, np.ndarray]) -> None:
         """Set embeddings by id, and the name of the encoder of all embeddings."""
-
-        def work() -> None:
-            self._records.embed(embeddings)
-            self._records.set_fact('encoder', encoder)
-
+        embed = partial(self._records.embed, embeddings)
         with self._lock:
-            self._change(work)
+            self._change(embed, partial(self._records.set_fact, 'encoder', encoder))
 
     def keep(self, *kvs: UnitKv) -> tuple[bool, ...]:
         """Store the KV of units, in place of older KV of the same keys.
@@ -260,7 +237,7 @@ class MemoryStore:
             self._files.sync()
             pairs = list(zip(kvs, made, strict=True))
             write = self._records.write_unit
-            current = self._change(lambda: [write(kv.unit, kept) for kv, kept in pairs])
+            current = self._change(*(partial(write, kv.unit, kept) for kv, kept in pairs))
         except BaseException:
             self._files.remove(kept.file.number for kept in made)
             raise
@@ -347,19 +324,21 @@ class MemoryStore:
         self._records.write(new, draft)
         return Change(new, True, tuple(lost))
 
-    def _change(self, work: Callable[[], T], removes: Iterable[str] | None = None) -> T:
-        """Run `work` in one transaction, possibly twice, and return its result.
+    def _change(
+        self, *works: Callable[[], Any], removes: Iterable[str] | None = None
+    ) -> tuple[Any, ...]:
+        """Run all `works` in one transaction, possibly twice, and return their results.
 
         `removes` has the keys of the units that it forgets. Without it the database may not grow
         on a full disk, so that the reserve can be allocated again.
         """
         try:
             with self._records.change():
-                return work()
+                return tuple(work() for work in works)
         except DiskFull:
             self._forget(removes or ())
             with self._reserve.released(), self._records.change(grows=removes is not None):
-                return work()
+                return tuple(work() for work in works)
 
     def _forget(self, keys: Iterable[str]) -> None:
         """Remove files, after the transaction, or before it on a full disk."""

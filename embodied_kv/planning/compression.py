@@ -58,13 +58,8 @@ def compress_unit(
 ) -> tuple[Tensor, Tensor, tuple[int, ...]]:
     """Return K and V [layers, kv_heads, tokens, head_dim] of the kept tokens, and their lengths.
 
-    Args:
-        k: Of the whole unit, as `v`.
-        v: The same shape.
-        lengths: Tokens of each segment.
-        columns: The result of `unit_attention`; None if the method needs none.
-        method: What chooses.
-        keep_ratio: The share of the tokens of each segment.
+    `lengths` has the tokens of each segment, and `columns` the result of `unit_attention`, None if
+    the method needs none.
     """
     layers, kv_heads, total, _ = k.shape
     if columns is None:
@@ -98,16 +93,9 @@ def compress_row(
 ) -> tuple[int, ...]:
     """Keep a share of the tokens of row 0 before `question_at`; return what each layer lacks.
 
-    Args:
-        model: The planner.
-        arena: Holds the row.
-        ids: The tokens from `question_at` on, whose KV is in the row.
-        question_at: The position of the question.
-        absent: The number of tokens that each layer lacks already.
-        method: What chooses.
-        keep_ratio: The share.
-        step: Runs a piece of computation; the choice of each layer is one.
-        block: Tokens that one step computes in all layers.
+    `ids` has the tokens from `question_at` on, whose KV is in the row, and `absent` the number of
+    tokens that each layer lacks already. A step computes `block` tokens in all layers, or the
+    choice of one layer.
     """
     seen = [question_at - lacks for lacks in absent]
     view = ScoredSparsePositionView(arena, 0, model.config.backbone.heads, seen, absent)

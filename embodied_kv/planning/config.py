@@ -140,10 +140,6 @@ class PlanningConfig:
         most = min(Grouping.max_tokens, self.tokens)
         return Grouping(self.stable_steps, self.similarity, max_tokens=most)
 
-    @property
-    def cache_bytes(self) -> int:
-        return self.cache_mib * MIB
-
 
 @dataclass(frozen=True)
 class MemoryParams:

@@ -115,9 +115,6 @@ class OpenDomain(Domain):
     where the objects of the instruction are. The answer to any question becomes a segment, except
     `yes`, `no`, answers that state ignorance, and answers to the success question and the prompts
     of the contract.
-
-    Args:
-        language: The section `language` of the contract.
     """
 
     def __init__(self, language: Language) -> None:

@@ -79,23 +79,21 @@ class MemoryPart:
             told.append('the last plan is of another planner and is not restored')
         else:
             self._planning.last = _read_plan(facts.get('plan'))
-            if (held := _read_row(facts)) is not None and (why := self._resume_row(frozen, held)):
-                told.append(f"the planner's row {why}: the next plan computes its prompt again")
+            if (held := _read_row(facts)) is not None:
+                row, why = self._planning.row, 'is in use'
+                try:
+                    put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
+                    why = '' if row.resume(put, held) else why
+                except OverBudget:
+                    why = 'has no room'
+                if why:
+                    told.append(f"the planner's row {why}: the next plan computes it again")
         known = frozen.tensors[SENTENCES]
         return lambda: '; '.join([*told, *_moved(known, self._planning.memory.sentences)])
 
-    def _resume_row(self, frozen: FrozenPart, held: RowPlan) -> str:
-        """Restore the row, and return why that was not possible; '' if it was."""
-        row = self._planning.row
-        try:
-            put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
-            return '' if row.resume(put, held) else 'is in use'
-        except OverBudget:
-            return 'has no room'
-
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    """Yield a line for each of the first MAX_DIFFERENCES changes between two memories, and count the others.
+    """Yield a line for each of the first changes between two memories, and count the others.
 
     Ids are compared one by one: sorting them all would block other threads for long.
     """

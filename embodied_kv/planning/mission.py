@@ -10,6 +10,7 @@ rolled back.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -102,12 +103,11 @@ class MissionState:
 def read_state(facts: object) -> MissionState:
     """Return the state from its plain values. Raise ValueError for anything else."""
     try:
-        tried = tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried'])
         state = MissionState(
             str(facts['words']),
             int(facts['part']),
             tuple(int(number) for number in facts['moves']),
-            tried,
+            tuple(Tried(str(one['step']), bool(one['done'])) for one in facts['tried']),
             tuple(str(words) for words in facts['said']),
             int(facts['steps']),
             str(facts['acting']),
@@ -138,11 +138,8 @@ class MissionEnd:
 class Mission:
     """A mission from a state on.
 
-    Args:
-        robot: Carries out its actions.
-        state: Where it begins or continues.
-        rewinds: Whether a failed step rolls the computation back.
-        on_state: Receives every change of the state, on the same thread.
+    `rewinds` states whether a failed step rolls the computation back. `on_state` receives every
+    change of the state, on the same thread.
     """
 
     def __init__(
@@ -244,9 +241,7 @@ class Mission:
 class MissionPart:
     """The progress of a mission as part of a capsule.
 
-    Args:
-        state: Returns the state of the running mission; None if none runs.
-        go_on: Replaces the running mission by one with that state, or by none.
+    `state` returns that of the running mission, None if none runs; `go_on` replaces that mission.
     """
 
     name, depth = 'mission', 'planner'
@@ -286,3 +281,52 @@ class MissionPart:
             raise CapsuleError(
                 f'the capsule has a damaged mission: {error}', ErrorCode.DAMAGED
             ) from error
+
+
+TRIES = 3  # of a failing step
+# Between sentences: a semicolon, a line break, or a full stop before a space and a capital letter,
+# except after a title.
+SENTENCES = re.compile(
+    r'[;\n]|[.!](?=\s[A-Z])(?<!\bDr\.)(?<!\bMr\.)(?<!\bMs\.)(?<!\bMrs\.)(?<!\bNo\.)(?<!\bSt\.)'
+)
+THEN = re.compile(r',? and then\b,?|, then\b,?|\bthen,', re.IGNORECASE)
+# A sentence with a condition is one instruction: its second half alone would be unconditional.
+CONDITION = re.compile(
+    r'(?:if|when|whenever|unless|once|until|while|after|before)\b', re.IGNORECASE
+)
+BLANKS = re.compile(r'[^\S\n]+')
+# What begins a step without being part of it: a list marker, `First,` or `then`.
+MARKER = re.compile(
+    r'(?:[-*•]|\d{1,3}[.)])\s+|(?:first|next|finally),\s*|then\b,?\s*', re.IGNORECASE
+)
+
+
+def split_steps(words: str) -> tuple[str, ...]:
+    """Return the instructions of a mission in order; none if it has no letters."""
+    sentences = map(_plain, SENTENCES.split(BLANKS.sub(' ', words)))
+    parts = []
+    for sentence in sentences:
+        parts += [sentence] if CONDITION.match(sentence) else map(_plain, THEN.split(sentence))
+    return tuple(part for part in parts if any(letter.isalpha() for letter in part))
+
+
+def _plain(part: str) -> str:
+    """Return a part without its list marker and the punctuation around it."""
+    part = part.strip(' ,.!')
+    while match := MARKER.match(part):
+        part = part[match.end() :]
+    return part
+
+
+def next_step(state: MissionState) -> PlannerAnswer:
+    """Return the next step: each sentence until it is done, at most `TRIES` times."""
+    parts = split_steps(state.words)
+    if not parts:
+        return PlannerAnswer('impossible', 'the mission has no instruction')
+    if state.part > len(parts):
+        return PlannerAnswer('over')
+    if state.tried and state.tried[-1].done:
+        return PlannerAnswer('done')
+    if len(state.tried) >= TRIES:
+        return PlannerAnswer('give up', f'{parts[state.part - 1]}: not done in {TRIES} tries')
+    return PlannerAnswer('step', parts[state.part - 1])

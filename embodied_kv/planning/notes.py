@@ -21,12 +21,10 @@ INSTRUCTION_DELAY = 150_000_000  # delay (ns) after which frames reflect an inst
 
 
 class NoteTaker:
-    """Turns instructions and answers into memory segments.
+    """The conversion of instructions and answers to memory segments.
 
-    Args:
-        domain: The meaning of instructions and answers.
-        tasks: Number of task records that are kept, the oldest is overwritten; 0: none.
-        known: The (id, step) of the existing segments.
+    `tasks` is the number of task records that are kept (0: none); the oldest is overwritten.
+    `known` has the (id, step) of the existing segments.
     """
 
     def __init__(self, domain: Domain, tasks: int, known: Iterable[tuple[str, int]] = ()) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from embodied_kv.memory.loader import Timeline
 from embodied_kv.memory.segment import Segment
 
 
@@ -27,7 +26,6 @@ class Plan:
     seconds_fresh: float  # time for the fresh units
     seconds_first_token: float  # time to the first token
     seconds: float  # time to the last token
-    timeline: Timeline  # loads and computation of the prefill
 
     @property
     def computed_share(self) -> float:
@@ -60,7 +58,7 @@ class PlanRecord:
         """Return the position of the last token, whose KV the next step computes."""
         return len(self.prompt) + len(self.answer) - 1
 
-    def saying(self, token: int, eos: int, most: int) -> PlanRecord:
+    def with_token(self, token: int, eos: int, most: int) -> PlanRecord:
         """Return the plan with one more token, or at its end (`eos`, or `most` tokens)."""
         if token == eos:
             return replace(self, over=True)
@@ -86,19 +84,14 @@ class RowPlan:
         """Return how many tokens of prompt and answer were computed, including absent ones."""
         return self.tokens + min(self.absent, default=0)
 
-    @property
-    def ended_by_eos(self) -> bool:
-        """Return whether <eos> followed the last token."""
-        return self.read > self.plan.next_position
-
-    def saying(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
+    def with_token(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
         """Return the plan with one more token, and `tokens` places in use."""
-        return replace(self, plan=self.plan.saying(token, eos, most), tokens=tokens)
+        return replace(self, plan=self.plan.with_token(token, eos, most), tokens=tokens)
 
     def fits(self, most: int) -> bool:
         """Return whether a planner with a limit of `most` answer tokens reaches this state."""
         said = len(self.plan.answer)
-        if self.ended_by_eos:
+        if self.read > self.plan.next_position:  # <eos> followed the last token
             return said <= most
         return said == most if self.plan.over else said < most
 

@@ -78,9 +78,7 @@ class PlannerRow:
     changes on the engine thread.
 
     Args:
-        model: The planner.
         load: Loads stored KV, see `Prefill`.
-        config: The parameters.
         step: Runs a piece of computation on the engine thread, and waits for it.
         kv_budget: The budget that it shares.
         rows: Provides the row until `close`; None: an arena with one row.
@@ -183,11 +181,11 @@ class PlannerRow:
         if self.can_continue(asked):
             held, nothing = self.held, [0] * len(self.arena.layers)
             self._resumed = False
-            saying = self._say(held, prompt.question_at, eos)
-            return chain(held.plan.answer, saying), Work(nothing, nothing[:])
+            decoding = self._decode(held, prompt.question_at, eos)
+            return chain(held.plan.answer, decoding), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
         begun = RowPlan(asked, 0, tuple(work.lacks))
-        return self._say(begun, prompt.question_at, eos, hidden), work
+        return self._decode(begun, prompt.question_at, eos, hidden), work
 
     def can_continue(self, asked: PlanRecord) -> bool:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
@@ -257,7 +255,7 @@ class PlannerRow:
                 k, v, lengths = self._step(thin)
         return UnitKv(unit, k, v, lengths)
 
-    def _say(
+    def _decode(
         self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
     ) -> Iterator[int]:
         """Yield the tokens that follow; `hidden` is that of the prompt, for the first token."""
@@ -271,9 +269,10 @@ class PlannerRow:
             if chooses and said == choosing:
                 held = self._compress(held, question_at)
             until = choosing if chooses and said < choosing else most
-            saying = Decoding(self._row, held, until, eos, most, self._hold)
+            on_held = partial(setattr, self, 'held')
+            decoding = Decoding(self._row, held, until, eos, most, on_held)
             # A step of all rows advances only unfinished answers.
-            for held in self._rows.say(saying, self._given_step):
+            for held in self._rows.decode(decoding, self._given_step):
                 yield from held.plan.answer[said:]
                 said = len(held.plan.answer)
 
@@ -293,8 +292,6 @@ class PlannerRow:
             self._block,
         )
         return replace(held, absent=absent, chosen=True)
-
-    # ------------------------------------------------------------------ as a pool, of any thread
 
     @property
     def bytes(self) -> int:
@@ -344,8 +341,5 @@ class PlannerRow:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
         tokens = int(self.arena.lengths[0, 0])
-        self._hold(held.saying(token, eos, self._config.answer_tokens, tokens))
+        self.held = held.with_token(token, eos, self._config.answer_tokens, tokens)
         return self.held
-
-    def _hold(self, held: RowPlan) -> None:
-        self.held = held

@@ -81,16 +81,10 @@ class TokenStep:
         positions: Sequence[int],
         absent: Sequence[Sequence[int]],
     ) -> list[int]:
-        """Append a token to each row, and return the token that follows in each.
+        """Append a token to each row, whose length counts it already; return the next tokens.
 
-        Args:
-            rows: Rows whose lengths count the new token already.
-            ids: The new token of each row.
-            positions: Its logical position.
-            absent: Tokens before it that each layer of each row lacks; () for none.
-
-        Raises:
-            ValueError: There are more rows than the largest batch holds.
+        `positions` are logical, and `absent` has the tokens before it that each layer of each row
+        lacks, () for none. Raises ValueError for more rows than the largest batch has.
         """
         slots = smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
         sent, graph = self._inputs.cut('ids', slots).host, self.graphs[Shape(KIND, slots, 1)]
@@ -115,13 +109,8 @@ class Decoding:
     on_held: Callable[[RowPlan], None]  # receives `held` after each token, on the engine thread
 
     @property
-    def rests(self) -> bool:
+    def is_paused(self) -> bool:
         return self.held.plan.over or len(self.held.plan.answer) >= self.until
-
-    def take(self, token: int, tokens: int) -> None:
-        """Add a token; `tokens` places of the row are in use then."""
-        self.held = self.held.saying(token, self.eos, self.most, tokens)
-        self.on_held(self.held)
 
 
 class PlannerRows:
@@ -145,7 +134,7 @@ class PlannerRows:
         sizes = range(1, rows + 1) if model.device.type == 'cpu' else doubling(rows)
         self._token_step = TokenStep(model, self.arena, sizes)
         self._free = list(range(rows))
-        self._saying: list[Decoding] = []
+        self._decoding: list[Decoding] = []
         # Held while a step computes, so that the end of an answer waits for it. Reentrant because
         # the generator of an abandoned answer may be closed anywhere.
         self._lock = threading.RLock()
@@ -167,46 +156,46 @@ class PlannerRows:
             self.arena.set_length(row, 0)
             self._free.append(row)
 
-    def say(self, saying: Decoding, step: Step) -> Iterator[RowPlan]:
+    def decode(self, decoding: Decoding, step: Step) -> Iterator[RowPlan]:
         """Yield the plan in the row after each step until decoding pauses.
 
         `step` runs a piece of computation on the engine thread, and waits for it.
         """
         with self._lock:
-            self._saying.append(saying)
+            self._decoding.append(decoding)
         try:
-            while not saying.rests:
-                said = len(saying.held.plan.answer)
+            while not decoding.is_paused:
+                said = len(decoding.held.plan.answer)
                 with self._asking:
-                    if len(saying.held.plan.answer) == said and not saying.rests:
+                    if len(decoding.held.plan.answer) == said and not decoding.is_paused:
                         step(self._advance)
-                yield saying.held
-            yield saying.held  # another thread may have requested the last step
+                yield decoding.held
+            yield decoding.held  # another thread may have requested the last step
         finally:
             with self._lock:
-                self._saying.remove(saying)
+                self._decoding.remove(decoding)
 
     @torch.inference_mode()
     def _advance(self) -> None:
         """Decode one token of every row with an unfinished answer."""
         with self._lock:
-            saying = sorted((s for s in self._saying if not s.rests), key=lambda s: s.row)
-            if not saying:
+            decoding = sorted((s for s in self._decoding if not s.is_paused), key=lambda s: s.row)
+            if not decoding:
                 return
-            for one in saying:
+            for one in decoding:
                 length = one.held.plan.next_position + 1 - min(one.held.absent, default=0)
                 self.arena.set_length(one.row, length)
             tokens = self._token_step.run(
-                [one.row for one in saying],
-                [one.held.plan.answer[-1] for one in saying],
-                [one.held.plan.next_position for one in saying],
-                [one.held.absent for one in saying],
+                [one.row for one in decoding],
+                [one.held.plan.answer[-1] for one in decoding],
+                [one.held.plan.next_position for one in decoding],
+                [one.held.absent for one in decoding],
             )
-            for one, token in zip(saying, tokens, strict=True):
-                one.take(token, int(self.arena.lengths[0, one.row]))
-            self.steps, self.tokens = self.steps + 1, self.tokens + len(saying)
-
-    # ------------------------------------------------------------------ as a pool
+            for one, token in zip(decoding, tokens, strict=True):
+                length = int(self.arena.lengths[0, one.row])
+                one.held = one.held.with_token(token, one.eos, one.most, length)
+                one.on_held(one.held)
+            self.steps, self.tokens = self.steps + 1, self.tokens + len(decoding)
 
     @property
     def bytes(self) -> int:
@@ -223,4 +212,4 @@ class PlannerRows:
         with self._lock:
             lengths = self.arena.lengths[0, self._free]
             assert not lengths.any(), f'free rows have {lengths} tokens'
-            assert not {one.row for one in self._saying} & {*self._free}, 'a free row decodes'
+            assert not {one.row for one in self._decoding} & {*self._free}, 'a free row decodes'

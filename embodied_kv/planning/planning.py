@@ -14,10 +14,11 @@ Source: KEEP, sections 4 and 5.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -31,15 +32,17 @@ from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.prefill import KvLost, Step
+from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.segment import KINDS, MemoryFault, Unit, check_choice
 from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
+from embodied_kv.model.planner_prompts import HEAD, question_words, segment_words
+from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
 from embodied_kv.planning.planner_row import NEED_WHOLE_UNITS, PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import PlannerPrompts, memory_fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +50,58 @@ RETRIES = 3  # with stored KV, before the plan is computed from text
 BATCH = 16  # units whose KV goes into one transaction
 
 
-class Planning:
+class PlannerPrompts:
+    """The tokens of segments, questions and prompts; all prompts begin with `head`.
+
+    Each part is tokenised separately, so a segment has the same tokens in units and prompts.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.head = tokenizer.encode(HEAD, bos=True)
+
+    def segment(self, text: str) -> list[int]:
+        return self._tokenizer.encode(segment_words(text))
+
+    def question(self, question: str) -> list[int]:
+        """Return the tokens of a question. Raise ValueError if it is empty."""
+        if not question.strip():
+            raise ValueError('question must not be empty')
+        return self._tokenizer.encode(question_words(question.strip()))
+
+    def unit(self, unit: Unit) -> list[list[int]]:
+        """Return the tokens of each segment of a unit, in order."""
+        return [self.segment(segment.text) for segment in unit.segments]
+
+    def prompt(
+        self,
+        units: Iterable[Unit],
+        question: list[int],
+        kept: Mapping[str, Sequence[int]] | None = None,
+    ) -> Prompt:
+        """Return the prompt of the units and the question.
+
+        `kept` has, by the key of each unit whose KV may be loaded, the tokens of each segment in
+        that KV.
+        """
+        pieces = []
+        for unit in units:
+            offset = at = 0
+            counts = (kept or {}).get(unit.key)
+            for i, (id, tokens) in enumerate(zip(unit.ids, self.unit(unit), strict=True)):
+                if counts is None:
+                    pieces.append(Piece(id, tokens))
+                else:
+                    stored = slice(at, at := at + counts[i])
+                    pieces.append(Piece(id, tokens, unit.key, offset, stored))
+                offset += len(tokens)
+        return Prompt(self.head, tuple(pieces), question)
+
+
+class Planning(AbstractContextManager):
     """A planner with the memory of one folder, which is created if needed.
 
     Args:
-        planner: The model and its tokenizer.
-        folder: The location of the memory.
-        config: The parameters.
         encoder: The text encoder of retrieval; None: hashing.
         step: Runs a piece of computation on the engine thread, and waits for it.
         renew: Discard KV of another planner and keep the segments.
@@ -82,14 +130,17 @@ class Planning:
         self._lock, self._close = RLock(), ExitStack()
         self._plans = self._fresh = self._groups_lost = 0
         with ExitStack() as undo:
-            self.fingerprint = memory_fingerprint(planner, self._prompts)
+            # What KV depends on besides the text: the planner and the format of segments.
+            words = f'{planner.fingerprint} {self._prompts.segment("A mug is in Place 1.")}'
+            self.fingerprint = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
             shared = kv_budget if planner.model.device.type == 'cpu' else None
-            store = MemoryStore(folder, self.fingerprint, self.config.cache_bytes, renew, shared)
+            cache = self.config.cache_mib * MIB
+            store = MemoryStore(folder, self.fingerprint, cache, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
                 encoder or HashingEncoder(),
-                self._prompts.count,
+                lambda text: len(self._prompts.segment(text)),
                 self.config.tokens,
                 self.config.grouping,
             )
@@ -110,17 +161,12 @@ class Planning:
             self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
         self._invalidation.end()
 
-    def __enter__(self) -> Planning:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Release the folder and the row. No data is lost without this call."""
         self._close.close()
-
-    # ------------------------------------------------------------------ memory, from any thread
 
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
         """Add or change segments given as (id, kind, text), atomically; see `Memory.upsert`."""
@@ -165,10 +211,8 @@ class Planning:
         if kind:
             check_choice('kind', kind, KINDS, MemoryFault)
         with self._lock:
-            if question.strip():
-                found = self.memory.nearest(question)
-            else:
-                found = [(segment, 0.0) for segment in self.memory.segments]
+            all_segments = ((segment, 0.0) for segment in self.memory.segments)
+            found = self.memory.nearest(question) if question.strip() else all_segments
             wanted = ((s, score) for s, score in found if kind in ('', s.kind))
             group_of = self.memory.groups.of
             return tuple(Match(s, score, group_of(s.id).static) for s, score in islice(wanted, k))
@@ -205,8 +249,6 @@ class Planning:
                 transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
                 invalidated={'groups': self._groups_lost, **self._invalidation.lost},
             )
-
-    # ------------------------------------------------------------------ plans, from one thread
 
     def warm(self, most: int | None = None) -> int:
         """Compute missing KV of at most that many units, and return their number.
@@ -271,10 +313,10 @@ class Planning:
             prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
         computed = time.perf_counter()
         with self.row.in_use():
-            saying, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
-            said = list(islice(saying, 1))
+            decoding, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
+            said = list(islice(decoding, 1))
             first = time.perf_counter()
-            said += saying
+            said += decoding
         self._plans += 1
         self.last = replace(asked, answer=tuple(said), over=True)
         return Plan(
@@ -292,7 +334,6 @@ class Planning:
             seconds_fresh=computed - start,
             seconds_first_token=first - began,
             seconds=time.perf_counter() - began,
-            timeline=work.timeline,
         )
 
     def _room(self, asked: Sequence[int]) -> int:
@@ -379,13 +420,10 @@ def open_planning(
 ) -> Iterator[Planning]:
     """Open the memory of one robot in the folder of its namespace; see `Planning`."""
     with ExitStack() as undo:
-        if params.folder:
-            folder = Path(params.folder).expanduser() / robot.strip('/')
-        else:
-            folder = Path(undo.enter_context(TemporaryDirectory()))
-        renew = params.discard_foreign_kv
-        planning = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
-        undo.callback(planning.close)
+        root = params.folder or undo.enter_context(TemporaryDirectory())
+        folder, renew = Path(root).expanduser() / robot.strip('/'), params.discard_foreign_kv
+        made = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
+        planning = undo.enter_context(made)
         planning.memory.store.limit(params.disk_mib * MIB)
         yield planning
 

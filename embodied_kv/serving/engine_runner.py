@@ -12,8 +12,8 @@ import torch
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.engine_thread import EngineThread
+from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.profile import Profile
@@ -91,7 +91,7 @@ class EngineRunner:
 
     @property
     def kv_budget(self) -> KvBudget:
-        return self.engine.kv.kv_budget
+        return self.engine.kv.budget
 
     @cached_property
     def fingerprint(self) -> str:

@@ -85,7 +85,7 @@ def test_the_same_question_of_another_memory_is_computed(tmp_path):
     planning, frozen, last = cut_off(tmp_path / 'one', 2)
     with planning, filled(tmp_path / 'two') as two:
         two.upsert(('robot', 'agent', 'robot: holds the green ball'))
-        assert 'moved on' in resumed(two, frozen)
+        assert 'memory has changed' in resumed(two, frozen)
         assert min(two.plan(QUESTION).computed) > 0 and two.last.prompt != last.prompt
 
 
@@ -123,7 +123,7 @@ def test_a_row_in_use_stays_its_plans(tmp_path):
     with planning, two:
         expected = planning.plan(OTHER)
         assert two.plan(OTHER).text == expected.text
-        assert said[0] == "the planner's row is in use: the next plan computes its prompt again"
+        assert said[0] == "the planner's row is in use: the next plan computes it again"
         assert two.plan(QUESTION) and two.last == last
 
 

@@ -182,7 +182,7 @@ def test_the_plan_of_another_planner_is_not_taken_up(robot, make_engine, tmp_pat
         robot.session.register(MemoryPart(planning))
         planning.plan(QUESTION)
         (note,) = robot.session.rollback('here').notes
-        assert note.startswith('another planner') and planning.last is None
+        assert note.startswith('the last plan is of another planner') and planning.last is None
 
 
 def test_a_boundary_waits_for_no_change_that_is_being_written(robot):

@@ -52,24 +52,24 @@ ENDS = {end: [alone(n, eos=end) for n in range(3)] for end in (-1, WHOLE[0][3], 
 )
 def test_whoever_asks_for_steps_each_says_what_it_says_alone(turns, eos):
     rows = PlannerRows(PLANNER.model, 3)
-    saying = [begun(number, rows, eos=eos)[1] for number in range(3)]
+    decoding = [begun(number, rows, eos=eos)[1] for number in range(3)]
     said = [[], [], []]
     for number in turns:
-        said[number] += [token for token in [next(saying[number], None)] if token is not None]
-    for words, rest in zip(said, saying, strict=True):
+        said[number] += [token for token in [next(decoding[number], None)] if token is not None]
+    for words, rest in zip(said, decoding, strict=True):
         words += rest
     assert said == ENDS[eos]
-    assert rows._saying == []
+    assert rows._decoding == []
 
 
 def test_what_lies_beyond_a_plan_in_its_row_changes_no_answer():
     rows = PlannerRows(PLANNER.model, 3)
     robots = [begun(number, rows)[0] for number in range(3)]
     rows.arena.kv[:, :, :, :, 1:] = math.nan  # as an earlier plan left it, but for one token
-    saying = [saying_of(row, number) for number, row in enumerate(robots)]
+    decoding = [saying_of(row, number) for number, row in enumerate(robots)]
     said = [[], [], []]
     for _ in range(max(LONGEST)):
-        for words, rest in zip(said, saying, strict=True):
+        for words, rest in zip(said, decoding, strict=True):
             words += [token for token in [next(rest, None)] if token is not None]
     assert said == WHOLE
 
@@ -77,8 +77,8 @@ def test_what_lies_beyond_a_plan_in_its_row_changes_no_answer():
 def test_a_step_takes_all_that_say_a_token_further():
     rows = PlannerRows(PLANNER.model, 3)
     robots = [begun(number, rows) for number in (0, 2)]
-    for _, saying in robots:
-        next(saying), next(saying)  # the first token is its prefill's
+    for _, decoding in robots:
+        next(decoding), next(decoding)  # the first token is its prefill's
     before = [len(row.held.plan.answer) for row, _ in robots]
     assert rows.steps == 2 and rows.tokens == 3
     next(robots[0][1])
@@ -90,7 +90,7 @@ def test_answers_that_begin_together_take_as_many_steps_as_the_longest():
     rows, until = PlannerRows(PLANNER.model, 3), time.monotonic() + 60
 
     def step(work):
-        while work == rows._advance and not rows.steps and len(rows._saying) < 2:
+        while work == rows._advance and not rows.steps and len(rows._decoding) < 2:
             assert time.monotonic() < until, 'they did not begin'
             time.sleep(0.001)
         return device.submit(work).result()
@@ -124,8 +124,8 @@ def test_a_robot_that_goes_amid_its_answer_harms_no_other():
 
 def test_an_answer_that_is_frozen_in_a_batch_goes_on_elsewhere():
     rows = PlannerRows(PLANNER.model, 3)
-    (row, saying), (_, other) = begun(0, rows), begun(2, rows)
-    next(saying), next(saying), next(other), next(other), next(other)
+    (row, decoding), (_, other) = begun(0, rows), begun(2, rows)
+    next(decoding), next(decoding), next(other), next(other), next(other)
     held, (k, v) = row.held, row.arena.row(0)
     frozen = FrozenPart(frozen_kv.copied('row', k[:, :, : held.tokens], v[:, :, : held.tokens]))
     elsewhere, _ = begun(0, rows)
@@ -173,14 +173,14 @@ def test_where_no_row_is_left_nothing_is_opened(tmp_path):
 
 def test_what_was_offered_of_a_row_that_was_given_back_takes_nothing_from_the_next():
     rows = PlannerRows(PLANNER.model, 1)
-    before, saying = begun(0, rows)
+    before, decoding = begun(0, rows)
     with before.in_use():
-        assert list(saying) == WHOLE[0]
+        assert list(decoding) == WHOLE[0]
     (offer,) = before.evictable()
     before.close()
-    after, saying = begun(2, rows)
+    after, decoding = begun(2, rows)
     with after.in_use():
-        said = [next(saying), next(saying)]
+        said = [next(decoding), next(decoding)]
         assert offer.evict() == 0 and not before.evictable()
-        assert said + list(saying) == WHOLE[2]
+        assert said + list(decoding) == WHOLE[2]
     assert offer.evict() == 0 and after.bytes_used

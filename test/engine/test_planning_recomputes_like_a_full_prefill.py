@@ -45,7 +45,6 @@ def test_keep_computes_the_scheduled_share(tmp_path):
             assert computed + loaded == plan.tokens
         assert len(plan.hops) == LAYERS - 1 and all(plan.hops)
         assert 0 < plan.seconds_fresh < plan.seconds_first_token <= plan.seconds
-        assert plan.timeline.end < plan.seconds
 
 
 @pytest.mark.parametrize('load_policy', ['separate', 'next_layer', 'balanced'])

@@ -40,7 +40,7 @@ def test_what_is_not_there(tmp_path):
             planning.remove('mug')
         with pytest.raises(MemoryFault, match='must be one of object'):
             planning.query('x', kind='thing')
-        with pytest.raises(ValueError, match='steps must be >= 0'):
+        with pytest.raises(ValueError, match='step must be >= 0'):
             planning.advance(-1)
 
 

@@ -118,6 +118,6 @@ def test_a_full_disk_costs_no_plan(tmp_path, monkeypatch, caplog):
         with caplog.at_level(logging.WARNING):
             plan = planning.plan(QUESTION, method='full_reuse')
         assert plan.text == wanted.text and plan.computed_share == 1.0
-        assert 'planning without stored KV: the disk is full' in caplog.text
+        assert 'plan is computed without stored KV (reason: the disk is full' in caplog.text
         with pytest.raises(MemoryFault, match='the disk is full'):
             planning.warm()

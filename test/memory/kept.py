@@ -1,4 +1,4 @@
-"""What the tests of stores stand on: segments, and KV that says what it was computed from."""
+"""Helpers of the store tests: segments, and KV that identifies the texts it was computed from."""
 
 import torch
 

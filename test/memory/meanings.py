@@ -1,4 +1,4 @@
-"""What the tests of groups stand on: embeddings that point where a letter says."""
+"""Helpers of the group tests: one direction of the embedding per letter."""
 
 import numpy as np
 

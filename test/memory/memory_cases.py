@@ -34,7 +34,7 @@ def make_arena():
 
 
 def make_prompt(head=3, segments=5, together=False, seed=0):
-    """Segments of two to four tokens, each a unit of its own, or all of one unit."""
+    """Return segments of two to four tokens, each a unit, or all in one unit."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count):

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, Loader, LoadQueue
+from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
+from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]
@@ -17,7 +18,7 @@ LAYERS = 6
 
 def one_pass(policy, at, load, compute=lambda layer: None):
     """Drop each unit as the computation of the layer before ends; return the loader."""
-    with Loader(LoadQueue(LAYERS, UNITS, policy), load) as loader:
+    with TimedLoader(LoadQueue(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
             with loader.computing(layer):
@@ -29,7 +30,7 @@ def one_pass(policy, at, load, compute=lambda layer: None):
 @pytest.mark.parametrize('policy', POLICIES)
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_whatever_takes_how_long(policy, data):
+def test_layers_have_their_loads_for_any_durations(policy, data):
     at = {u: data.draw(st.integers(0, LAYERS)) for u in UNITS}
     naps = data.draw(st.lists(st.sampled_from([0, 1e-4, 1e-3]), min_size=7, max_size=7))
     done, seen = set(), []

@@ -90,7 +90,7 @@ def test_it_comes_back_with_its_groups_and_kv(memory):
     again.store.close()
 
 
-def test_another_encoder_embeds_all_anew_once(memory):
+def test_another_encoder_embeds_all_segments_once(memory):
     encoder = Meter('other')
     again = reopened(memory, encoder=encoder)
     assert encoder.texts == 3

@@ -31,7 +31,7 @@ def test_a_text_is_printable_and_short(text):
         Segment('cup', 'object', text)
 
 
-def test_a_key_says_what_kv_is_computed_from():
+def test_key_identifies_what_kv_is_computed_from():
     cup, bin = Segment('cup', 'object', 'in hand'), Segment('bin', 'place', 'empty')
     unit = Unit((cup, bin))
     assert unit.key == Unit((Segment('cup', 'object', 'in hand', 7, 9), bin), group=3).key

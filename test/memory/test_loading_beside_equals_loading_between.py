@@ -1,4 +1,4 @@
-"""A prefill whose loads run on a thread of their own is bit for bit one that loads in between."""
+"""A prefill with a loading thread equals one that loads between layers, bit for bit."""
 
 import threading
 import time
@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
+from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
 from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES
+from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
 from embodied_kv.memory.prompt import LayerLayout
 from embodied_kv.memory.reuse import (
@@ -39,6 +40,18 @@ METHODS = {
 
 
 @torch.inference_mode()
+def recording(prefill):
+    """Return a list that receives the loader of each run."""
+    made = []
+
+    def timed(*given, **named):
+        made.append(TimedLoader(*given, **named))
+        return made[-1]
+
+    prefill.loader = timed
+    return made
+
+
 def one_by_one(model, arena, load, prompt, reuse):
     """Run the same prefill on one thread: load what a layer needs, compute it, choose."""
     length, resident = prompt.length, reuse.resident(prompt)
@@ -99,14 +112,16 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
     arena, other = make_arena(), make_arena()
     wanted = one_by_one(model, arena, units, prompt, METHODS[method]())
     prefill = Prefill(model, other, 0, slowly, MOVE, policy)
+    timed = recording(prefill)
     hidden, work = prefill.run(prompt, METHODS[method]())
     assert torch.equal(hidden, wanted)
     assert all(map(torch.equal, other.row(0), arena.row(0)))
-    loads = work.timeline.lane(LOAD)
+    timeline = timed[0].timeline
+    loads = timeline.lane(LOAD)
     sizes = {piece.segment: len(piece.ids) for piece in prompt.pieces}
     for layer in range(LAYERS):
         assert work.loaded[layer] == sum(sizes[s.unit] for s in loads if s.layer == layer)
-    assert [span.layer for span in work.timeline.lane(COMPUTE)] == list(range(LAYERS))
+    assert [span.layer for span in timeline.lane(COMPUTE)] == list(range(LAYERS))
 
 
 @pytest.mark.at_once
@@ -115,7 +130,9 @@ def test_no_layer_starts_before_its_loads_end(policy):
     model, prompt = make_planner(), make_prompt(segments=6)
     keep = Keep(named_schedule('falling', LAYERS, 0.5))
     prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
-    timeline = prefill.run(prompt, keep)[1].timeline
+    timed = recording(prefill)
+    prefill.run(prompt, keep)
+    timeline = timed[0].timeline
     starts = {span.layer: span.start for span in timeline.lane(COMPUTE)}
     assert timeline.lane(LOAD)
     assert all(span.end <= starts[span.layer] for span in timeline.lane(LOAD))
@@ -169,7 +186,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
 
 @pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', ['full_reuse', 'cacheblend', 'keep'])
-def test_kv_that_went_is_told_by_its_unit(policy, method):
+def test_error_of_lost_kv_names_its_unit(policy, method):
     model, prompt = make_planner(), make_prompt(segments=5)
     units = KvOfUnits(model, prompt)
 

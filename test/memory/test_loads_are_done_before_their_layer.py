@@ -1,4 +1,4 @@
-"""On a device whose copies are late, no layer reads KV that is not there yet, whoever computes."""
+"""On a device with delayed copies, no layer reads KV before it has been loaded."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.memory.pipeline import bubbles, busy, simulate
-from embodied_kv.memory.loader import COMPUTE, LOAD, POLICIES, LoadQueue, Span, Timeline
+from benchmarks.memory.pipeline import simulate
+from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
+from embodied_kv.memory.loader import POLICIES, LoadQueue
 
 UNITS = 'abcd'
 
@@ -29,8 +30,8 @@ def test_next_layer_loads_one_layer_ahead():
     made, order = loads('next_layer')
     assert order == ['a1', 'b1', 'a2', 'b2', 'c2', 'a3', 'b3', 'c3', 'd3']
     assert made.end == 4 * 4 + 2 + 1 + 1, 'what a layer drops is waited for'
-    assert bubbles(made, LOAD) == ((0, 4), (8, 10), (14, 15), (16, 20))
-    assert bubbles(made, COMPUTE) == ((4, 6), (10, 11), (15, 16))
+    assert made.bubbles(LOAD) == ((0, 4), (8, 10), (14, 15), (16, 20))
+    assert made.bubbles(COMPUTE) == ((4, 6), (10, 11), (15, 16))
     loading = {span.layer: span for span in made.lane(COMPUTE)}
     for load in made.lane(LOAD):
         assert load.start >= loading[load.layer - 1].start
@@ -49,7 +50,7 @@ def test_balanced_is_faster_where_loads_grow():
     assert ends['balanced'] < ends['next_layer'] < ends['separate']
 
 
-def test_a_choice_beside_the_layer_hides_its_loads():
+def test_a_choice_during_the_layer_hides_its_loads():
     late, _ = loads('balanced')
     early, order = loads('balanced', decided=0.25)
     assert order[:2] == ['a1', 'b1'] and early.end == 16 < late.end
@@ -87,9 +88,9 @@ def test_bad_input_is_refused():
 def test_bubbles_are_where_a_lane_waits():
     spans = [Span(COMPUTE, 0, 11, 12), Span(COMPUTE, 1, 14, 15), Span(LOAD, 1, 12, 16, 'a')]
     made = Timeline.of(reversed(spans), origin=10)
-    assert bubbles(made, COMPUTE) == ((0, 1), (2, 4), (5, 6)) and bubbles(made, LOAD) == ((0, 2),)
-    assert busy(made, COMPUTE) == 2 and made.end == 6
-    assert bubbles(Timeline(()), LOAD) == () and Timeline(()).end == 0
+    assert made.bubbles(COMPUTE) == ((0, 1), (2, 4), (5, 6)) and made.bubbles(LOAD) == ((0, 2),)
+    assert made.busy(COMPUTE) == 2 and made.end == 6
+    assert Timeline(()).bubbles(LOAD) == () and Timeline(()).end == 0
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,4 +1,4 @@
-"""Capsules and memory that are told the same folder do not wait for each other."""
+"""Capsules and memory with the same folder do not wait for each other."""
 
 import fcntl
 import os

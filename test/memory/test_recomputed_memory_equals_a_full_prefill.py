@@ -14,7 +14,7 @@ from embodied_kv.memory.reuse import (
     FullRecompute,
     PrefixCaching,
     Reuse,
-    always,
+    always_computed,
 )
 from embodied_kv.memory.schedule import Schedule, share
 
@@ -106,13 +106,13 @@ def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, h
         assert not (mask & ~computed).any()  # what was dropped stays dropped
         kept = {int(i) for i in prompt.owner[mask] if i >= 0}
         assert len(kept) == count
-        assert mask[always(prompt)].all()
+        assert mask[always_computed(prompt)].all()
 
 
 def test_epic_takes_the_first_tokens_of_each():
     prompt = make_prompt(segments=6)
     _, work = run(prompt, Epic(tokens=2))
-    assert work.computed == [int(always(prompt).sum()) + 12] * LAYERS
+    assert work.computed == [int(always_computed(prompt).sum()) + 12] * LAYERS
 
 
 def test_prefix_caching_computes_what_lies_behind_a_change():

@@ -105,7 +105,7 @@ def test_what_is_no_file(store, make):
     refuses(store, 'is no regular file; remove it')
 
 
-def test_damaged_kv_is_forgotten_and_kept_anew(store):
+def test_damaged_kv_is_removed_and_stored_again(store):
     path(store).write_bytes(b'')
     cup = unit(store, 'cup')
     store.forget(cup.key)
@@ -144,7 +144,7 @@ def test_a_database_of_something_else(tmp_path):
         MemoryStore(tmp_path, 'model')
 
 
-def test_another_format_says_which(tmp_path):
+def test_error_of_another_format_names_it(tmp_path):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('PRAGMA user_version = 7')
     with pytest.raises(MemoryFault, match=r'must be 2 \(got 7\)'):

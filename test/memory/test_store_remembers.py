@@ -77,7 +77,7 @@ def test_an_update_loses_the_units_that_hold_the_segment_and_no_others(store):
         store.load_memory(both.key, 0)
 
 
-def test_kv_of_a_segment_that_changed_meanwhile_is_not_kept(store):
+def test_kv_of_a_changed_segment_is_not_stored(store):
     put(store, cup='on table')
     old = unit(store, 'cup')
     put(store, cup='in bin')

@@ -14,7 +14,6 @@ from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.mission import Mission as MissionNode
-from embodied_kv.nodes.missions import clients
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleRollback
 from training.planner.missions import Mission, Part, Which
@@ -129,7 +128,7 @@ def test_nothing_begins_before_the_arms_state_is_heard(robot):
 def test_an_arm_of_which_nobody_says_how_it_stands_is_not_moved(robot, monkeypatch):
     suite = Unheard(robot, LYING, AWAY)
     suite.up()
-    monkeypatch.setattr(calls, 'PATIENCE', 0.2)
+    monkeypatch.setattr(clients, 'PATIENCE', 0.2)
     assert ended(suite, suite.send()) == 'control/state is not there: is its node active?'
 
 

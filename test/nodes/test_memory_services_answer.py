@@ -134,7 +134,7 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     [
         ('planner', '/nowhere', '/nowhere'),
         ('folder', '/proc/nowhere', '/proc/nowhere'),
-        ('encoder', 'magic', "no encoder 'magic': there are minilm, hashing"),
+        ('encoder', 'magic', 'encoder must be minilm, hashing'),
         ('method', 'magic', 'method must be one of'),
         ('load_policy', 'magic', 'load_policy must be one of'),
         ('recompute_ratio', 0.1, 'recompute_ratio must be in'),
@@ -160,6 +160,6 @@ def test_a_memory_of_another_planner_is_refused_or_renewed(robots, capfd, tmp_pa
     again = robots(robot.namespace)
     other = again.bring(Memory, **parameters(tmp_path, seed=4))
     assert other.trigger_configure().name == 'FAILURE'
-    assert 'or renew it, which keeps its text alone' in capfd.readouterr().err
+    assert 'set discard_foreign_kv, which keeps the segments' in capfd.readouterr().err
     begin(again, tmp_path, seed=4, discard_foreign_kv=True)
     assert done(again, 'stats').units_kept == 0 and len(texts(again)) == 3

@@ -33,7 +33,7 @@ def test_a_mission_is_split_at_its_sentences(words, steps):
 
 
 def run(words, outcomes):
-    """Return the answers to a mission whose steps end as `outcomes` says, in order."""
+    """Return the answers to a mission whose steps have these outcomes."""
     state, said, outcomes = MissionState(words), [], iter(outcomes)
     for _ in range(100):
         answer = next_step(state)

@@ -123,7 +123,7 @@ def test_a_yes_an_unknown_and_a_narration_are_no_facts(question, answer):
 
 
 @pytest.mark.parametrize('answer', ['yes', ' Yes. ', 'yes, it is'])
-def test_a_yes_to_the_success_question_says_that_it_is_done(answer):
+def test_yes_to_the_success_question_means_done(answer):
     assert DOMAIN.says_done(ASKED, answer)
     assert not DOMAIN.says_done(ASKED, f'no, {answer}') and not DOMAIN.says_done('Is it?', answer)
     assert not OpenDomain(Language()).says_done('', answer)

@@ -131,7 +131,7 @@ def test_capsules_count_in_the_kv_budget(kv_budget):
     budget, (a, b) = on(kv_budget)
     a.add(capsule('one'))
     b.add(capsule('one'))
-    assert kv_budget.bytes_used == kv_budget.budget == 3 * BYTES and budget.bytes == 2 * BYTES
+    assert kv_budget.bytes_used == kv_budget.capacity == 3 * BYTES and budget.bytes == 2 * BYTES
     kv_budget.check_integrity()
     budget.forget('robot 1')
     assert kv_budget.bytes_used == 2 * BYTES
@@ -161,7 +161,7 @@ def test_full_kv_budget_evicts_older_capsules_of_the_tenant(kv_budget):
         other.add(capsule('five'))  # those of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
     a.add(capsule('long', 3 * BYTES))
-    assert (names(a), names(b)) == (['long'], []) and kv_budget.bytes_used == kv_budget.budget
+    assert (names(a), names(b)) == (['long'], []) and kv_budget.bytes_used == kv_budget.capacity
     kv_budget.check_integrity()
 
 
@@ -200,7 +200,7 @@ def test_budget_of_clients_is_in_metrics():
         said = first.infer({'endpoint': 'snapshot', 'session_id': 'arm-0'})
         assert len(said['capsules']) == 1
         size = opened.sessions.values()['capsule bytes']
-        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.kv_budget.stats()}
+        pools = {pool.name: pool.bytes_used for pool in opened.engine.kv.budget.stats()}
         assert pools['capsules'] == size and opened.engine.kv.stats().bytes_used >= size
         assert size > 0 and f'embodied_kv_server_capsule_bytes {float(size)}' in page(
             opened.port, '/metrics'
@@ -211,7 +211,7 @@ def test_budget_of_clients_is_in_metrics():
         gone = first.infer({'endpoint': 'restore', 'session_id': 'arm-0'})
         assert 'capsule' in gone['error']
         opened.engine.kv.check_integrity()
-    assert 'capsules' not in {pool.name for pool in opened.engine.kv.kv_budget.pools}
+    assert 'capsules' not in {pool.name for pool in opened.engine.kv.budget.pools}
     assert opened.sessions.values()['capsule bytes'] == 0, (
         'nobody comes back to a server that stopped'
     )

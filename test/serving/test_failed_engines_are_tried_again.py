@@ -6,7 +6,7 @@ from concurrent.futures import Future
 import numpy as np
 import pytest
 
-from embodied_kv.control.execution_horizon import Custom, Static
+from embodied_kv.control.execution_horizon import Static
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
 from embodied_kv.fleet.profile import Profile
@@ -97,12 +97,16 @@ def test_an_engine_that_stalls_may_still_answer(serving):
     assert [told[0] for told in answered()] == ['/r1']
 
 
+def faulty_policy(updates):
+    raise TypeError('a horizon policy that fails')
+
+
 def test_fault_of_one_robot_is_reported_to_it_only(serving):
     engines, ask, answered, _ = serving
     ask('/r9')
     until(lambda: len(engines.batches) == 1)
     ask('/r1')
-    ask('/r2', horizon=Custom(lambda updates: 'all'))
+    ask('/r2', horizon=faulty_policy)
     engines.batches[0][1].set_result([ValueError('its picture')])
     until(lambda: len(engines.batches) == 2)
     engines.batches[1][1].set_result([chunk('/r1'), chunk('/r2')])

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.table_memory import TABLE, KnownTable
+from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tasks import Task
 from training.planner.household import ROBOT
 from training.planner.missions import Impossible, Mission, Part, check_thing, place_of
-from training.planner.simulated_table import LAST, ROOM, ordered
+from training.planner.simulated_table import LAST, ROOM, SimulatedTable, ordered
 
 TRIES = 3  # of a step, the other way included
 PUSHES = 2
@@ -56,7 +56,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a mission. part: from 0. moves: `KnownTable.moves` at the part's start.
+    """The progress of a mission. part: from 0. moves: `SimulatedTable.moves` at the part's start.
 
     tried: steps of this part, in order.
     """
@@ -76,19 +76,19 @@ class Progress:
         done = [i for i, one in enumerate(self.tried) if one.done and not _picks(one)]
         return self.tried[done[-1] + 1 :] if done else self.tried
 
-    def after(self, step: Step, done: bool, table: KnownTable) -> Progress:
+    def after(self, step: Step, done: bool, table: SimulatedTable) -> Progress:
         """Return the progress after a step. table: the state after it."""
         if step.kind == 'done':
             return Progress(self.part + 1, table.moves[:LAST])
         return Progress(self.part, self.moves, (*self.tried, Tried(step.task, done)))
 
 
-def begin(table: KnownTable) -> Progress:
+def begin(table: SimulatedTable) -> Progress:
     """Return the progress at the start of a mission."""
     return Progress(0, table.moves[:LAST])
 
 
-def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
+def next_step(mission: Mission, table: SimulatedTable, progress: Progress) -> Step:
     """Return the correct step. table: as the memory describes it."""
     if progress.part >= len(mission.parts):
         return Step('over')
@@ -101,20 +101,20 @@ def next_step(mission: Mission, table: KnownTable, progress: Progress) -> Step:
         return Step('impossible', words=str(reason))
 
 
-def _put(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _put(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), place_of(part.place, table), table, progress)
 
 
-def _take(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _take(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     return _bring(_meant(part, table, progress), TABLE, table, progress)
 
 
-def _meant(part: Part, table: KnownTable, progress: Progress) -> list[str]:
+def _meant(part: Part, table: SimulatedTable, progress: Progress) -> list[str]:
     """Return the things of a part, also those that a failed step moved out of its place."""
     return ordered({*part.which.of(table), *(one.task.target for one in progress.tail)})
 
 
-def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _next(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     place = part.place if part.place in table.where else None
     if place:
@@ -128,7 +128,7 @@ def _next(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _try(Task('next', thing, place), table, progress)
 
 
-def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _push(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if table.beside.get(thing) == f'on the {part.side}':
         return Step('done')
@@ -137,7 +137,7 @@ def _push(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _try(Task('push', thing, side=part.side), table, progress)
 
 
-def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _back(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     (thing,) = part.which.of(table)
     if progress.count:
         return Step('done')
@@ -147,7 +147,7 @@ def _back(part: Part, table: KnownTable, progress: Progress) -> Step:
     return _bring([thing], origin, table, progress)
 
 
-def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _undo(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if not progress.moves:
         raise Impossible('I moved nothing')
     for number in progress.moves[progress.count : part.steps]:
@@ -158,7 +158,7 @@ def _undo(part: Part, table: KnownTable, progress: Progress) -> Step:
     return Step('done')
 
 
-def _say(part: Part, table: KnownTable, progress: Progress) -> Step:
+def _say(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if progress.tried:
         return Step('done')
     match part.about:
@@ -190,7 +190,7 @@ _RULES = {
 }
 
 
-def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progress) -> Step:
+def _bring(things: Sequence[str], place: str, table: SimulatedTable, progress: Progress) -> Step:
     """Return the step that moves the first of these things that is not at the place."""
     thing = next((name for name in things if table.where.get(name) != place), None)
     if thing is None:
@@ -206,7 +206,7 @@ def _bring(things: Sequence[str], place: str, table: KnownTable, progress: Progr
     return _try(Task('put', thing, place), table, progress)
 
 
-def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
+def _try(task: Task, table: SimulatedTable, progress: Progress) -> Step:
     """Return the step, or the alternative after its failures."""
     tail = [one for one in progress.tail if one.task.target == task.target]
     failures = sum(not _picks(one) for one in tail)
@@ -217,7 +217,7 @@ def _try(task: Task, table: KnownTable, progress: Progress) -> Step:
     return Step('task', task)
 
 
-def _other_way(task: Task, table: KnownTable) -> Task:
+def _other_way(task: Task, table: SimulatedTable) -> Task:
     """Return the alternative: beside the receptacle for a take, else pick up first."""
     if task.family == 'take':
         return Task('next', task.target, task.place)
@@ -226,7 +226,7 @@ def _other_way(task: Task, table: KnownTable) -> Task:
     return Task('pick', task.target)
 
 
-def _landmark(thing: str, table: KnownTable) -> str:
+def _landmark(thing: str, table: SimulatedTable) -> str:
     """Return the first receptacle, or thing on the table, to put a held thing next to."""
     others = (name for name in table.where if table.where[name] == TABLE and name != thing)
     found = [*ordered(table.places), *ordered(others)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from embodied_kv.demo.sim.table_memory import FLOOR, TABLE, KnownTable
-from training.planner.simulated_table import PLACE_NAMES, ordered
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
+from training.planner.simulated_table import PLACE_NAMES, SimulatedTable, ordered
 
 KINDS = ('put', 'take', 'next', 'push', 'back', 'undo', 'say')
 ABOUT = ('where', 'inside', 'held', 'moved')  # subjects of `say`
@@ -33,7 +33,7 @@ class Which:
     but: tuple[str, ...] = ()
     other: bool = False
 
-    def of(self, table: KnownTable) -> list[str]:
+    def of(self, table: SimulatedTable) -> list[str]:
         """Return the things, in the order of `ordered`. Raises Impossible."""
         for name in self.names:
             check_thing(name, table)
@@ -80,7 +80,7 @@ class Mission:
     parts: tuple[Part, ...]
 
 
-def place_of(word: str, table: KnownTable) -> str:
+def place_of(word: str, table: SimulatedTable) -> str:
     """Return the receptacle or table of a word. Raises Impossible for none, or several."""
     if word == TABLE or word in table.places:
         return word
@@ -94,7 +94,7 @@ def place_of(word: str, table: KnownTable) -> str:
     return found[0]
 
 
-def check_thing(name: str, table: KnownTable) -> None:
+def check_thing(name: str, table: SimulatedTable) -> None:
     """Raise Impossible for a thing that is absent or cannot be moved."""
     if name in table.places or name in PLACE_NAMES:
         raise Impossible(f'I cannot move the {name}')

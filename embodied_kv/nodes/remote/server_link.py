@@ -19,8 +19,7 @@ from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.inputs import ObservationBuffer
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
-from embodied_kv.serving.remote_policy.connection import Address
-from embodied_kv.serving.remote_policy.connection import RemotePolicy
+from embodied_kv.serving.remote_policy.connection import Address, RemotePolicy
 from embodied_kv.serving.remote_policy.messages import RequestWriter
 from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
 from embodied_kv.text import shown

@@ -10,7 +10,6 @@ from dataclasses import fields
 from typing import TypeVar
 
 from embodied_kv.errors import CodedError, ErrorCode
-from embodied_kv.memory.loader import Timeline
 from embodied_kv.memory.segment import MemoryFault, Segment
 from embodied_kv.memory.store import Change
 from embodied_kv.planning.domain import Draft
@@ -86,8 +85,7 @@ class RemotePlanning:
             'count': segments or 0,
             'method': method or '',
         }
-        empty = {'timeline': Timeline(())}
-        return self._read('plan', given, lambda reply: _made(Plan, reply['plan'] | empty))
+        return self._read('plan', given, lambda reply: _made(Plan, reply['plan']))
 
     def _read(self, verb: str, given: Mapping[str, object], read: Callable[[Mapping], T]) -> T:
         request = {'endpoint': 'memory', 'memory': self._name, 'verb': verb, 'given': dict(given)}

@@ -3,9 +3,9 @@
 A capsule is evicted only for capsules of its own tenant, least recently used first. The registry
 of each session bounds that session.
 
-Locking order: the KV budget (`kv_budget`) is claimed before `_lock` is taken. The kv_budget holds its own
-lock while capsules move, and reads byte counts at any moment, so these are returned without
-`_lock`.
+Locking order: the KV budget (`kv_budget`) is claimed before `_lock` is taken. The kv_budget holds
+its own lock while capsules move, and reads byte counts at any moment, so these are returned
+without `_lock`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.budget import OverBudget, OwnEviction, KvBudget
+from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
 
@@ -100,7 +100,9 @@ class CapsuleBudget:
                 self._give_up(self._of(tenant), registry)
             yield
 
-    def _own(self, registry: Registry, session: str, size: int, lacking: float) -> OwnEviction | None:
+    def _own(
+        self, registry: Registry, session: str, size: int, lacking: float
+    ) -> OwnEviction | None:
         """Return what older capsules of the tenant can free of the kv_budget for a new one.
 
         They cannot be computed again, so that all other pools evict before them.
