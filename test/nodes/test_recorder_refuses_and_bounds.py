@@ -54,7 +54,7 @@ def test_without_a_folder_nothing_is_recorded(robot):
 
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
     recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
-    robot.until(lambda: recorder._queue.messages > 10, timeout=WAIT)
+    robot.until(lambda: recorder._queue.file.messages > 10, timeout=WAIT)
     recorder.trigger_deactivate()
     (path,) = tmp_path.rglob('*.mcap')
     assert path.parent == tmp_path / robot.namespace.strip('/')
@@ -103,8 +103,8 @@ def test_images_that_are_none_are_counted_and_the_rest_goes_on(robot, tmp_path, 
     assert 'is not a colour image' in recorder._queue.fault
     level, message, values = recorder.report()
     assert 'not in' in message and int(values['dropped']) > 0
-    before = recorder._queue.messages
-    robot.until(lambda: recorder._queue.messages > before + 10, timeout=WAIT)
+    before = recorder._queue.file.messages
+    robot.until(lambda: recorder._queue.file.messages > before + 10, timeout=WAIT)
 
 
 def test_a_part_of_a_crash_is_told(robot, tmp_path, capfd):

@@ -65,7 +65,7 @@ def heard(robots_of_module, tmp_path_factory):
         lambda: any(c.source == ActionChunk.FRESH for c in took['action_chunk']),
         lambda: any(text.finished for text in took['language/text']),
         lambda: any(text.text for text in took['language/text']),
-        lambda: recorder._queue.messages > 40,
+        lambda: recorder._queue.file.messages > 40,
     ):
         robot.until(happened, timeout=WAIT)
     chunks = took['action_chunk'][:5]
