@@ -1,4 +1,4 @@
-"""The weights in the package do what docs/benchmarks/policy.md says of them, on a few unseen scenes."""
+"""The weights in the package do what docs/benchmarks/policy.md states, on a few unseen scenes."""
 
 import time
 
