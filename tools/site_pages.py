@@ -17,6 +17,8 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parent.parent
 LINK = re.compile(r'(?<=\]\()([^)#:\s]+)(?=[#)])')
+NAMED = re.compile(r'\[[\w./]+\.md\]\(([^)#:\s]+)(?=[#)])')  # a link whose text is a file's name
+TITLE = re.compile(r'^# (.+)$', re.MULTILINE)
 FIRST = 'README.md', 'CONTRIBUTING.md', 'SECURITY.md'
 
 
@@ -57,8 +59,16 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the text of a page with links to the places of their files on the site."""
+    """Return the text of a page with links to the places of their files on the site.
+
+    A link whose text is the name of a page gets the title of that page as its text.
+    """
     here = origin(page.file)
+
+    def titled(link: re.Match) -> str:
+        path = ROOT / posixpath.dirname(here) / link[1]
+        title = TITLE.search(path.read_text()) if path.is_file() else None
+        return f'[{title[1]}]({link[1]}' if title else link[0]
 
     def moved(link: re.Match) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(here), link[1]))
@@ -66,7 +76,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return link[1]
         return posixpath.relpath(place(path), posixpath.dirname(place(here)) or '.')
 
-    return LINK.sub(moved, markdown)
+    return LINK.sub(moved, NAMED.sub(titled, markdown))
 
 
 def _add(files: Files, config: MkDocsConfig, path: str) -> None:
