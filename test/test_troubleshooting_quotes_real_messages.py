@@ -27,10 +27,15 @@ def texts(source):
 
 def pattern(quote):
     """Return the expression for a quote: `…` stands for any text."""
-    return re.compile('.*'.join(re.escape(part) for part in re.split('…+', quote)), re.DOTALL)
+    return re.compile('.*'.join(re.escape(part) for part in re.split('…+', quote)))
 
 
-LITERALS = [text for file in ROOT.glob('embodied_kv/**/*.py') for text in texts(file.read_text())]
+LITERALS = {
+    text
+    for file in ROOT.glob('embodied_kv/**/*.py')
+    for text in texts(file.read_text())
+    if ' ' in text and '\n' not in text
+}
 QUOTES = sorted(
     quote
     for cell in MESSAGE.findall(PAGE.read_text())
