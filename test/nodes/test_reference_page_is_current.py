@@ -38,3 +38,17 @@ def test_line_that_is_no_field_is_refused():
 def test_tables_escape_bars():
     (part,) = REFERENCE['parts_of']('string name  # a|b')
     assert '| `name` | `string` | a\\|b |' in REFERENCE['table'](part)
+
+
+def test_topics_services_and_actions_are_found():
+    found = {(role, name): kind for role, name, kind, _ in REFERENCE['endpoints']()}
+    for endpoint, kind in {
+        ('published', 'action_chunk'): 'ActionChunk',
+        ('subscribed', 'command_watchdog/setpoint'): 'VelocitySetpoint',
+        ('service', 'control/stop'): 'Trigger',
+        ('service', 'capsule/restore'): 'CapsuleRestore',
+        ('service', 'memory/query'): 'MemoryQuery',
+        ('service', 'kv/stats'): 'KvStats',
+        ('action', 'mission'): 'Mission',
+    }.items():
+        assert found[endpoint] == kind
