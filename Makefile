@@ -1,5 +1,5 @@
 # make demo, make test: two commands. ROS_DISTRO=kilted chooses another ROS 2.
-.PHONY: help setup test-packages compile demo test test-all openpi-client bench lint types format lock clean distclean
+.PHONY: help setup test-packages compile demo docs test test-all openpi-client bench lint types format lock clean distclean
 env = ISOLATED=1 tools/env
 tests = test benchmarks/test training/test
 parallel = --numprocesses 2 --dist loadfile --max-worker-restart 0
@@ -19,6 +19,9 @@ compile:  ## setup, and compiled code for the simulated robot's engine, which ta
 demo: compile  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
+docs:  ## the documentation as a site in out/site; needs neither ROS 2 nor `make setup`
+	@tools/site
+
 test: test-packages  ## the tests of the package but the slow ones, on two cores; the same examples each time
 	@$(env) python -m pytest $(parallel) -m 'not slow' --hypothesis-profile=ci
 
@@ -31,8 +34,8 @@ openpi-client: setup  ## openpi's own client, in a locked environment of its own
 bench: setup  ## all benchmarks, with results in out/bench
 	@$(env) python -m benchmarks
 
-lint: setup  ## what ruff finds, changing nothing
-	@$(env) ruff check && $(env) ruff format --check
+lint: setup  ## what ruff and the spelling check find, changing nothing
+	@$(env) ruff check && $(env) ruff format --check && $(env) typos
 
 types: setup  ## what mypy finds in the packages that setup.cfg names
 	@$(env) python -m mypy

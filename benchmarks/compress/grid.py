@@ -7,8 +7,8 @@ same prefill. `needle` reads codes off pages, any other preset answers about the
 
 Settings are fixed here before any result: what wins on the development set becomes a default only
 if it holds on the confirmation set, which nobody looks at before. Rates have Wilson's intervals,
-differences to the whole are paired. docs/compression.md says what development chose, and when it
-counts as confirmed.
+differences to the whole are paired. docs/benchmarks/compression.md says what development chose,
+and when it counts as confirmed.
 
 Physics: a layer that keeps fewer tokens than are looked for in it cannot give them; a token that
 nothing before the choice looks for is kept by luck. As served, n + 1 tokens of an answer read the

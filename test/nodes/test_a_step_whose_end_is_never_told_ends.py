@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from rclpy.task import Future
 
+from embodied_kv.nodes.missions import clients
 from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.mission import Interrupted
 

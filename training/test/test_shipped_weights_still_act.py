@@ -1,4 +1,4 @@
-"""The weights in the package do what docs/benchmarks.md says of them, on a few unseen scenes."""
+"""The weights in the package do what docs/benchmarks/policy.md states, on a few unseen scenes."""
 
 import time
 
@@ -16,7 +16,7 @@ from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.types import Observation
 from training.evaluate.evaluation import Evaluation, parser
 
-REPORTED = 0.933  # success over all families, docs/benchmarks.md
+REPORTED = 0.933  # success over all families, docs/benchmarks/policy.md
 SUBTASKS = 0.805  # exact, there
 SCENES = 5  # of each family
 
