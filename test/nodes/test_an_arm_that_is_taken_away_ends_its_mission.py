@@ -14,6 +14,7 @@ from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.msg import ControlState
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.mission import Mission as MissionNode
+from embodied_kv.nodes.missions import clients
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import CapsuleRollback
 from training.planner.missions import Mission, Part, Which
