@@ -1,4 +1,4 @@
-"""ZipCache-style scores: accumulated attention, normalised by the number of queries."""
+"""ZipCache-style scores: accumulated attention, normalised by the queries that see it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from embodied_kv.compress.base import Method, Statistics
 class ZipCache(Method):
     """Normalised attention (He et al. 2024; 3.2), equal budgets; its quantisation is left out.
 
-    Every query of a bidirectional prefix sees every position, so this is H2O up to a constant.
+    The sum of each column is divided by the number of queries that can see it, `stats.visible`. In
+    a bidirectional prefix every query sees every position, so this is H2O up to a constant and
+    keeps the same tokens; it differs where a part of the attention is causal.
     """
 
     name = 'zipcache'
     queries = 'all'
 
     def scores(self, stats: Statistics) -> Tensor:
-        return stats.grouped(stats.columns / stats.queries)
+        seen = stats.queries if stats.visible is None else stats.visible.clamp(min=1)
+        return stats.grouped(stats.columns / seen)

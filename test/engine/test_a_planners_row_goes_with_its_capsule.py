@@ -132,9 +132,7 @@ def test_without_room_the_next_plan_computes(tmp_path):
     kv_budget = KvBudget(planning.row.bytes)
     with planning, filled(tmp_path / 'two', kv_budget=kv_budget) as two:
         with kv_budget.claim(two.pools[1], kv_budget.capacity - 1):
-            assert 'row has no room: the next plan computes its prompt anew' in resumed(
-                two, frozen
-            )
+            assert 'row has no room: the next plan computes it again' in resumed(two, frozen)
             assert two.row.held is None
         assert min(two.plan(QUESTION).computed) > 0 and two.last == last
         kv_budget.check_integrity()

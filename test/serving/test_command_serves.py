@@ -37,7 +37,7 @@ def test_command_serves_until_stopped(capsys):
         (['--host', '0.0.0.0'], 'write a key into a file'),
         (['--port', '70000'], '--port must be from 0 to 65535 (got 70000)'),
         (['--engine.rows', '2'], '--engine.rows must be from 3 to 4096 (got 2)'),
-        (['--preset', 'huge'], "no preset 'huge'"),
+        (['--preset', 'huge'], "(got 'huge')"),
         (['--scheduler', 'best'], 'scheduler must be one of kairos, fifo'),
     ],
 )

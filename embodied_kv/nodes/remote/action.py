@@ -289,17 +289,17 @@ class RemoteAction(ConnectedNode, Action):
             )
         except CancelledError:
             return
-        except replies.Missed:
+        except replies.MissedDeadlineError:
             self._too_late += 1
             self.warn_throttled('missed', _missed(asked.told_ms))
             return
         except UnansweredError as error:
             self.warn_throttled('request', f'a request has no reply: {error}')
             return
-        except replies.Declined as error:
+        except replies.RefusedRequestError as error:
             self.warn_throttled('request', f'the server refused a request: {error}')
             return
-        except replies.Unusable as error:
+        except replies.UnusableReplyError as error:
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
             return
         if asked.control is not self._control or asked.instruction != self._frames.instruction:

@@ -370,7 +370,7 @@ class ConnectionHandler:
         if instruction == self._instruction:
             return
         self._instruction, policy = instruction, self._server.sessions.engine.policy
-        if await self._elsewhere(self._server.work, policy.cuts, instruction):
+        if await self._elsewhere(self._server.work, policy.truncates, instruction):
             text = (
                 f'{self._connection.remote_address}: the prompt of {len(instruction)} characters '
                 f'is cut to fit the {policy.config.max_text} text tokens of {policy.config.name}'
