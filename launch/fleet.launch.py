@@ -77,7 +77,7 @@ class Failures:
             self._failed.append(f'{event.process_name} ended with status {event.returncode}')
 
     def report(self, event: object, context: LaunchContext) -> None:
-        """Raises RuntimeError, which `ros2 launch` reports as exit status 1, if one failed."""
+        """Raise RuntimeError if one failed; `ros2 launch` then reports exit status 1."""
         if self._failed:
             raise RuntimeError('; '.join(self._failed))
 

@@ -264,9 +264,9 @@ class HostileDevice:
                 device.write(arena.kv[:, :, row, :, begin:], 0.0)
 
         def set_length(arena: Arena, rows: object, length: object) -> None:
-            if isinstance(rows, int) and isinstance(length, int):
-                if not length and arena.lengths[0, rows]:
-                    device.write(arena.kv[:, :, rows], float('nan'))
+            frees = isinstance(rows, int) and isinstance(length, int) and not length
+            if frees and arena.lengths[0, rows]:
+                device.write(arena.kv[:, :, rows], float('nan'))
             lengths(arena, rows, length)
 
         def give_block(arena: CompressedArena, row: int) -> None:

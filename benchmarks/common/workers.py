@@ -94,9 +94,9 @@ class Workers(logging.Handler):
             self.failed(record.exc_info[1])
 
     def _on_done(self, future: Future) -> None:
-        if not future.cancelled() and (error := future.exception()) is not None:
-            if not isinstance(error, CancelledError):
-                self.failed(error)
+        error = None if future.cancelled() else future.exception()
+        if error is not None and not isinstance(error, CancelledError):
+            self.failed(error)
 
     def _on_thread(self, args: threading.ExceptHookArgs) -> None:
         error = args.exc_value if args.exc_value is not None else args.exc_type()

@@ -159,7 +159,7 @@ def sparsity(weights: Tensor, p: float) -> Tensor:
 
     weights: [heads, tokens, positions] of the last tokens, 0 where hidden.
     """
-    heads, tokens, positions = weights.shape
+    _, tokens, positions = weights.shape
     kept = (metrics.threshold_filter(weights, p) > 0).sum((1, 2))
     visible = tokens * positions - tokens * (tokens - 1) // 2
     return 1 - kept / visible

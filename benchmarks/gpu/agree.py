@@ -35,7 +35,7 @@ def quantities(path: Path, device: str) -> dict:
     said = io.StringIO()
     with redirect_stdout(said):
         ok = parity.compare(str(path), device)
-    *lines, verdict = said.getvalue().splitlines()
+    *lines, _ = said.getvalue().splitlines()
     bad = [' '.join(line.split()) for line in lines if 'FAIL' in line]
     return dict(of=path.name, way='model', quantities=len(lines), ok=ok, error='', why=bad[:5])
 

@@ -95,20 +95,20 @@ def run(args: argparse.Namespace) -> dict:
     engine = Engine(policy, EngineConfig(**size, time_budget=False), policy.config.action_dt)
     warm_up(engine)
     rows, missions, charged = [], {}, clock.ChargedTime()
-    with Tabletop(scene(policy.config.vision.image_size)) as table:
-        with Progress(console=Console(stderr=True), disable=args.json) as bar:
-            for way in args.ways:
-                how = replace(WAYS[way], latency=args.latency_ms / 1e3)
-                task = bar.add_task(way, total=count)
-                found = []
-                for number in range(args.first, args.first + count):
-                    calibrate(engine, charged)
-                    found.append(one(table, engine, planner, number, how, charged))
-                    if args.verbose:
-                        print(way, found[-1], flush=True)
-                    bar.advance(task)
-                rows.append(row(way, found))
-                missions[way] = found
+    bar = Progress(console=Console(stderr=True), disable=args.json)
+    with Tabletop(scene(policy.config.vision.image_size)) as table, bar:
+        for way in args.ways:
+            how = replace(WAYS[way], latency=args.latency_ms / 1e3)
+            task = bar.add_task(way, total=count)
+            found = []
+            for number in range(args.first, args.first + count):
+                calibrate(engine, charged)
+                found.append(one(table, engine, planner, number, how, charged))
+                if args.verbose:
+                    print(way, found[-1], flush=True)
+                bar.advance(task)
+            rows.append(row(way, found))
+            missions[way] = found
     if not args.json:
         note = 'causes: what was wrong first in missions that failed'
         report.show(f'{count} missions', rows, note)

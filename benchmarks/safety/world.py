@@ -161,9 +161,9 @@ def environment(**values: str) -> Iterator[None]:
 def isolated() -> Iterator[None]:
     """Start ROS in a domain of this process, on this machine."""
     domain = str(1 + os.getpid() % 100)
-    with environment(ROS_DOMAIN_ID=domain, ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST'):
-        with stand_ins.ros():
-            yield
+    local = environment(ROS_DOMAIN_ID=domain, ROS_AUTOMATIC_DISCOVERY_RANGE='LOCALHOST')
+    with local, stand_ins.ros():
+        yield
 
 
 class PolicyServer:

@@ -53,7 +53,7 @@ def test_every_phase_has_its_floor(figures):
     found = figures(parts, 'parts', '--repeats 1 --ways eager')
     phases = [row['phase'] for row in found['rows']]
     assert phases[:2] == ['prefill', 'denoise step'] and phases[-1] == 'decode step x16'
-    assert all(0 < row['floor_ms'] and 0 < row['eager_ms'] for row in found['rows'])
+    assert all(row['floor_ms'] > 0 and row['eager_ms'] > 0 for row in found['rows'])
 
 
 def test_deadlines_are_counted_in_every_run(figures, monkeypatch):

@@ -83,9 +83,9 @@ class Mind:
             capsules = None
             if parts.capsules:
                 capsules = opened.enter_context(closing(self._capsules(planning)))
-            if body.record.restart is not None:
-                if capsules is None or not capsules.restore():
-                    self._cold()
+            has_restarted = body.record.restart is not None
+            if has_restarted and (capsules is None or not capsules.restore()):
+                self._cold()
             nothing: Callable[[], None] = lambda: None  # noqa: E731
             robot = FleetRobot(
                 body,

@@ -32,7 +32,7 @@ class Observed(Stand):
         super().__init__(LIMITS, stop_after=100, **dict(max_tracking_error=np.nan) | options)
         self.reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
         self.rejects, self.foreign, self.problems = False, None, []
-        self._published, self._newest = deque([], 1 + round(publishes / TICK)), None
+        self._published, self._newest = deque(maxlen=1 + round(publishes / TICK)), None
         receive = self.controller.receive
         self.controller.receive = lambda *sent: 'rejected' if self.rejects else receive(*sent)
         self._receive = receive

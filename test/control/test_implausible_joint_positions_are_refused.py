@@ -225,7 +225,7 @@ def test_time_that_is_known_to_be_set_back_forgets_later_samples():
     check.drop_after(10 * SECOND)
     assert check.is_known
     check.drop_after(SECOND)
-    assert 'is not known until its positions agree for 0.25 s' == check.problem()
+    assert check.problem() == 'is not known until its positions agree for 0.25 s'
 
 
 def test_joint_without_limits_is_checked_for_finite_positions_only():

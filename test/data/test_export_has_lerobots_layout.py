@@ -138,7 +138,7 @@ def test_statistics_are_those_of_the_frames(root, data, info, episodes):
         assert {'q01', 'q10', 'q50', 'q90', 'q99'} <= stats[name].keys()
     for name in VIEWS:
         mean = np.array(stats[name]['mean'])
-        assert mean.shape == (3, 1, 1) and 0 <= mean.min() and mean.max() <= 1
+        assert mean.shape == (3, 1, 1) and mean.min() >= 0 and mean.max() <= 1
     assert all(f'stats/{name}/mean' in episodes[0] for name in info['features'])
 
 

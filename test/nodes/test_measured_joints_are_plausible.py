@@ -88,7 +88,7 @@ def test_single_message_of_zeros_is_counted_and_changes_nothing(robot, arm):
 def test_one_joint_that_is_not_a_number_is_unknown_alone(robot, arm):
     def unknown():
         sent(robot, arm, elbow=np.nan)
-        return 'joint elbow must be finite (got nan); check its driver' == arm.joints.problem()
+        return arm.joints.problem() == 'joint elbow must be finite (got nan); check its driver'
 
     robot.until(unknown, show=False)
     position = arm.joints.now().position

@@ -149,7 +149,7 @@ def draw_mission(
     parts = parts or int(rng.choice((1, 2, 3), p=(0.45, 0.35, 0.2)))
     drawn: list[Part] = []
     for i in range(parts):
-        speaks = parts > 1 and i == parts - 1 and rng.random() < 0.45 or rng.random() < 0.04
+        speaks = (parts > 1 and i == parts - 1 and rng.random() < 0.45) or rng.random() < 0.04
         now = kind if kind and not i else 'say' if speaks else choose(rng, PARTS)
         wanted = choose(rng, ENDS)
         for _ in range(TRIES):
@@ -157,7 +157,7 @@ def draw_mission(
             ends = _follow(part, table)
             if ends.way == wanted:
                 break
-            now = now if now == 'say' or kind and not i else choose(rng, PARTS)
+            now = now if now == 'say' or (kind and not i) else choose(rng, PARTS)
         drawn.append(part)
         table = ends.table
         if ends.way == 'impossible':

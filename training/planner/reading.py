@@ -32,7 +32,7 @@ class LessonCache:
     """
 
     def __init__(self, lesson: Lesson) -> None:
-        batch, self._memory = lesson.memory.shape
+        self._memory = lesson.memory.shape[1]
         self._lines, self._length = lesson.segment.shape[1:]
         step = -(-self._memory // max(1, min(BLOCKS, self._memory // 64)))
         self._ends = [*range(step, self._memory, step), self._memory]
@@ -46,7 +46,7 @@ class LessonCache:
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """q [B, M + N * L, heads, D]; k, v the same with kv_heads -> like q."""
-        batch, _, heads, dim = q.shape
+        batch, _, _, dim = q.shape
         kv_heads, m = k.shape[2], self._memory
         # The heads that share K and V become further queries of it: [B * kv, group, T, D].
         q = (q * dim**-0.5).unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(0, 1)

@@ -28,8 +28,8 @@ def read(patch):
     drawn = (np.abs(patch.astype(int) - PAPER) > 2 * NOISE).any(-1)
     left, right = drawn.copy(), drawn.copy()
     left[:, 3:], right[:, :3] = False, False
-    (glyph,) = np.flatnonzero((GLYPHS == right).all((1, 2)))
-    (dots,) = np.flatnonzero((DOTS == left).all((1, 2)))
+    (glyph,) = np.flatnonzero((right == GLYPHS).all((1, 2)))
+    (dots,) = np.flatnonzero((left == DOTS).all((1, 2)))
     ink = None
     if drawn.any():
         ink = int(np.abs(INKS - patch[drawn].mean(0)).sum(1).argmin())
