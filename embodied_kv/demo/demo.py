@@ -209,6 +209,7 @@ class Demo:
             self.recording.decide(self.monitor.decisions.popleft())
         while self.monitor.ended:
             words = self.monitor.ended.popleft()
+            self.director.add_text(words.stamp, words.query, words.text)
             self.score.add_text(words.stamp, words.query, words.text)
             self.recording.add_text(Sentence(words.received, words.query, words.text))
         while self.mission_client.states:
@@ -219,7 +220,7 @@ class Demo:
         """Ask the memory for the position of a thing, preferably one that was moved."""
         now = self._now
         told = [one for one in self.director.told if now and one.scene == now.scene]
-        done = [one for one in told if one.done and one.task.place]
+        done = [one for one in told if one.done and one.reported and one.task.place]
         if not told:
             return
         target = (done or told)[-1].task.target

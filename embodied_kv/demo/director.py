@@ -11,14 +11,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_kv.demo.domain import DONE
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.sim.language import SCENE_QUESTIONS
+from embodied_kv.demo.sim.language import SCENE_QUESTIONS, SUBTASK
 from embodied_kv.demo.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, draw_task
 
 ORDER = ('pick', 'put', 'push', 'reach')  # order of the families, repeated
 SECOND = 1_000_000_000  # ns
 PERIOD = 0.085 * SECOND  # between two evaluated moments: the nearest to a control period
-HOLD = 1.0 * SECOND  # for which a completed task stays in force
+HOLD = 1.0 * SECOND  # for which a completed task stays in force at least
+REPORT = 4.0 * SECOND  # for which it stays in force after HOLD, until the policy reports its end
 SETTLE = 0.5 * SECOND  # after a reset, until the robot acts on the new scene
 HEARD = 0.15 * SECOND  # after which all frames of the robot have the instruction
 ASK_EVERY = 4.0 * SECOND
@@ -30,6 +32,7 @@ TRIES = 8  # draws of a suitable task
 class GivenTask:
     """A task that the robot received. done: None until it ends. seconds: its duration so far.
 
+    reported: whether the policy has reported its end, after which memory has it as finished.
     replaced: why the task became impossible, else ''; a replaced task is neither done nor failed.
     """
 
@@ -41,6 +44,7 @@ class GivenTask:
     wrong: bool = False
     seconds: float = 0.0
     replaced: str = ''
+    reported: bool = False
 
     @property
     def failed(self) -> bool:
@@ -117,10 +121,17 @@ class Director:
             self._enter(moment)
         if self.current is not None:
             self._watch(self.current, moment)
-        elif moment.stamp >= self._free:
+        elif moment.stamp >= self._free and not self._awaits_report(moment):
             self._go_on(moment)
         if self.current is not None and moment.stamp >= self._next_question:
             self._question(moment)
+
+    def add_text(self, stamp: int, query: str, text: str) -> None:
+        """Take an answer of the policy about the frame of a stamp."""
+        if query == SUBTASK and text == DONE:
+            before = (told for told in reversed(self.told) if told.stamp + HEARD <= stamp)
+            if told := next(before, None):
+                told.reported = True
 
     def end(self, stamp: int) -> None:
         """Stop giving, asking and judging from this stamp on."""
@@ -157,6 +168,12 @@ class Director:
             told.replaced = hindrance if impossible and not told.done else ''
             self._free = moment.stamp + (HOLD if told.done else 0)
             self._spent = moment.scene if self._fresh else None
+
+    def _awaits_report(self, moment: TrueMoment) -> bool:
+        """Return whether the policy may still report the end of the last task, in its scene."""
+        last = self.told[-1] if self.told else None
+        is_open = last is not None and last.done and not last.reported
+        return is_open and last.scene == moment.scene and moment.stamp < self._free + REPORT
 
     def _go_on(self, moment: TrueMoment) -> None:
         """Give the next task, or request a new scene."""

@@ -5,8 +5,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from embodied_kv.demo.director import ASK_EVERY, HOLD, ORDER, SECOND, Director
+from embodied_kv.demo.director import ASK_EVERY, HOLD, ORDER, REPORT, SECOND, Director
+from embodied_kv.demo.domain import DONE
 from embodied_kv.demo.nodes.truth import TrueMoment
+from embodied_kv.demo.sim.language import SUBTASK
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
@@ -20,10 +22,11 @@ DT = 0.1  # s of a control period
 class Stage:
     """A director, and a robot in simulated time that follows the expert; or that stands still."""
 
-    def __init__(self, follows=True, **options):
+    def __init__(self, follows=True, reports=True, **options):
         self.instructions, self.resets = [], 0
         self.table = Tabletop(task_scene('put'), SEED)
         self._rollout, self._follows, self.time = Rollout(self.table), follows, 0.0
+        self._reports = reports
         self.director = Director(
             SEED,
             tell=self.instructions.append,
@@ -51,6 +54,8 @@ class Stage:
         while len(self.director.judged) < tasks:
             assert self.time < most, 'too few tasks were told'
             self.director.add_moment(self.moment())
+            if self._reports and self.director.told and self.director.told[-1].done:
+                self.director.add_text(round(self.time * SECOND), SUBTASK, DONE)
             told = self.director.current
             if told and self._follows:
                 truth = self.table.truth()
@@ -86,6 +91,23 @@ def test_the_next_task_is_told_a_second_after_the_last_was_done(stage):
     first, second = (play := stage()).run(2)
     assert second.stamp - first.stamp - first.seconds * SECOND == pytest.approx(HOLD, abs=1.1e8)
     assert play.instructions == [first.instruction, second.instruction]
+
+
+def test_a_task_whose_end_is_not_reported_stays_in_force_for_a_bounded_time(stage):
+    first, second = stage(reports=False).run(2)
+    waited = second.stamp - first.stamp - first.seconds * SECOND
+    assert waited == pytest.approx(HOLD + REPORT, abs=1.1e8)
+    assert not first.reported
+
+
+def test_a_report_about_a_frame_of_the_task_before_does_not_count(stage):
+    play = stage()
+    first, second = play.run(2)
+    second.reported = False
+    play.director.add_text(second.stamp, SUBTASK, DONE)
+    assert first.reported and not second.reported
+    play.director.add_text(second.stamp + SECOND, SUBTASK, DONE)
+    assert second.reported
 
 
 def test_a_task_whose_time_is_up_is_not_done_and_the_next_one_is_told_at_once(stage):
