@@ -23,7 +23,7 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.action import Mission
 from embodied_kv.demo.director import Director
-from embodied_kv.demo.last_mission import LastMission, choose_mission
+from embodied_kv.demo.last_mission import Errand, LastMission, choose_mission
 from embodied_kv.demo.memory_client import MemoryClient
 from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
 from embodied_kv.demo.monitor import Monitor
@@ -49,6 +49,8 @@ RECORDED = CARDS * max(SECONDS.values())  # s: longest duration of the tasks in 
 ANSWERING = 20.0  # s: time limit of an answer of the memory, and of a mission's cancellation
 PATIENCE = 60.0  # s: longest wait of the arm for a chunk, on a busy machine
 MISSION = 60.0  # s: time limit of the mission at the end
+SCENES = 3  # in which a mission is looked for
+SETTLE = 1.0  # s after which the robot acts on images of a new scene
 ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
 
@@ -231,10 +233,10 @@ class Demo:
         """Run the mission; return its result, or why there was none."""
         if refusal := self._mission_refusal():
             return {'refused': refusal}
-        client, now = self.mission_client, self._now
-        errand = choose_mission(now, self._hindrance)
+        errand = self._errand()
         if errand is None:
-            return {'refused': 'nothing in this scene can be moved'}
+            return {'refused': f'nothing can be moved in {SCENES} scenes'}
+        client, now = self.mission_client, self._now
         self.recording.go_on(now.stamp)
         self.mission = LastMission(errand, now)
         self.monitor.instruction = errand.words
@@ -245,6 +247,19 @@ class Demo:
         result = client.result or Mission.Result(message=TIMEOUT)
         self.mission.end(self._now.stamp, result.success, result.message, tuple(result.said))
         return self.mission.report(self.monitor.since_began)
+
+    def _errand(self) -> Errand | None:
+        """Return a mission of this scene, or of a new one if nothing can be moved here."""
+        for number in range(SCENES):
+            if number:
+                scene = self._now.scene
+                self.monitor.reset()
+                if not self._until(lambda scene=scene: self._now.scene != scene, ANSWERING):
+                    return None
+                self._until(lambda: False, SETTLE)
+            if errand := choose_mission(self._now, self._hindrance):
+                return errand
+        return None
 
     def _mission_refusal(self) -> str:
         """Return why no mission is sent, or ''."""
