@@ -141,7 +141,7 @@ def test_a_planner_without_an_answer_ends_it():
     asked = []
     robot.says = lambda question: asked.append(question) or ' '
     end = begun(robot).run()
-    assert not end.success and 'said nothing' in end.why and len(asked) == MOST_PLANS
+    assert not end.success and 'returned no text' in end.why and len(asked) == MOST_PLANS
 
 
 def test_a_planner_that_never_ends_is_ended():

@@ -31,7 +31,7 @@ def test_it_executes_as_much_as_the_server_is_sure_of_and_reports_it(robot):
         assert all(3 <= c.execution_horizon <= c.chunk_size for c in executed(robot))
         assert all(len(c.confidence) == c.chunk_size for c in executed(robot))
         assert robot.trajectories and not node.warning_counts['reply']
-        (account,) = opened.sessions._server.dispatcher.ledger.robots.values()
+        (account,) = opened.sessions._server.dispatcher.rounds.robots.values()
         assert account.task.wait.execution > 0
 
 

@@ -27,11 +27,11 @@ from training.planner.simulated_table import SimulatedTable
 LYING = SimulatedTable({'red cube': TABLE, 'blue cylinder': TABLE}, ('green bin',))
 PUT_RED = 'put the red cube into the green bin'
 WRONG = {
-    'fling the flurb': "the planner said 'fling the flurb', which is no instruction",
+    'fling the flurb': "the planner answered 'fling the flurb', which is no instruction",
     'put the purple cube into the green bin': 'no purple cube has been seen',
     'put the red cube into the blue bin': 'no blue bin has been seen',
     'push the cyan ball to the left': 'no cyan ball has been seen',
-    ' ': 'the planner said nothing',
+    ' ': 'the planner returned no text',
 }
 
 
@@ -89,7 +89,7 @@ def test_a_step_that_was_cut_off_is_planned_anew_where_its_thing_is_unknown_now(
 def test_a_planner_that_says_done_for_ever_is_ended():
     robot = begun(*repeat('done', 2 * MOST_ANSWERS))
     end = robot.run.run()
-    assert not end.success and f'not over after {MOST_ANSWERS} answers' in end.why
+    assert not end.success and f'not finished after {MOST_ANSWERS} answers' in end.why
     assert len(robot.asked) == end.state.answers == MOST_ANSWERS
 
 
