@@ -41,7 +41,7 @@ def test_a_step_more_or_less_ends_near_the_same_actions(make_engine, observe):
 
 
 def not_finite(result):
-    return isinstance(result, FloatingPointError) and 'not finite' in str(result)
+    return isinstance(result, FloatingPointError) and 'must be finite' in str(result)
 
 
 def test_actions_that_are_not_finite_are_an_error(make_engine, observe):

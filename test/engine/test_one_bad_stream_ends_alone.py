@@ -49,7 +49,7 @@ def test_whose_token_cannot_be_drawn(make_engine, observe, caplog):
     first, bad, last = answers(make_engine(), observe, disturb, temperature=0.8)
     assert (first, last) == (wanted[0], wanted[2])
     assert bad == (wanted[1][0][:1], 'error')
-    assert 'stream 2 ended' in caplog.text
+    assert 'Stream 2 ended' in caplog.text
 
 
 def test_whose_query_cannot_be_appended(make_engine, observe, monkeypatch):

@@ -75,7 +75,7 @@ def test_a_refusal_has_its_reason_and_code(robot, tmp_path):
     with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         wrong = call(robot, 'upsert', segments=segments(('x', 'thing', 'a thing')))
-        assert not wrong.success and "no kind 'thing'" in wrong.message
+        assert not wrong.success and "(got 'thing')" in wrong.message
         assert not call(robot, 'plan', question=' ').success
         assert not call(robot, 'remove', id='nothing').success
         assert done(robot, 'stats').segments == 0

@@ -35,8 +35,9 @@ def node_names():
             importlib.import_module(module.name)
     for kind in subclasses(SuiteNode):
         if kind.__module__.startswith('embodied_kv.nodes.'):
-            sources = (inspect.getsource(base.__init__) for base in kind.__mro__[:-1])
-            yield next(found[1] for found in map(NAMED.search, sources) if found)
+            inits = (vars(base).get('__init__') for base in kind.__mro__[:-1])
+            sources = (inspect.getsource(init) for init in inits if inspect.isfunction(init))
+            yield from [found[1] for found in map(NAMED.search, sources) if found][:1]
 
 
 def matching(name):

@@ -27,7 +27,7 @@ def server():
 
 
 def see(server, source, age):
-    server.see(SimpleNamespace(source=source, age=age, stamp=0, deadline_met=True))
+    server.note_command(SimpleNamespace(source=source, age=age, stamp=0, deadline_met=True))
     server._ask_if_due(server._goal)
     return server.asked
 

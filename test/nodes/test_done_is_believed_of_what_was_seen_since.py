@@ -28,7 +28,7 @@ def server():
 
 
 def execute(server, moment, age=0.1):
-    server.see(SimpleNamespace(source=FRESH, age=age, stamp=moment, deadline_met=True))
+    server.note_command(SimpleNamespace(source=FRESH, age=age, stamp=moment, deadline_met=True))
 
 
 def say(server, moment):

@@ -136,7 +136,7 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     robot.until(lambda: kv.streams.get(stream).lease.is_copy, show=False)
     assert robot.call(KvStats, 'kv/stats').compressed == 1
     wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
-    assert not wrong.success and 'not in [0.01, 1]' in wrong.message
+    assert not wrong.success and 'must be in [0.01, 1]' in wrong.message
     assert kv.streams_max == 16  # nothing of it was set
 
 
