@@ -39,7 +39,7 @@ from embodied_kv.model.parity.cases import (
 )
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 STAGES = ('image', 'state', 'tokens', 'chunk', 'actions')  # in the order of computation
 SIZES = (480, 640), (240, 320), (121, 214)  # height, width of the pictures, by view

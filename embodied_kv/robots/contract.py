@@ -33,7 +33,6 @@ from embodied_kv.robots.sources import (
 )
 from embodied_kv.robots.units import LINEAR, is_velocity
 
-PARTS = ('state', 'action')
 STATE = 'observation.state'
 ACTION: Final = 'action'
 
@@ -185,40 +184,6 @@ class CheckpointFacts(Part):
         default=None,
         description='whether LeRobot before 0.5.0 trained it: it padded the state first',
     )
-
-
-class Declared(CheckpointFacts):
-    """All facts about a checkpoint that a contract contains; None: the checkpoint contains it.
-
-    state_names, action_names: names in the checkpoint of each number, in its order. views: names
-    in the checkpoint of the views that have a camera. relative: for each number of an action,
-    whether it is an offset from the observed state of the same index. conversion: 'aloha' is
-    openpi's `adapt_to_pi`.
-    """
-
-    state_names: tuple[str, ...] | None = None
-    action_names: tuple[str, ...] | None = None
-    views: tuple[str, ...] | None = None
-    relative: tuple[bool, ...] | None = None
-    chunk_size: Count | None = None
-    fps: Positive | None = None
-
-    @field_validator('state_names', 'action_names', 'views')
-    @classmethod
-    def _are_unique(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        if names is not None and (not names or len(set(names)) < len(names)):
-            raise ValueError(f'must name each once (got {list(names)})')
-        return names
-
-    @model_validator(mode='after')
-    def _one_each(self) -> Declared:
-        relative, names = self.relative, self.action_names
-        if relative is not None and names is not None and len(relative) != len(names):
-            raise ValueError(
-                f'relative must have one entry for each of action_names (got {len(relative)} for '
-                f'{len(names)})'
-            )
-        return self
 
 
 class Openpi(Part):

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.robots.contract import Contract, Declared
+from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.declared import Declared
 from embodied_kv.robots.mapping import ActionMap, Dimension, Output, StateMap, outputs
 from embodied_kv.robots.reading import ContractError, load
 from embodied_kv.robots.sources import Source, is_joint

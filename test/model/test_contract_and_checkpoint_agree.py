@@ -1,5 +1,7 @@
 """What neither files nor contract say is refused by name, and so is what they say differently."""
 
+from dataclasses import replace
+
 import pytest
 from cases import ALOHA, LEROBOT, LIBERO, copied, declared, opened, rewrite, step
 
@@ -7,7 +9,7 @@ from embodied_kv.config import TINY
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 NAMES = tuple(f'joint_{i}' for i in range(7))
 
@@ -15,7 +17,7 @@ NAMES = tuple(f'joint_{i}' for i in range(7))
 @pytest.mark.parametrize('fact', ['relative', 'state_in_prompt', 'conversion', 'fps'])
 def test_what_openpi_keeps_in_code_has_to_be_declared(fact):
     with pytest.raises(CheckpointError, match=f'write checkpoint.{fact} in the contract'):
-        opened(LIBERO, declared(LIBERO).model_copy(update={fact: None}))
+        opened(LIBERO, replace(declared(LIBERO), **{fact: None}))
 
 
 def test_all_that_is_missing_is_said_at_once():
@@ -83,7 +85,7 @@ def test_lerobot_and_a_contract_of_another_robot(contract, complaint):
 )
 def test_openpi_and_a_contract_of_another_robot(folder, contract, complaint):
     with pytest.raises(CheckpointError, match=complaint):
-        opened(folder, declared(folder).model_copy(update=contract))
+        opened(folder, replace(declared(folder), **contract))
 
 
 def test_our_own_says_its_conventions_itself():

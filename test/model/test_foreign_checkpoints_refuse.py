@@ -20,7 +20,7 @@ from cases import (
 
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 STATISTICS = 'assets/physical-intelligence/libero/norm_stats.json'
 

@@ -5,7 +5,7 @@ import pytest
 from cases import LEROBOT, POST, PRE, STATE_FILES, copied, opened, retensor, rewrite, step
 from safetensors.numpy import load_file
 
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 NAMES = ['pan.pos', 'lift.pos', 'elbow.pos', 'flex.pos', 'roll.pos', 'yaw.pos', 'Gripper.pos']
 STATS = load_file(LEROBOT / STATE_FILES[PRE])

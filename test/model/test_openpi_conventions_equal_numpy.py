@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cases import ALOHA, LIBERO, copied, declared, opened, rewrite
 
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 STATISTICS = 'assets/physical-intelligence/libero/norm_stats.json'
 STATE = np.array([0.31, -0.2, 0.7, 3.1, -0.2, 1.4, 0.02, -0.5])

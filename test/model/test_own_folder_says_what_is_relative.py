@@ -10,7 +10,7 @@ from embodied_kv.model.checkpoints.own import SAYS, save
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 
 @pytest.fixture

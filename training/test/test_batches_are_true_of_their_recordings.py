@@ -141,7 +141,7 @@ def test_percentiles_are_of_so_many_chunks_at_most(frames, monkeypatch):
     monkeypatch.setattr(
         Frames, 'chunks', lambda self, at, n: seen.append(at) or self.action[at, None]
     )
-    monkeypatch.setattr(statistics.own, 'quantiles', lambda *given: None)
+    monkeypatch.setattr(statistics.Normalizer, 'from_quantiles', lambda *given: None)
     measure(frames, CONFIG, RELATIVE)
     assert 1 < len(seen[0]) <= 30 and seen[0][-1] >= 46
 

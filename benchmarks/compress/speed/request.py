@@ -28,7 +28,7 @@ from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.scored import Scores
 
 PARTS = {
-    'statistics': (Scores, 'take'),
+    'statistics': (Scores, 'record'),
     'selection': (Method, 'select'),
     'gather': (CompressedPool, 'compress'),
 }

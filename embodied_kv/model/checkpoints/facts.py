@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.contract import PARTS, Declared
+from embodied_kv.robots.declared import PARTS, Declared
 
 
 class Facts:

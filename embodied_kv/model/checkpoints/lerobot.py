@@ -28,7 +28,7 @@ from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 STATE, ACTION = 'observation.state', 'action'
 EMPTY = 'observation.images.empty_camera_'

@@ -8,7 +8,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints import lerobot, lora, openpi, own
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 WEIGHTS = 'model.safetensors'
 

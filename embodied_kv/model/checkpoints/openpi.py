@@ -22,7 +22,7 @@ from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 SLOTS = ('base_0_rgb', 'left_wrist_0_rgb', 'right_wrist_0_rgb')
 VARIANTS = {

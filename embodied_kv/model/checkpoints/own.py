@@ -27,7 +27,7 @@ from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 T = TypeVar('T')
 

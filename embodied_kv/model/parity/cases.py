@@ -25,7 +25,7 @@ from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.contract import Declared
+from embodied_kv.robots.declared import Declared
 
 ABOUT, TENSORS, FACTS = 'case.json', 'case.safetensors', 'facts.json'
 ANY_RATE = 1.0  # 1/s: no recorded number depends on the rate
