@@ -29,10 +29,14 @@ def file_of(module):
     return next((file for file in files if file.is_file()), None)
 
 
+def is_for_types(node):
+    return isinstance(node, ast.If) and getattr(node.test, 'id', '') == 'TYPE_CHECKING'
+
+
 def at_import(tree):
     """Nodes that are executed when a module is imported."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_for_types(node):
             continue
         yield node
         yield from at_import(node)

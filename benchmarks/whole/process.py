@@ -103,7 +103,6 @@ class Process:
             Dispatcher(scheduler(order), [EngineState(HERE, profile)]),
             {HERE: self._serve},
             self._deliver,
-            math.inf,
             clock=lambda: schedule.now,
         )
         self.engine.budget.forecast = self._slack

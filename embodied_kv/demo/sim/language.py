@@ -6,13 +6,13 @@ Every sentence is derived from the true state of the table and the phase of the 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
 from embodied_kv.demo.sim.spots import NEXT
-from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import (
     SIDE_LINE,
     SIDES,
@@ -22,6 +22,9 @@ from embodied_kv.demo.sim.tasks import (
     lies_on_the_table,
     off_the,
 )
+
+if TYPE_CHECKING:  # imports mujoco
+    from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'

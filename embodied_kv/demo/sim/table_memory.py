@@ -9,12 +9,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from embodied_kv.demo.sim.language import in_or_on, where_is
 from embodied_kv.demo.sim.scene import MOVABLE, RECEPTACLES
-from embodied_kv.demo.sim.tabletop import Truth
 from embodied_kv.demo.sim.tasks import PHRASES, Task
 from embodied_kv.text import shown
+
+if TYPE_CHECKING:  # imports mujoco
+    from embodied_kv.demo.sim.tabletop import Truth
 
 TABLE, FLOOR, ROBOT = 'table', 'floor', 'robot'
 MOVES = ('put', 'take', 'next', 'push')  # task families that change the position of a thing

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embodied_kv.demo.sim.scene import FLOORS, RECEPTACLES, circle
 from embodied_kv.demo.sim.spots import INSIDE
-from embodied_kv.demo.sim.tabletop import Truth
 from embodied_kv.demo.sim.tasks import FAMILIES, SIDES, Task
+
+if TYPE_CHECKING:  # imports mujoco
+    from embodied_kv.demo.sim.tabletop import Truth
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from embodied_kv.demo.sim.kinematics import reaches
 from embodied_kv.demo.sim.scene import FLOORS, MOVABLE, RECEPTACLES, SceneConfig, circle
 from embodied_kv.demo.sim.spots import INSIDE, NEXT, spot_beside, spot_in
-from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+
+if TYPE_CHECKING:  # imports mujoco
+    from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 
 BASIC = ('reach', 'pick', 'put', 'push')
 FAMILIES = (*BASIC, 'take', 'next')
