@@ -222,10 +222,11 @@ class Demo:
         """Ask the memory for the position of a thing, preferably one that was moved."""
         now = self._now
         told = [one for one in self.director.told if now and one.scene == now.scene]
-        done = [one for one in told if one.done and one.reported and one.task.place]
+        done = [one for one in told if one.done and one.task.place]
+        known = [one for one in done if one.reported]
         if not told:
             return
-        target = (done or told)[-1].task.target
+        target = (known or done or told)[-1].task.target
         self.memory_client.ask(f'Where is the {target}?', where_is(target, now.truth))
         self._until(lambda: self.memory_client.is_over, ANSWERING)
 
