@@ -329,7 +329,10 @@ def main() -> None:
     share = Path(get_package_share_directory('embodied_kv'))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        '--seconds', type=float, default=20.0, help='duration (s) from the first command; the task in force may end later'
+        '--seconds',
+        type=float,
+        default=20.0,
+        help='duration (s) from the first command; the task in force may end later',
     )
     parser.add_argument(
         '--episodes', type=int, help='number of tasks, each in a new scene, instead of a duration'
