@@ -142,15 +142,16 @@ class Compiler:
     """The compiled computations of one process, whose packages are kept in a folder.
 
     missing: jobs of computations without a package, if it builds none. pending: computations that
-    `trace_next` is to trace, if it defers that. packages: the loaded package of each name. made, traced: number of computations that it compiled and traced so far.
+    `trace_next` is to trace, if it defers that. packages: the loaded package of each name. made,
+    traced: number of computations that it compiled and traced so far.
 
     threads: number of threads that the packages run on. say: receives a line for the user; the log
     by default. folder: of packages; the user's cache by default. names: of all computations to
     compile, to report progress. lower: registers the lowerings of this project's operators before
     inductor compiles. traced_form: context in which computations are traced. builds: compile what
     has no package; otherwise it is added to `missing`. defers: do not trace what has no recipe, as
-    that takes seconds; it is added to `pending` and runs eagerly until the next start. facts: all that a trace depends on except
-    tensors; '' if unknown, so that each computation is traced.
+    that takes seconds; it is added to `pending` and runs eagerly until the next start. facts: all
+    that a trace depends on except tensors; '' if unknown, so that each computation is traced.
     """
 
     def __init__(

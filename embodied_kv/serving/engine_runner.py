@@ -40,8 +40,8 @@ class EngineRunner:
         config: Of the engine. Raises ValueError for values that no engine can have.
         period: Seconds between two frames of a robot; None for the duration of a chunk.
         say: Receives a line for the user.
-        defers_traces: Start at once, and trace what is not compiled between two steps while nothing
-            holds the compiler; a trace takes seconds. Otherwise trace it before the start.
+        defers_traces: Trace what is not compiled, which takes seconds each, between two steps
+            while nothing holds the compiler; otherwise before the start.
     """
 
     def __init__(
