@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.action import Mission
-from embodied_kv.demo.director import Director
+from embodied_kv.demo.director import SECOND, Director
 from embodied_kv.demo.last_mission import Errand, LastMission, choose_mission
 from embodied_kv.demo.memory_client import MemoryClient
 from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
@@ -51,6 +52,8 @@ PATIENCE = 60.0  # s: longest wait of the arm for a chunk, on a busy machine
 MISSION = 60.0  # s: time limit of the mission at the end
 SCENES = 3  # in which a mission is looked for
 SETTLE = 1.0  # s after which the robot acts on images of a new scene
+CLEAR = 0.4 * SECOND  # after a new scene, when answers about the last one have arrived
+LONGER = 15.0  # s that the film may take longer, until the task in force ends
 ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
 
@@ -121,6 +124,7 @@ class Demo:
         self.mission: LastMission | None = None
         self.recording = Recording(RECORDED)
         self._now: TrueMoment | None = None
+        self._clear_at = math.inf  # ns
         self._table = resources.enter_context(Tabletop(task_scene(FAMILY), arguments.seed))
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.monitor)
@@ -172,7 +176,10 @@ class Demo:
     def _is_over(self) -> bool:
         if self.arguments.episodes is not None:
             return len(self.director.judged) >= self.arguments.episodes
-        return self.monitor.seconds >= self.arguments.seconds
+        if late := self.monitor.seconds >= self.arguments.seconds:
+            self.director.close()
+        longest = self.arguments.seconds + LONGER
+        return late and (self.director.is_finished or self.monitor.seconds >= longest)
 
     def _await_first_command(self) -> None:
         while self.monitor.began is None:
@@ -206,6 +213,11 @@ class Demo:
             self.recording.add_moment(moment)
             if self.mission:
                 self.mission.add_moment(moment)
+            if self._now and moment.scene != self._now.scene:
+                self._clear_at = moment.stamp + CLEAR
+            if moment.stamp >= self._clear_at:
+                self._clear_at = math.inf
+                self.memory_client.clear()
             self._now = moment
         while self.monitor.decisions:
             self.recording.decide(self.monitor.decisions.popleft())
@@ -317,7 +329,10 @@ def main() -> None:
     share = Path(get_package_share_directory('embodied_kv'))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        '--seconds', type=float, default=20.0, help='duration (s) from the first command'
+        '--seconds',
+        type=float,
+        default=20.0,
+        help='duration (s) from the first command; the task in force may end later',
     )
     parser.add_argument(
         '--episodes', type=int, help='number of tasks, each in a new scene, instead of a duration'

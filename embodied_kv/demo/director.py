@@ -104,6 +104,7 @@ class Director:
         self._scene: int | None = None
         self._spent: int | None = None  # the scene that gets no further task
         self._hindered = 0  # successive moments at which the task was impossible
+        self._closing = self.is_finished = False
         self._next_moment = self._free = self._reset_again = self._next_question = 0.0  # ns
         self._ended = math.inf  # ns
 
@@ -122,7 +123,9 @@ class Director:
         if self.current is not None:
             self._watch(self.current, moment)
         elif moment.stamp >= self._free and not self._awaits_report(moment):
-            self._go_on(moment)
+            self.is_finished = self._closing
+            if not self.is_finished:
+                self._go_on(moment)
         if self.current is not None and moment.stamp >= self._next_question:
             self._question(moment)
 
@@ -132,6 +135,10 @@ class Director:
             before = (told for told in reversed(self.told) if told.stamp + HEARD <= stamp)
             if told := next(before, None):
                 told.reported = True
+
+    def close(self) -> None:
+        """Give no further task; `is_finished` is set once the task in force has ended."""
+        self._closing = True
 
     def end(self, stamp: int) -> None:
         """Stop giving, asking and judging from this stamp on."""

@@ -1,4 +1,4 @@
-"""The client of the memory services: one question, and all segments of the memory."""
+"""The client of the memory services: one question, all segments, and their removal."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from embodied_kv.demo.mission_client import UNKNOWN
-from embodied_kv.srv import MemoryPlan, MemoryQuery
+from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove
 
 SHOWN = 100  # segments
 
@@ -17,6 +17,7 @@ class MemoryClient:
     def __init__(self, node: Node) -> None:
         self._plan = node.create_client(MemoryPlan, 'memory/plan')
         self._query = node.create_client(MemoryQuery, 'memory/query')
+        self._remove = node.create_client(MemoryRemove, 'memory/remove')
         self.question = ''
         self._true: tuple[str, ...] = ()
         self._asked: list[Future] = []
@@ -29,6 +30,22 @@ class MemoryClient:
                 self._plan.call_async(MemoryPlan.Request(question=question)),
                 self._query.call_async(MemoryQuery.Request(segments=SHOWN)),
             ]
+
+    def clear(self) -> None:
+        """Remove all segments: they describe a scene that was replaced."""
+
+        def remove_all(future: Future) -> None:
+            for segment in future.result().segments:
+                self._remove.call_async(MemoryRemove.Request(id=segment.id))
+
+        if self.is_available:
+            request = MemoryQuery.Request(segments=SHOWN)
+            self._query.call_async(request).add_done_callback(remove_all)
+
+    @property
+    def is_available(self) -> bool:
+        """Whether segments can be queried and removed."""
+        return self._query.service_is_ready() and self._remove.service_is_ready()
 
     @property
     def is_over(self) -> bool:

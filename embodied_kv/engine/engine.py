@@ -40,8 +40,9 @@ class Engine:
 
     The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between
     two frames of a robot. watched: prove of every graph that it writes only its buffers, by one
-    run of each. say: receives a line for the user before something is compiled. Raises ValueError
-    for invalid parameters, with the remedy.
+    run of each. say: receives a line for the user before something is compiled. defers_traces:
+    start without a trace of what `auto` has no package for (see `Compiler`). Raises ValueError for
+    invalid parameters, with the remedy.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Engine:
         period: float = 0.1,
         watched: bool = False,
         say: Callable[[str], object] | None = None,
+        defers_traces: bool = False,
     ) -> None:
         if config.time_budget and config.margin_ms >= period * 1e3:
             raise ValueError(
@@ -93,7 +95,8 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        self.graphs = GraphCache(model.device, watched, compiler_for(policy, config, say))
+        compiler = compiler_for(policy, config, say, defers_traces)
+        self.graphs = GraphCache(model.device, watched, compiler)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

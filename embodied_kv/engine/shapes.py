@@ -94,9 +94,9 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
 
 
 def compiler_for(
-    policy: Policy, e: EngineConfig, say: Callable[[str], object] | None
+    policy: Policy, e: EngineConfig, say: Callable[[str], object] | None, defers: bool = False
 ) -> Compiler | None:
-    """Return a compiler of these shapes; None if there are none."""
+    """Return a compiler of these shapes; None if there are none. defers: see `Compiler`."""
     names = [str(shape) for shape in compiled_shapes(policy.config, e)]
     if not names:
         return None
@@ -108,6 +108,7 @@ def compiler_for(
         traced_form=dense_form,
         builds=e.compile == 'now',
         facts=trace_facts(policy, e),
+        defers=defers and e.compile == 'auto',
     )
 
 

@@ -29,6 +29,9 @@ AT_ONCE = 4  # upper bound of the processes that compile now; each needs about 1
 class Background:
     """A process that compiles `jobs`, one after another, unless it is paused. It begins paused.
 
+    prepare: a step, repeated on its thread while it returns True, that adds to `jobs` before the
+    process starts; it must end by itself.
+
     folder: of packages. lower: a function of a module, called by the process before it compiles.
     say: receives a line for the user, on its own thread. places: of each job among more, as '3 of
     12'; by default among `jobs`. is_idle: use only processor time that nothing else needs. Methods
@@ -44,9 +47,10 @@ class Background:
         say: Callable[[str], object],
         places: Sequence[str] = (),
         is_idle: bool = True,
+        prepare: Callable[[], bool] = lambda: False,
     ) -> None:
-        placed = list(zip(places or numbered(jobs), jobs, strict=True))
-        self._payload = pickle.dumps(lower) + pickle.dumps((placed, folder, threads))
+        self._jobs, self._places, self._lower, self._prepare = jobs, places, lower, prepare
+        self._target = folder, threads
         self._policy = 'idle' if is_idle else 'normal'
         self._say, self._changed = say, threading.Condition()
         self._wanted = self._over = self._paused = False
@@ -99,6 +103,12 @@ class Background:
                 if self._over:
                     return
                 self._paused = False
+            try:
+                if self._prepare():
+                    continue
+            except Exception as error:  # of the engine, which may have ended
+                self._say(f'nothing is compiled for the next start: {reason_of(error)}')
+                return
             process = _start(self._policy)
             with self._changed:
                 self._process = process
@@ -106,7 +116,9 @@ class Background:
                     self._end(process)
             assert process.stdin and process.stdout  # pipes
             with contextlib.suppress(BrokenPipeError), process.stdin as jobs:
-                jobs.write(self._payload)
+                placed = list(zip(self._places or numbered(self._jobs), self._jobs, strict=True))
+                jobs.write(pickle.dumps(self._lower))
+                jobs.write(pickle.dumps((placed, *self._target)))
             for line in process.stdout:
                 self._say(line.decode(errors='replace').rstrip())
             with self._changed:

@@ -103,6 +103,17 @@ class Job:
     inputs: tuple[Layout, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """A computation to be traced later. tensors: all that it reaches. key: of its recipe."""
+
+    name: str
+    run: Computation
+    buffers: Buffers
+    tensors: Mapping[str, Tensor]
+    key: str
+
+
 @torch.inference_mode()
 def trace(fn: Computation, buffers: Buffers) -> Traced:
     """Return the operations of `fn`, which runs once; the written `buffers` keep their bytes."""
@@ -130,15 +141,17 @@ def trace(fn: Computation, buffers: Buffers) -> Traced:
 class Compiler:
     """The compiled computations of one process, whose packages are kept in a folder.
 
-    missing: jobs of computations without a package, if it builds none. packages: the loaded
-    package of each name. made, traced: number of computations that it compiled and traced so far.
+    missing: jobs of computations without a package, if it builds none. pending: computations that
+    `trace_next` is to trace, if it defers that. packages: the loaded package of each name. made,
+    traced: number of computations that it compiled and traced so far.
 
     threads: number of threads that the packages run on. say: receives a line for the user; the log
     by default. folder: of packages; the user's cache by default. names: of all computations to
     compile, to report progress. lower: registers the lowerings of this project's operators before
     inductor compiles. traced_form: context in which computations are traced. builds: compile what
-    has no package; otherwise it is added to `missing`. facts: all that a trace depends on except
-    tensors; '' if unknown, so that each computation is traced.
+    has no package; otherwise it is added to `missing`. defers: do not trace what has no recipe, as
+    that takes seconds; it is added to `pending` and runs eagerly until the next start. facts: all
+    that a trace depends on except tensors; '' if unknown, so that each computation is traced.
     """
 
     def __init__(
@@ -151,9 +164,12 @@ class Compiler:
         traced_form: Callable[[], AbstractContextManager[object]] = nullcontext,
         builds: bool = True,
         facts: str = '',
+        defers: bool = False,
     ) -> None:
         self.missing: list[Job] = []
-        self.threads, self.lower, self._builds = threads, lower, builds
+        self.pending: list[Pending] = []
+        self.threads, self.lower = threads, lower
+        self._builds, self._defers = builds, defers
         self._traced_form = traced_form
         self.made, self.traced, self.names, self._facts = 0, 0, tuple(names), facts
         self.packages: dict[str, Path] = {}
@@ -175,11 +191,11 @@ class Compiler:
                 known, mark = self._reachable_tensors(name, fn, buffers)
                 if mark and (loaded := self._load_by_recipe(name, mark, known, fn, buffers)):
                     return loaded
-                traced = trace(fn, buffers)
-            self.traced += 1
-            job = traced.job(name, self.threads)
-            if mark and (paths := recipes.paths_of(traced.inputs, known)) is not None:
-                recipes.write(self.folder, mark, job.digest, paths)
+                wanted = Pending(name, fn, buffers, known, mark)
+                if mark and self._defers:
+                    self.pending.append(wanted)
+                    return None
+                traced, job = self._trace(wanted)
             path = find_package(self.folder, job.digest, self._say)
             if path is None and not self._builds:
                 self.missing.append(job)
@@ -198,6 +214,30 @@ class Compiler:
             return None
         self.packages[name] = path
         return _bind_inputs(loader, extracted, traced.inputs)
+
+    def trace_next(self) -> None:
+        """Trace the oldest pending computation; it is missing unless it has a package.
+
+        The next start loads the package. The inputs must be bound to no row.
+        """
+        wanted = self.pending.pop(0)
+        try:
+            with self._traced_form():
+                _, job = self._trace(wanted)
+            if find_package(self.folder, job.digest, self._say) is None:
+                self.missing.append(job)
+        except Exception as error:  # a tracer or a disk may raise anything
+            self._say(f'{wanted.name} is not compiled and runs eagerly: {reason_of(error)}')
+
+    def _trace(self, wanted: Pending) -> tuple[Traced, Job]:
+        """Return the trace of a computation and its compile job, and write its recipe."""
+        traced = trace(wanted.run, wanted.buffers)
+        self.traced += 1
+        job = traced.job(wanted.name, self.threads)
+        paths = recipes.paths_of(traced.inputs, wanted.tensors) if wanted.key else None
+        if paths is not None:
+            recipes.write(self.folder, wanted.key, job.digest, paths)
+        return traced, job
 
     @torch.inference_mode()
     def _reachable_tensors(

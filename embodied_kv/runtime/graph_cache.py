@@ -182,7 +182,7 @@ class GraphCache:
             raise ValueError(f'shape must be captured once (got {shape} again)')
         if len(self) == CAPACITY:
             raise ValueError(f'a cache must have at most {CAPACITY} graphs (got {shape} as well)')
-        view.inputs.send()  # nothing is bound: the computation may run, and it writes no row
+        view.inputs.clear()  # nothing is bound: the computation may run, and it writes no row
         name, fn, written = str(shape), partial(work, view), Buffers(writes)
         read = (b for b in (*reads, *view.buffers) if b.name not in written)
         run, run_compiled = self._capture(fn, written, stores), None
@@ -261,14 +261,42 @@ class GraphCache:
         """Return the package of each graph with compiled code, by its name."""
         return {} if self._compiler is None else dict(self._compiler.packages)
 
-    def compile_later(self, say: Callable[[str], object]) -> Background | None:
+    def compile_later(
+        self, say: Callable[[str], object], submit: Callable[[Callable[[], None]], object]
+    ) -> Background | None:
         """Return a paused process that compiles what is missing; None if nothing is.
 
-        The next configure loads its packages. say: takes a line for the user.
+        The next configure loads its packages.
+
+        Args:
+            say: Takes a line for the user.
+            submit: Runs a function between two steps of the thread that replays, and waits for it:
+                each pending computation is traced so before the process starts.
         """
-        if (c := self._compiler) is None or not c.missing:
+        if (c := self._compiler) is None or not (c.missing or c.pending):
             return None
-        return Background(c.missing, c.folder, c.threads, c.lower, say)
+
+        def prepare() -> bool:
+            if c.pending:
+                submit(self._trace_next)
+            return bool(c.pending)
+
+        return Background(c.missing, c.folder, c.threads, c.lower, say, prepare=prepare)
+
+    @torch.inference_mode()
+    def _trace_next(self) -> None:
+        """Trace the oldest pending computation from the state in which graphs are captured.
+
+        The step before it has ended: inputs may be bound to no row, and counters begin at 0.
+        """
+        compiler = self._compiler
+        assert compiler is not None
+        wanted = compiler.pending[0]
+        next(g for g in self._graphs.values() if g.name == wanted.name).view.inputs.clear()
+        with wanted.buffers.preserved():
+            for buffer in wanted.buffers:
+                buffer.tensor.zero_()
+            compiler.trace_next()
 
     def compile_now(self, say: Callable[[str], object]) -> list[str]:
         """Compile what is missing, for the next configure, and return the names of what succeeded.

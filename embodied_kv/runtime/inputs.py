@@ -66,6 +66,11 @@ class StepInputs:
         like = torch.from_numpy(np.zeros(0, kind)).dtype
         return Field(host, self._device[used].view(like).view(shape))
 
+    def clear(self) -> None:
+        """Set all fields to zero, as at first: a step over them reads and writes no row."""
+        self._host.numpy().fill(0)
+        self.send()
+
     def send(self) -> None:
         """Send what was written; work that is launched afterwards reads it."""
         if self._device is not self._host:

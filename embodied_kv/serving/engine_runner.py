@@ -40,6 +40,8 @@ class EngineRunner:
         config: Of the engine. Raises ValueError for values that no engine can have.
         period: Seconds between two frames of a robot; None for the duration of a chunk.
         say: Receives a line for the user.
+        defers_traces: Trace what is not compiled, which takes seconds each, between two steps
+            while nothing holds the compiler; otherwise before the start.
     """
 
     def __init__(
@@ -48,6 +50,7 @@ class EngineRunner:
         config: EngineConfig,
         period: float | None = None,
         say: Callable[[str], object] = lambda line: None,
+        defers_traces: bool = False,
     ) -> None:
         self.tokens = 0
         self._counted: dict[int, int] = {}  # live stream -> its tokens in `tokens`
@@ -56,7 +59,8 @@ class EngineRunner:
         self._holds: frozenset[str] = frozenset()  # reasons not to compile
         self._faults = Throttled(logging.getLogger(__name__).error)
         lasts = policy.config.chunk_size * policy.config.action_dt
-        self.engine = Engine(policy, config, lasts if period is None else period, say=say)
+        period = lasts if period is None else period
+        self.engine = Engine(policy, config, period, say=say, defers_traces=defers_traces)
         self.device = EngineThread(self.engine, self._on_deltas)
         self.device.start()
         try:
@@ -64,7 +68,9 @@ class EngineRunner:
         except BaseException:
             self.device.stop()
             raise
-        self.compiling = self.engine.graphs.compile_later(say)
+        self.compiling = self.engine.graphs.compile_later(
+            say, lambda work: self.device.background(work).result()
+        )
         if self.compiling is not None:
             self.compiling.resume()
 

@@ -30,7 +30,7 @@ class Compiling:
 @pytest.fixture
 def compiling(monkeypatch):
     made = Compiling()
-    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say: made)
+    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say, submit: made)
     return made
 
 

@@ -53,18 +53,21 @@ class Stage:
         """Until so many tasks are judged; returns them."""
         while len(self.director.judged) < tasks:
             assert self.time < most, 'too few tasks were told'
-            self.director.add_moment(self.moment())
-            if self._reports and self.director.told and self.director.told[-1].done:
-                self.director.add_text(round(self.time * SECOND), SUBTASK, DONE)
-            told = self.director.current
-            if told and self._follows:
-                truth = self.table.truth()
-                orders = Orders.of([told.task], [[thing.name for thing in truth.things]])
-                actions, _ = plan(self.table.state()[None], Tables.of([truth]), orders, 3)
-                self._rollout.follow(actions[0], self._rollout.time, DT)
-            self._rollout.advance(DT)
-            self.time += DT
+            self.step()
         return self.director.judged
+
+    def step(self):
+        self.director.add_moment(self.moment())
+        if self._reports and self.director.told and self.director.told[-1].done:
+            self.director.add_text(round(self.time * SECOND), SUBTASK, DONE)
+        told = self.director.current
+        if told and self._follows:
+            truth = self.table.truth()
+            orders = Orders.of([told.task], [[thing.name for thing in truth.things]])
+            actions, _ = plan(self.table.state()[None], Tables.of([truth]), orders, 3)
+            self._rollout.follow(actions[0], self._rollout.time, DT)
+        self._rollout.advance(DT)
+        self.time += DT
 
 
 @pytest.fixture
@@ -182,3 +185,18 @@ def test_the_task_in_force_is_unknown_just_after_it_was_told(stage):
     task_at = play.director.task_at
     assert [task_at(at[offset]) for offset in at] == [None, None, first.task]
     assert task_at(TrueMoment(at[0.2].stamp, SEED + 1, None, None, None)) is None
+
+
+def test_a_closed_director_finishes_the_task_in_force_and_gives_no_other(stage):
+    played = stage()
+    played.run(1)
+    while played.director.current is None:
+        played.step()
+    played.director.close()
+    assert not played.director.is_finished
+    played.run(2)
+    assert played.director.judged[-1].done and not played.director.is_finished
+    while not played.director.is_finished:
+        assert played.time < 60.0
+        played.step()
+    assert len(played.director.told) == 2 and played.director.told[-1].reported

@@ -1,11 +1,15 @@
 """What memory does not answer is told as such, and nobody waits for it."""
 
+import time
+
 import pytest
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.task import Future
 
 from embodied_kv.demo.memory_client import MemoryClient
-from embodied_kv.srv import MemoryPlan, MemoryQuery
+from embodied_kv.msg import MemorySegment
+from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove
 
 pytestmark = pytest.mark.usefixtures('ros')
 QUESTION = 'Where is the red cube?'
@@ -52,3 +56,29 @@ def test_an_answer_stands_behind_its_question():
 def test_an_answer_is_compared_with_what_is_true(text, right):
     found = asked(MemoryPlan.Response(success=True, text=text)).report()
     assert (found['truth'], found['right']) == ('in the bin', right)
+
+
+def test_clear_removes_all_segments():
+    node, removed = Node('memory'), []
+
+    def query(request, response):
+        response.segments = [MemorySegment(id='red cube'), MemorySegment(id='blue bin')]
+        return response
+
+    def remove(request, response):
+        removed.append(request.id)
+        return response
+
+    node.create_service(MemoryQuery, 'memory/query', query)
+    node.create_service(MemoryRemove, 'memory/remove', remove)
+    client = MemoryClient(node)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    end = time.monotonic() + 60.0
+    while not client.is_available and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
+    client.clear()
+    while len(removed) < 2 and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
+    executor.shutdown()
+    assert removed == ['red cube', 'blue bin']

@@ -170,3 +170,50 @@ def test_tensors_have_the_same_paths_in_every_process():
     circle = {}
     circle['self'] = circle
     assert recipes.named_tensors(circle) == {}
+
+
+@torch.inference_mode()
+def test_a_trace_that_is_deferred_leads_the_next_start_to_its_package(kept, tmp_path):
+    folder = shutil.copytree(kept, tmp_path / 'kept')
+    for recipe in folder.glob('*.json'):
+        recipe.unlink()
+    work, said = Work(), []
+    options = dict(say=said.append, folder=folder, builds=False, facts=FACTS)
+    first = Compiler(**options, defers=True)
+    assert first.compile('work', partial(type(work).step, work), work.buffers) is None
+    before = work.x.clone()
+    assert (first.traced, len(first.pending)) == (0, 1) and not list(folder.glob('*.json'))
+    first.trace_next()
+    assert torch.equal(work.x, before), 'a trace leaves no trace in memory'
+    assert (first.traced, first.pending, first.missing, said) == (1, [], [], [])
+    second = Compiler(**options, defers=True)
+    other = Work()
+    assert second.compile('work', partial(type(other).step, other), other.buffers) is not None
+    assert (second.traced, second.pending) == (0, [])
+
+
+def test_a_deferred_computation_without_a_package_is_missing_once_it_is_traced(tmp_path):
+    work = Work(width=16)
+    compiler = Compiler(folder=tmp_path / 'kept', builds=False, facts=FACTS, defers=True)
+    compiler.compile('work', partial(type(work).step, work), work.buffers)
+    assert not compiler.missing
+    compiler.trace_next()
+    assert [job.name for job in compiler.missing] == ['work'] and not compiler.pending
+
+
+def test_a_deferred_trace_that_fails_is_reported(tmp_path):
+    said, runs = [], []
+    work = Work()
+
+    def step():
+        runs.append(1)
+        if len(runs) > 1:
+            raise RuntimeError('no memory')
+        work.step()
+
+    compiler = Compiler(
+        say=said.append, folder=tmp_path / 'kept', builds=False, facts=FACTS, defers=True
+    )
+    compiler.compile('work', step, work.buffers)
+    compiler.trace_next()
+    assert said == ['work is not compiled and runs eagerly: no memory'] and not compiler.missing

@@ -160,6 +160,35 @@ def test_a_pause_before_the_jobs_were_read_is_no_error(tmp_path, said):
     assert not said
 
 
+def test_preparation_runs_step_by_step_between_pauses_and_before_the_process(tmp_path, said):
+    steps, made_jobs = [], []
+
+    def prepare():
+        if len(steps) < 3:
+            steps.append(len(made_jobs))
+            made_jobs.append(b'a job')
+            if len(steps) == 2:
+                made.pause()
+        return len(steps) < 3
+
+    made = Background(made_jobs, tmp_path, 1, partial(sys.exit, 3), said.append, prepare=prepare)
+    assert not steps, 'it begins paused'
+    made.resume()
+    until(lambda: len(steps) == 2)
+    time.sleep(0.2)
+    assert len(steps) == 2, 'nothing is prepared while it is paused'
+    made.resume()
+    made._thread.join(120)
+    assert steps == [0, 1, 2] and said == ['the process that compiles ended with status 3']
+
+
+def test_preparation_that_fails_is_reported_and_ends_it(tmp_path, said):
+    made = Background([], tmp_path, 1, nothing, said.append, prepare=lambda: 1 / 0)
+    made.resume()
+    made._thread.join(60)
+    assert said == ['nothing is compiled for the next start: division by zero']
+
+
 def test_it_has_no_processor_time_that_others_want(sleeping):
     sleeping.resume()
     pid = pid_of(sleeping)

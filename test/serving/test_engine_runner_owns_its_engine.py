@@ -41,7 +41,7 @@ def policy():
 @pytest.fixture
 def compiling(monkeypatch):
     made = Compiling()
-    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say: made)
+    monkeypatch.setattr(GraphCache, 'compile_later', lambda graphs, say, submit: made)
     return made
 
 

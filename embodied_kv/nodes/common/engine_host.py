@@ -144,7 +144,7 @@ class EngineHost(EngineRunner):
                 self._begin(line.partition(', once')[0] if compiling else WARMING)
             say(line)
 
-        super().__init__(policy, config, period, say_step)
+        super().__init__(policy, config, period, say_step, defers_traces=True)
         if self.compiling is not None:
             say(LATER)
         gc.collect()
