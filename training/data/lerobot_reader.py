@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from embodied_kv.data import pictures
 from embodied_kv.data.lerobot_layout import (
@@ -90,6 +91,9 @@ class LeRobotDataSet:
             self._subtasks = {}
             if SUBTASK in self.info['features']:
                 self._subtasks = self._files.words('subtask')
+            self._needed = [*self._columns.numbers.values(), *COUNTERS]
+            self._needed += [*self._positions, *self._pixels, *[SUBTASK] * self.has_subtasks]
+            self._last: tuple[Path, pa.Table] | None = None  # numbers of a file
             self._episodes = self._files.episodes()
             self.lengths = tuple(episode.length for episode in self._episodes)
             check_totals(self.info, self.lengths)
@@ -156,8 +160,7 @@ class LeRobotDataSet:
         """Return an episode without its images."""
         episode, robot, vectors = self._episodes[index], self._robot, self._columns.numbers
         where = f'{self._root}: episode {episode.index}'
-        more = [*self._positions, *self._pixels, *[SUBTASK] * self.has_subtasks]
-        table = self._rows(index, [*vectors.values(), *COUNTERS, *more])
+        table = self._rows(index)
         check_frames(table, episode.length, robot.contract.fps, where)
 
         def vector(key: str, size: int) -> np.ndarray:
@@ -181,24 +184,31 @@ class LeRobotDataSet:
             _texts(table, 'subtask', self._subtasks, where) if self.has_subtasks else (),
         )
 
-    def _rows(self, index: int, columns: list[str]) -> pa.Table:
+    def _rows(self, index: int) -> pa.Table:
+        """Return the numbers of an episode; those of its file are kept for the next episodes."""
         episode = self._episodes[index]
-        only = [('episode_index', '==', episode.index)]
-        table = self._files.table(episode.data, columns=columns, filters=only)
-        check_columns(table, columns, f'{episode.data}', [*self._columns.numbers.values()])
-        return table
+        if self._last is None or self._last[0] != episode.data:
+            table = self._files.table(episode.data, columns=self._needed)
+            vectors = [*self._columns.numbers.values()]
+            check_columns(table, self._needed, f'{episode.data}', vectors)
+            self._last = episode.data, table
+        table = self._last[1]
+        return table.filter(pc.equal(table['episode_index'], episode.index))
 
     def _images(self, index: int, camera: Camera) -> np.ndarray:
         """Return the images of an episode, uint8 [T, height, width, channels]."""
-        column = camera.column
-        where = f'{self._root}: episode {self._episodes[index].index}: {column}'
+        column, episode = camera.column, self._episodes[index]
+        where = f'{self._root}: episode {episode.index}: {column}'
         try:
             if camera.is_video:
                 found = self._from_video(index, camera)
             else:
+                only = [('episode_index', '==', episode.index)]
+                table = self._files.table(episode.data, columns=[column], filters=only)
+                check_columns(table, [column], f'{episode.data}')
                 found = [
                     pictures.decoded(self._bytes(picture), camera.channels)
-                    for picture in self._rows(index, [column])[column].to_pylist()
+                    for picture in table[column].to_pylist()
                 ]
         except ValueError as error:
             raise DataSetError(f'{where}: {error}') from error
@@ -214,7 +224,7 @@ class LeRobotDataSet:
 
     def _from_video(self, index: int, camera: Camera) -> list[np.ndarray]:
         part, fps = self._episodes[index].videos[camera.column], self._robot.contract.fps
-        stamps = self._rows(index, ['timestamp'])['timestamp'].to_numpy()
+        stamps = self._rows(index)['timestamp'].to_numpy()
         times = part.start + stamps.astype(np.float64)
         return read_frames(part.path, times.tolist(), fps, camera.channels, camera.codec)
 

@@ -6,7 +6,17 @@ import shutil
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from data_set_cases import LENGTHS, SIDE, TOP, change_info, encode, level, write
+from data_set_cases import (
+    FILE,
+    LENGTHS,
+    SIDE,
+    TOP,
+    change_info,
+    encode,
+    level,
+    to_video,
+    write,
+)
 from robot_cases import ROBOT, SIZES, episode
 
 from embodied_kv.config import preset
@@ -14,6 +24,7 @@ from embodied_kv.data.lerobot_layout import STATS
 from embodied_kv.data.lerobot_v21 import EPISODES, EPISODES_STATS, LeRobotV21Writer
 from embodied_kv.data.lerobot_writer import LeRobotWriter
 from training.data.lerobot_checks import DataSetError
+from training.data.lerobot_files import DataSetFiles
 from training.data.lerobot_reader import LeRobotDataSet
 from training.run.frames import Frames, episodes_of
 from training.run.statistics import measure
@@ -124,6 +135,22 @@ def test_damaged_older_data_set_is_refused(tmp_path, spoil, said):
     with pytest.raises(DataSetError, match=said) as refused:
         LeRobotDataSet(root, ROBOT)
     assert str(root) in str(refused.value) and '\n' not in str(refused.value)
+
+
+def test_numbers_of_a_file_are_read_once_for_all_its_episodes(tmp_path, monkeypatch):
+    root, read = write(tmp_path / 'set'), []
+    whole = DataSetFiles.table
+
+    def counted(self, path, **options):
+        read.append(path)
+        return whole(self, path, **options)
+
+    to_video(root, column=TOP)
+    to_video(root, column=SIDE)
+    monkeypatch.setattr(DataSetFiles, 'table', counted)
+    data = LeRobotDataSet(root, ROBOT)
+    assert [len(data.read(i).state) for i in (0, 1, 0)] == [*LENGTHS, LENGTHS[0]]
+    assert read.count(root / FILE) == 1
 
 
 def test_cameras_that_the_contract_lacks_are_ignored(tmp_path):
