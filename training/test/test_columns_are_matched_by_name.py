@@ -85,14 +85,14 @@ def test_columns_are_exchanged_by_the_map(root):
 
 
 @pytest.mark.parametrize(
-    ('names', 'said'),
+    ('names', 'message'),
     [
         ({'camera': 'elsewhere'}, r'rename_map must map columns .* \(got camera; there are'),
         ({SIDE: TOP}, rf'rename_map must map one column to {re.escape(TOP)} \(got'),
     ],
 )
-def test_map_that_does_not_fit_is_refused(root, names, said):
-    with pytest.raises(DataSetError, match=said):
+def test_map_that_does_not_fit_is_refused(root, names, message):
+    with pytest.raises(DataSetError, match=message):
         LeRobotDataSet(root, ROBOT, names)
 
 
@@ -159,7 +159,7 @@ def test_vector_without_names_is_taken_in_its_order(root, names):
 
 
 @pytest.mark.parametrize(
-    ('names', 'contract', 'said'),
+    ('names', 'contract', 'message'),
     [
         ([*JOINTS[:3], 'wrist'], TEXT, 'names of action must be those of the contract'),
         (['a', 'b', 'c', 'd'], NAMED, 'names of action must be those of the contract, slide.pos'),
@@ -172,8 +172,8 @@ def test_vector_without_names_is_taken_in_its_order(root, names):
         ({'slide': True, 'lift': 1, 'turn': 2, 'jaw': 3}, TEXT, 'must be texts'),
     ],
 )
-def test_names_that_do_not_fit_are_refused(root, names, contract, said):
-    with pytest.raises(DataSetError, match=said):
+def test_names_that_do_not_fit_are_refused(root, names, contract, message):
+    with pytest.raises(DataSetError, match=message):
         read_action(named(root, names), contract)
 
 
@@ -213,7 +213,7 @@ def test_grey_video_keeps_its_channel(root):
 
 
 @pytest.mark.parametrize(
-    ('change', 'said'),
+    ('change', 'message'),
     [
         (dict(shape=[48, 64, 4]), r'must have the shape \[height, width, 1 or 3\]'),
         (dict(shape=[48, 64]), r'must have the shape \[height, width, 1 or 3\]'),
@@ -225,9 +225,9 @@ def test_grey_video_keeps_its_channel(root):
         (dict(video_info={'video.is_depth_map': True}), 'got a depth map'),
     ],
 )
-def test_camera_without_grey_or_colour_is_refused(root, change, said):
+def test_camera_without_grey_or_colour_is_refused(root, change, message):
     change_info(root, lambda info: info['features'][TOP].update(change))
-    with pytest.raises(DataSetError, match=said):
+    with pytest.raises(DataSetError, match=message):
         LeRobotDataSet(root, ROBOT)
 
 

@@ -110,7 +110,7 @@ def test_quantiles_are_measured_without_statistics(tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    ('spoil', 'said'),
+    ('spoil', 'message'),
     [
         (lambda root: (root / EPISODES).unlink(), 'episodes.jsonl cannot be read'),
         (lambda root: (root / EPISODES).write_text('{"episode_index": 0'), 'jsonl is damaged'),
@@ -129,10 +129,10 @@ def test_quantiles_are_measured_without_statistics(tmp_path, kind):
         (lambda root: change_info(root, lambda info: info.update(total_episodes=3)), '3 in'),
     ],
 )
-def test_damaged_older_data_set_is_refused(tmp_path, spoil, said):
+def test_damaged_older_data_set_is_refused(tmp_path, spoil, message):
     root = write_21(tmp_path / 'set')
     spoil(root)
-    with pytest.raises(DataSetError, match=said) as refused:
+    with pytest.raises(DataSetError, match=message) as refused:
         LeRobotDataSet(root, ROBOT)
     assert str(root) in str(refused.value) and '\n' not in str(refused.value)
 

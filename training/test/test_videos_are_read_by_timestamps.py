@@ -63,15 +63,15 @@ def test_grey_video_has_one_channel(video):
 
 
 @pytest.mark.parametrize(
-    ('times', 'said'),
+    ('times', 'message'),
     [
         ([2.9, 2.95, 3.0], r'frame 2 must lie within 0\.0250 s of .* offset of -0\.05'),
         ([20.5 / FPS], r'frame 0 must lie within .* offset of [+-]0\.025'),
         ([30.0], r'frame 0 must lie .* offset of -27\.05'),
     ],
 )
-def test_time_without_a_frame_is_refused_with_the_offset(video, times, said):
-    with pytest.raises(ValueError, match=said):
+def test_time_without_a_frame_is_refused_with_the_offset(video, times, message):
+    with pytest.raises(ValueError, match=message):
         read_frames(video, times, FPS)
 
 
@@ -90,13 +90,15 @@ def test_video_of_half_the_rate_is_refused(tmp_path):
 def test_codec_without_a_decoder_is_named_with_the_remedy(tmp_path):
     path = encode(tmp_path / 'odd.mp4', 3)
     path.write_bytes(path.read_bytes().replace(b'avc1', b'zzzz'))
-    said = r'codec of .*odd\.mp4 must be one that PyAV decodes \(got vvc\); .*lerobot-edit-dataset'
-    with pytest.raises(ValueError, match=said):
+    message = (
+        r'codec of .*odd\.mp4 must be one that PyAV decodes \(got vvc\); .*lerobot-edit-dataset'
+    )
+    with pytest.raises(ValueError, match=message):
         read_frames(path, [0.0], FPS, codec='vvc')
 
 
 @pytest.mark.parametrize(
-    ('spoil', 'said'),
+    ('spoil', 'message'),
     [
         (lambda data: b'no video', 'must be a video that PyAV decodes'),
         (lambda data: data[: len(data) // 2], 'must contain a video stream .*download it again'),
@@ -104,11 +106,11 @@ def test_codec_without_a_decoder_is_named_with_the_remedy(tmp_path):
         (None, 'must be a video file .*download it again'),
     ],
 )
-def test_damaged_or_missing_file_is_refused(tmp_path, spoil, said):
+def test_damaged_or_missing_file_is_refused(tmp_path, spoil, message):
     path = encode(tmp_path / 'file.mp4', 10)
     data = path.read_bytes()
     path.unlink() if spoil is None else path.write_bytes(spoil(data))
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read_frames(path, [0.0], FPS)
 
 
