@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot v3 data set.
+"""`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot data set.
 
 Several recordings of one robot become one data set. What is left out is counted by reason.
 
@@ -19,6 +19,8 @@ import numpy as np
 from embodied_kv import storage
 from embodied_kv.data import pictures
 from embodied_kv.data.episodes import Cut, Episode, Episodes
+from embodied_kv.data.lerobot_layout import VERSION
+from embodied_kv.data.lerobot_v21 import WRITERS
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
 from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
 from embodied_kv.data.signals import recorded_images, unbroken
@@ -42,8 +44,11 @@ class Exported:
     damage: tuple[str, ...]
 
 
-def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
-    """Write the data set as a whole, or nothing. Raises RecordingError, ValueError, OSError."""
+def export(recordings: Sequence[Path], out: Path, cut: Cut, version: str = VERSION) -> Exported:
+    """Write the data set as a whole, or nothing. Raises RecordingError, ValueError, OSError.
+
+    version: format of the data set, a key of `WRITERS`.
+    """
     opened = [Recording(path) for path in recordings]
     first = opened[0]
     if odd := [r.path for r in opened if r.contract != first.contract]:
@@ -54,7 +59,7 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut) -> Exported:
         raise ValueError(f'{out} must be empty; choose a new folder')
     with storage.replaced_folder(out.absolute()) as folder:
         folder.chmod(0o700)  # as the recordings
-        writer = LeRobotWriter(folder, Embodiment.of(first.contract))
+        writer = WRITERS[version](folder, Embodiment.of(first.contract))
         skipped: Counter[str] = Counter()
         for recording in opened:
             skipped.update(_write(recording, writer, cut))
@@ -178,10 +183,16 @@ def main() -> None:
     for field in fields(Cut):
         name = '--' + field.name.replace('_', '-')
         parser.add_argument(name, type=float, default=field.default, help='s')
+    parser.add_argument(
+        '--format',
+        choices=tuple(WRITERS),
+        default=VERSION,
+        help='version of the data set: v3.0 (default) for LeRobot 0.4 and later, v2.1 for openpi',
+    )
     args = parser.parse_args()
     cut = Cut(**{field.name: getattr(args, field.name) for field in fields(Cut)})
     try:
-        done = export(args.bag, args.out, cut)
+        done = export(args.bag, args.out, cut, args.format)
     except (ValueError, OSError) as error:
         parser.exit(1, f'{error}\n')
     print(f'{args.out}: {done.episodes} episodes, {done.frames} frames')

@@ -1,6 +1,6 @@
 """Files, columns and info of LeRobot's data sets, version 3.0.
 
-Source: LeRobot 0.4 and later, `lerobot/datasets`.
+Source: LeRobot 0.4 and later, `lerobot/datasets`. Version 2.1 is in `lerobot_v21`.
 """
 
 from __future__ import annotations
@@ -55,9 +55,12 @@ def name_of(key: str) -> str:
 
 
 def features(
-    robot: Embodiment, sizes: Mapping[str, tuple[int, int]], known: Iterable[str] = ()
+    robot: Embodiment, shapes: Mapping[str, tuple[int, int, int]], known: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return the features of a data set. sizes: (height, width) by view. known: extra columns."""
+    """Return the features of a data set.
+
+    shapes: (height, width, channels) by view. known: extra columns.
+    """
     numbers = {
         STATE: [d.name for d in robot.state.dimensions],
         ACTION: [d.name for d in robot.actions.dimensions],
@@ -70,10 +73,10 @@ def features(
         **{
             image_key(view): {
                 'dtype': 'image',
-                'shape': [*size, 3],
+                'shape': list(shape),
                 'names': ['height', 'width', 'channels'],
             }
-            for view, size in sizes.items()
+            for view, shape in shapes.items()
         },
         INTERVENTION: {'dtype': 'bool', 'shape': [1], 'names': None},
         **{key: _optional(key) for key in known},

@@ -115,9 +115,9 @@ class LeRobotWriter:
         start, sample = self.frames, _ImageSample(length)
         place: dict[str, int] = {}
         for part in parts:
-            sizes = {view: self._size(view, data) for view, data in part.images.items()}
+            shapes = {view: self._shape(view, data) for view, data in part.images.items()}
             more = self._optional(part)
-            self._describe(features(self._robot, sizes, more), sizes)
+            self._describe(features(self._robot, shapes, more), shapes)
             columns = self._columns(part, self.frames - start) | self._numbered(more)
             sample.add(columns, self.frames - start)
             place = place or self._open()
@@ -155,18 +155,39 @@ class LeRobotWriter:
             )
         assert self._writer is not None
         self._writer.close()
-        total = self._complete_stats()
+        self._write_meta(self._complete_stats())
+
+    @property
+    def _info(self) -> dict[str, Any]:
+        """Return the content of meta/info.json."""
+        return info(self._robot, self._described, self.episodes, self.frames, len(self._tasks))
+
+    # ------------------------------------------------------------------ by version
+
+    def _write_meta(self, total: dict[str, Stats]) -> None:
+        """Write meta/. total: statistics of all frames."""
         self._save(EPISODES.format(chunk_index=0, file_index=0), self._table_of_episodes())
         self._save(TASKS, _table_of_words('task', tuple(self._tasks)))
         if self._subtasks:
             self._save(SUBTASKS, _table_of_words('subtask', tuple(self._subtasks)))
         self._dump(STATS, total)
-        counts = self.episodes, self.frames, len(self._tasks)
-        self._dump(INFO, info(self._robot, self._described, *counts))
+        self._dump(INFO, self._info)
+
+    def _data(self, file: int) -> Path:
+        """Return the path of a data file."""
+        return self.root / DATA.format(chunk_index=file // FILES, file_index=file % FILES)
+
+    def _is_full(self) -> bool:
+        """Return whether the next episode starts a new data file."""
+        return self._data(self._file).stat().st_size > DATA_MIB * 2**20
+
+    def _schema(self) -> pa.Schema:
+        """Return the schema of the data files."""
+        return schema(self._described)
 
     # ------------------------------------------------------------------ an episode
 
-    def _describe(self, described: dict[str, dict[str, Any]], sizes: dict) -> None:
+    def _describe(self, described: dict[str, dict[str, Any]], shapes: dict) -> None:
         before = self._described or described
         if odd := described.keys() ^ before.keys():
             raise ValueError(
@@ -176,7 +197,7 @@ class LeRobotWriter:
         if described != before:
             raise ValueError(
                 f'episode {self.episodes} must have images of the size of the others (got '
-                f'{sizes}); export recordings of one size'
+                f'{shapes}); export recordings of one size'
             )
         self._described = described
 
@@ -203,11 +224,12 @@ class LeRobotWriter:
         index = [self._subtasks.setdefault(text, len(self._subtasks)) for text in more[SUBTASK]]
         return more | {SUBTASK: np.array(index)}
 
-    def _size(self, view: str, images: list[bytes]) -> tuple[int, int]:
-        sizes = {pictures.size(image) for image in images}
-        if len(sizes) > 1:
-            raise ValueError(f'images of {view} must have one size (got {sorted(sizes)})')
-        return sizes.pop()
+    def _shape(self, view: str, images: list[bytes]) -> tuple[int, int, int]:
+        """Return (height, width, channels)."""
+        shapes = {pictures.shape(image) for image in images}
+        if len(shapes) > 1:
+            raise ValueError(f'images of {view} must have one size (got {sorted(shapes)})')
+        return shapes.pop()
 
     def _columns(self, episode: Frames, first: int) -> dict[str, Any]:
         """Return the columns of a part of an episode. first: the number of its first frame."""
@@ -231,23 +253,20 @@ class LeRobotWriter:
 
     def _open(self) -> dict[str, int]:
         """Open the file of the next episode, and return its place."""
-        if self._writer is None or self._data(self._file).stat().st_size > DATA_MIB * 2**20:
+        if self._writer is None or self._is_full():
             if self._writer is not None:
                 self._writer.close()
             self._file += 1
             path = self._data(self._file)
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._writer = pq.ParquetWriter(path, schema(self._described))
+            self._writer = pq.ParquetWriter(path, self._schema())
         return {'data/chunk_index': self._file // FILES, 'data/file_index': self._file % FILES}
 
     def _write(self, columns: dict[str, Any]) -> None:
-        kinds = schema(self._described)
+        kinds = self._schema()
         arrays = [_array(columns[field.name], field.type) for field in kinds]
         assert self._writer is not None  # `_open` made it
         self._writer.write_table(pa.Table.from_arrays(arrays, schema=kinds))
-
-    def _data(self, file: int) -> Path:
-        return self.root / DATA.format(chunk_index=file // FILES, file_index=file % FILES)
 
     # ------------------------------------------------------------------ the whole
 

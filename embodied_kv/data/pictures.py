@@ -17,6 +17,8 @@ from PIL import Image, UnidentifiedImageError
 from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
+MODES = {1: 'L', 3: 'RGB'}  # of Pillow, by the number of channels
+GREY = '1', 'L'  # modes of Pillow
 # Errors of Pillow for data that is not an image, or for an image that is too large.
 DAMAGE = (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError)
 
@@ -108,20 +110,27 @@ def from_raw(message: Any) -> NDArray[np.uint8]:
     return cv2.cvtColor(pixels, encoding.code)  # type: ignore[return-value]  # stub: any dtype
 
 
-def decoded(data: bytes) -> NDArray[np.uint8]:
-    """Return a JPEG or PNG as RGB, uint8 [height, width, 3]. Raises ValueError."""
+def decoded(data: bytes, channels: int = 3) -> NDArray[np.uint8]:
+    """Return a JPEG or PNG as uint8 [height, width, channels]. Raises ValueError.
+
+    channels: 3 for RGB, 1 for grey.
+    """
     try:
         with Image.open(io.BytesIO(data)) as picture:
-            return np.asarray(picture.convert('RGB'))
+            pixels = np.asarray(picture.convert(MODES[channels]))
+            return pixels.reshape(*pixels.shape[:2], channels)
     except DAMAGE as error:
         raise _damaged(data, error) from error
 
 
-def size(data: bytes) -> tuple[int, int]:
-    """Return (height, width) of a JPEG or PNG without decoding it. Raises ValueError."""
+def shape(data: bytes) -> tuple[int, int, int]:
+    """Return (height, width, channels) of a JPEG or PNG without decoding it. Raises ValueError.
+
+    channels: 1 for a grey image, else 3.
+    """
     try:
         with Image.open(io.BytesIO(data)) as picture:
-            return picture.height, picture.width
+            return picture.height, picture.width, 1 if picture.mode in GREY else 3
     except DAMAGE as error:
         raise _damaged(data, error) from error
 

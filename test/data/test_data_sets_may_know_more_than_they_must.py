@@ -112,7 +112,7 @@ def test_a_position_of_other_numbers_is_refused(root):
     info = json.loads((root / INFO).read_text())
     info['features']['complementary_info.position.plate']['shape'] = [2]
     (root / INFO).write_text(json.dumps(info))
-    with pytest.raises(DataSetError, match=r'position.plate: float32 \[2\] in the data set'):
+    with pytest.raises(DataSetError, match=r'position.plate must be float32 \[3\]'):
         LeRobotDataSet(root, ROBOT)
 
 
@@ -121,5 +121,5 @@ def test_a_subtask_without_words_is_refused(root):
     table = pq.read_table(path)
     place = table.column_names.index('subtask_index')
     pq.write_table(table.set_column(place, 'subtask_index', [[9] * len(table)]), path)
-    with pytest.raises(DataSetError, match=r'subtask 9 is not in meta/subtasks.parquet'):
+    with pytest.raises(DataSetError, match='subtask 9 must have a text in meta/subtasks'):
         LeRobotDataSet(root, ROBOT)

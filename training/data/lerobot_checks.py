@@ -1,7 +1,7 @@
-"""Whether a LeRobot data set is what a robot's contract says: each refusal has a name.
+"""Check the numbers, times and counts of a LeRobot data set against a robot's contract.
 
-Knows info, numbers and the contract. Does not know files. Messages name the data set's side and
-the robot's, and say what to do.
+This module does not read files. Each error names the data set's value, the requirement and the
+remedy.
 """
 
 from __future__ import annotations
@@ -12,64 +12,31 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from embodied_kv.data.lerobot_layout import ACTION, INFO, PIXEL, POSITION, STATE, image_key
+from embodied_kv.data.lerobot_layout import INFO, PIXEL, POSITION
 from embodied_kv.robots.embodiment import Embodiment
 
 DRIFT = 1e-3  # s that a timestamp may lie from its period
 
 
 class DataSetError(ValueError):
-    """A data set that cannot be used: what is wrong, and what to do."""
+    """A data set cannot be used; the message has the reason and the remedy."""
 
 
 def check_info(info: Mapping[str, Any], robot: Embodiment) -> None:
-    """Rate, views, dimensions and their order. Raises DataSetError."""
+    """Check the frame rate, and the columns of objects. Raises DataSetError."""
     contract, described = robot.contract, info['features']
     if info['fps'] != contract.fps:
         raise DataSetError(
-            f'fps: {info["fps"]} of the data set, but {contract.fps:g} of {contract.robot_type}: '
-            'give a contract of that fps, or resample the data set'
+            f'fps of the data set must be that of {contract.robot_type}, {contract.fps:g} (got '
+            f'{info["fps"]}); give a contract of that fps, or resample the data set'
         )
-    views = [key for key, f in described.items() if f['dtype'] in ('image', 'video')]
-    if missing := [v for v in contract.views if image_key(v) not in views]:
-        raise DataSetError(
-            f'views: {contract.robot_type} has {", ".join(missing)}, the data set has '
-            f'{", ".join(views) or "none"}: rename its columns or the views of the contract'
-        )
-    for key, dimensions, sources in (
-        (STATE, robot.state.dimensions, contract.state),
-        (ACTION, robot.actions.dimensions, contract.action),
-    ):
-        if key not in described:
-            raise DataSetError(f'{key} is missing: the data set has {", ".join(described)}')
-        shape = list(described[key]['shape'])
-        if shape != [len(dimensions)]:
-            raise DataSetError(
-                f'{key}: {shape} numbers of the data set, but {len(dimensions)} of '
-                f'{contract.robot_type}: give the contract that it was recorded with'
-            )
-        _check_names(key, described[key].get('names'), dimensions, bool(sources[0].names))
     for key, feature in described.items():
         size = 3 if key.startswith(POSITION) else 2 if key.startswith(PIXEL) else None
         if size and (feature['dtype'], list(feature['shape'])) != ('float32', [size]):
             raise DataSetError(
-                f'{key}: {feature["dtype"]} {list(feature["shape"])} in the data set, where an '
-                f'object is takes float32 [{size}]'
+                f'{key} must be float32 [{size}], where an object is (got {feature["dtype"]} '
+                f'{list(feature["shape"])}); write the column again'
             )
-
-
-def _check_names(key: str, told: Any, dimensions: tuple, declared: bool) -> None:
-    """LeRobot keeps a list of names, or one under a word such as motors."""
-    if isinstance(told, Mapping):
-        told = next((names for names in told.values() if isinstance(names, list)), None)
-    ours = [dimension.name for dimension in dimensions]
-    if not told or told == ours:
-        return
-    if declared or sorted(told) == sorted(ours):
-        raise DataSetError(
-            f'{key}: the data set names {", ".join(told)}, the contract {", ".join(ours)}: both '
-            'must be the same, in the same order'
-        )
 
 
 def check_totals(info: Mapping[str, Any], lengths: Sequence[int]) -> None:
@@ -90,11 +57,16 @@ def check_names(there: Sequence[str], needed: Sequence[str], where: str) -> None
         )
 
 
-def check_columns(table: pa.Table, needed: Sequence[str], where: str) -> None:
-    """Raises DataSetError where one is missing or, but for state and action, has empty values."""
+def check_columns(
+    table: pa.Table, needed: Sequence[str], where: str, vectors: Sequence[str] = ()
+) -> None:
+    """Check that columns are there and have no empty values. Raises DataSetError.
+
+    vectors: columns whose empty values `numbers` refuses, with the number of the frame.
+    """
     check_names(table.column_names, needed, where)
     for name in needed:
-        if table[name].null_count and name not in (STATE, ACTION):
+        if table[name].null_count and name not in vectors:
             raise DataSetError(f'{where}: {name} is empty in {table[name].null_count} rows')
 
 

@@ -1,33 +1,29 @@
-"""A LeRobot data set, version 3.0, as arrays by a robot's contract.
+"""Read a LeRobot data set, version 2.0, 2.1 or 3.0, as arrays by a robot's contract.
 
-Knows files. What does not fit is refused when the data set is opened (`lerobot_checks`); pictures
-are decoded, and refused, when an episode is read.
+`LeRobotDataSet` checks everything but images when it is opened; images are decoded, and checked,
+when an episode is read.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
+import pyarrow.compute as pc
 
 from embodied_kv.data import pictures
 from embodied_kv.data.lerobot_layout import (
     ACTION,
-    INFO,
     POSITION,
     STATE,
     SUBTASK,
-    SUBTASKS,
-    TASKS,
-    VERSION,
-    image_key,
     name_of,
     pixel_key,
 )
@@ -38,24 +34,25 @@ from training.data.lerobot_checks import (
     check_columns,
     check_frames,
     check_info,
-    check_names,
     check_totals,
     numbers,
 )
+from training.data.lerobot_columns import Camera, match
+from training.data.lerobot_files import DataSetFiles
 from training.data.videos import read_frames
 
-OF_EPISODES = ['episode_index', 'length', 'data/chunk_index', 'data/file_index']
-NUMBERS = [STATE, ACTION, 'timestamp', 'frame_index', 'episode_index', 'task_index']
+COUNTERS = ['timestamp', 'frame_index', 'episode_index', 'task_index']
 
 
 @dataclass(frozen=True, eq=False)
 class EpisodeArrays:
-    """state: float32 [T, D], action: float32 [T, A], the policy's. tasks: of each frame.
+    """An episode of T frames, in the policy's units and the order of the contract.
 
-    images: uint8 [T, height, width, 3] by the contract's view. Where the data set has such
-    columns: positions, float32 [T, 3] of each object, m; pixels, float32 [T, 2] by (view, object),
-    column and row in a picture of the view; both NaN where nothing is known; subtasks, of each
-    frame.
+    state: float32 [T, D]. action: float32 [T, A]. tasks: of each frame. images: uint8 [T, height,
+    width, channels] by the contract's view; channels are 1 for a grey camera, else 3 (RGB). Where
+    the data set has such columns: positions, float32 [T, 3] of each object, m; pixels, float32
+    [T, 2] by (view, object), column and row in an image of the view; both NaN where they are
+    unknown; subtasks, of each frame.
     """
 
     state: np.ndarray
@@ -68,21 +65,39 @@ class EpisodeArrays:
 
 
 class LeRobotDataSet:
-    """Opened and checked for a robot; `read` gives its episodes. Raises DataSetError, OSError."""
+    """A data set, opened and checked for a robot. Raises DataSetError, OSError.
 
-    def __init__(self, root: Path | str, robot: Embodiment) -> None:
+    Args:
+        root: Folder of the data set.
+        robot: Robot with the contract.
+        rename_map: Names by the contract of columns that have another name in the data set, as
+            LeRobot's option: `{'image': 'observation.images.front', 'actions': 'action'}`.
+    """
+
+    def __init__(
+        self,
+        root: Path | str,
+        robot: Embodiment,
+        rename_map: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self._root, self._robot = Path(root), robot
-        with _said(self._root):
-            self.info = self._read_info()
+        with _named(self._root):
+            self._files = DataSetFiles(self._root)
+            self.info = self._files.info
             check_info(self.info, robot)
-            self._tasks = self._read_words(TASKS, 'task')
+            self._columns = match(self.info['features'], robot, rename_map)
+            self._tasks = self._files.words('task')
             self._positions, self._pixels = self._find_objects()
             self._subtasks = {}
             if SUBTASK in self.info['features']:
-                self._subtasks = self._read_words(SUBTASKS, 'subtask')
-            self._episodes = self._read_episodes()
-            self.lengths = tuple(episode['length'] for episode in self._episodes)
+                self._subtasks = self._files.words('subtask')
+            self._needed = [*self._columns.numbers.values(), *COUNTERS]
+            self._needed += [*self._positions, *self._pixels, *[SUBTASK] * self.has_subtasks]
+            self._last: tuple[Path, pa.Table] | None = None  # numbers of a file
+            self._episodes = self._files.episodes()
+            self.lengths = tuple(episode.length for episode in self._episodes)
             check_totals(self.info, self.lengths)
+            self._check_videos()
             for index in range(len(self)):
                 self._numbers(index)
 
@@ -91,48 +106,28 @@ class LeRobotDataSet:
 
     @property
     def objects(self) -> tuple[str, ...]:
-        """Those whose positions it knows, by name."""
+        """Return the names of the objects whose positions are columns."""
         return tuple(self._positions.values())
 
     @property
     def has_subtasks(self) -> bool:
-        """Whether it says what is done in each frame."""
+        """Return whether the data set has a subtask for each frame."""
         return bool(self._subtasks)
 
+    @property
+    def reordered(self) -> tuple[str, ...]:
+        """Return which of state and action have another order than in the contract."""
+        return tuple(self._columns.orders)
+
     def read(self, index: int) -> EpisodeArrays:
-        """An episode. Raises DataSetError where its pictures cannot be read."""
-        with _said(self._root):
-            images = {view: self._images(index, view) for view in self._robot.contract.views}
+        """Return an episode. Raises DataSetError if its images cannot be read."""
+        with _named(self._root):
+            cameras = self._columns.cameras
+            images = {view: self._images(index, camera) for view, camera in cameras.items()}
             return replace(self._numbers(index), images=images)
 
-    # ------------------------------------------------------------------ meta/
-
-    def _read_info(self) -> Mapping[str, Any]:
-        path = self._root / INFO
-        if not path.is_file():
-            raise DataSetError(f'{self._root} has no {INFO}: it is no LeRobot data set')
-        try:
-            info = json.loads(path.read_text(encoding='utf-8'))
-            version = info['codebase_version']
-            _ = info['fps'], info['features'], info['data_path']
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataSetError(f'{path} is damaged: {error!r}') from error
-        if version != VERSION:
-            raise DataSetError(
-                f'{self._root} is of version {version}, not {VERSION}: convert it with '
-                "LeRobot's convert_dataset_v21_to_v30"
-            )
-        return info
-
-    def _read_words(self, file: str, kind: str) -> dict[int, str]:
-        """Tasks, or subtasks, by their numbers."""
-        table, number = self._table(self._root / file), f'{kind}_index'
-        words = kind if kind in table.column_names else '__index_level_0__'
-        check_columns(table, [number, words], f'{self._root / file}')
-        return dict(zip(table[number].to_pylist(), table[words].to_pylist(), strict=True))
-
     def _find_objects(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-        """Of each column of positions the object, and of each of pixels the view and object."""
+        """Return objects by their column of positions, and (view, object) by that of pixels."""
         there = self.info['features']
         positions = {key: name_of(key) for key in there if key.startswith(POSITION)}
         pixels = {
@@ -142,33 +137,41 @@ class LeRobotDataSet:
         }
         return positions, {key: place for key, place in pixels.items() if key in there}
 
-    def _read_episodes(self) -> list[dict[str, Any]]:
-        files = sorted((self._root / 'meta' / 'episodes').glob('*/*.parquet'))
-        rows: list[dict[str, Any]] = []
-        for path in files:
-            table = self._table(path)
-            named = [name for name in table.column_names if not name.startswith('stats/')]
-            check_columns(table, OF_EPISODES, f'{path}')
-            rows += table.select(named).to_pylist()
-        if not rows:
-            raise DataSetError(f'{self._root} has no episode')
-        return rows
+    def _check_videos(self) -> None:
+        """Check that the episodes of a video file do not overlap. Raises DataSetError."""
+        fps, used = self._robot.contract.fps, {c.column for c in self._columns.cameras.values()}
+        parts = sorted(
+            (str(part.path), part.start, part.start + episode.length / fps, episode.index)
+            for episode in self._episodes
+            for column, part in episode.videos.items()
+            if column in used
+        )
+        for (path, _, end, index), (other, start, _, following) in pairwise(parts):
+            if path == other and end - start > 0.5 / fps:
+                raise DataSetError(
+                    f'from_timestamp of episode {following} must be >= {end:.4f} s, where episode '
+                    f'{index} ends in {path} (got {start:.4f} s, an offset of '
+                    f'{start - end:+.4f} s); write the data set again'
+                )
 
-    # ------------------------------------------------------------------ data/
+    # ------------------------------------------------------------------ an episode
 
     def _numbers(self, index: int) -> EpisodeArrays:
-        """An episode without its pictures."""
-        episode, robot = self._episodes[index], self._robot
-        where = f'{self._root}: episode {episode["episode_index"]}'
-        more = [*self._positions, *self._pixels, *[SUBTASK] * self.has_subtasks]
-        table = self._rows(index, NUMBERS + more)
-        check_frames(table, episode['length'], robot.contract.fps, where)
-        state = numbers(table[STATE], STATE, len(robot.state.dimensions), where)
-        action = numbers(table[ACTION], ACTION, len(robot.actions.dimensions), where)
+        """Return an episode without its images."""
+        episode, robot, vectors = self._episodes[index], self._robot, self._columns.numbers
+        where = f'{self._root}: episode {episode.index}'
+        table = self._rows(index)
+        check_frames(table, episode.length, robot.contract.fps, where)
+
+        def vector(key: str, size: int) -> np.ndarray:
+            found = numbers(table[vectors[key]], vectors[key], size, where)
+            order = self._columns.orders.get(key)
+            return found if order is None else found[:, order]
+
         return EpisodeArrays(
-            state,
-            action,
-            _told(table, 'task_index', self._tasks, f'{where}: task', TASKS),
+            vector(STATE, len(robot.state.dimensions)),
+            vector(ACTION, len(robot.actions.dimensions)),
+            _texts(table, 'task', self._tasks, where),
             {},
             {
                 name: numbers(table[key], key, 3, where, holes=True)
@@ -178,32 +181,35 @@ class LeRobotDataSet:
                 place: numbers(table[key], key, 2, where, holes=True)
                 for key, place in self._pixels.items()
             },
-            _told(table, SUBTASK, self._subtasks, f'{where}: subtask', SUBTASKS)
-            if self.has_subtasks
-            else (),
+            _texts(table, 'subtask', self._subtasks, where) if self.has_subtasks else (),
         )
 
-    def _rows(self, index: int, columns: list[str]) -> pa.Table:
+    def _rows(self, index: int) -> pa.Table:
+        """Return the numbers of an episode; those of its file are kept for the next episodes."""
         episode = self._episodes[index]
-        path = self._file(
-            self.info['data_path'],
-            chunk_index=episode['data/chunk_index'],
-            file_index=episode['data/file_index'],
-        )
-        only = [('episode_index', '==', episode['episode_index'])]
-        table = self._table(path, columns=columns, filters=only)
-        check_columns(table, columns, f'{path}')
-        return table
+        if self._last is None or self._last[0] != episode.data:
+            table = self._files.table(episode.data, columns=self._needed)
+            vectors = [*self._columns.numbers.values()]
+            check_columns(table, self._needed, f'{episode.data}', vectors)
+            self._last = episode.data, table
+        table = self._last[1]
+        return table.filter(pc.equal(table['episode_index'], episode.index))
 
-    def _images(self, index: int, view: str) -> np.ndarray:
-        key, episode = image_key(view), self._episodes[index]
-        where = f'{self._root}: episode {episode["episode_index"]}: {key}'
+    def _images(self, index: int, camera: Camera) -> np.ndarray:
+        """Return the images of an episode, uint8 [T, height, width, channels]."""
+        column, episode = camera.column, self._episodes[index]
+        where = f'{self._root}: episode {episode.index}: {column}'
         try:
-            if self.info['features'][key]['dtype'] == 'video':
-                found = self._from_video(key, episode)
+            if camera.is_video:
+                found = self._from_video(index, camera)
             else:
-                column = self._rows(index, [key])[key].to_pylist()
-                found = [pictures.decoded(self._bytes(picture)) for picture in column]
+                only = [('episode_index', '==', episode.index)]
+                table = self._files.table(episode.data, columns=[column], filters=only)
+                check_columns(table, [column], f'{episode.data}')
+                found = [
+                    pictures.decoded(self._bytes(picture), camera.channels)
+                    for picture in table[column].to_pylist()
+                ]
         except ValueError as error:
             raise DataSetError(f'{where}: {error}') from error
         if len({image.shape for image in found}) > 1:
@@ -211,61 +217,36 @@ class LeRobotDataSet:
         return np.stack(found)
 
     def _bytes(self, picture: Mapping[str, Any]) -> bytes:
-        """Of a picture in the table, or of the file that it names."""
+        """Return an image file: of the table, or the one that the table names."""
         if picture['bytes'] is not None:
             return picture['bytes']
-        return self._inside(self._root / picture['path']).read_bytes()
+        return self._files.inside(self._root / picture['path']).read_bytes()
 
-    def _from_video(self, key: str, episode: Mapping[str, Any]) -> list[np.ndarray]:
-        path = self._file(
-            self.info['video_path'],
-            video_key=key,
-            chunk_index=episode[f'videos/{key}/chunk_index'],
-            file_index=episode[f'videos/{key}/file_index'],
-        )
-        start = episode[f'videos/{key}/from_timestamp']
-        return read_frames(path, start, episode['length'], self._robot.contract.fps)
-
-    # ------------------------------------------------------------------ files
-
-    def _file(self, pattern: str, **names: object) -> Path:
-        try:
-            path = self._root / pattern.format(**names)
-        except (KeyError, IndexError, AttributeError, ValueError) as error:
-            raise DataSetError(f'{self._root}: {INFO} names no file: {pattern}') from error
-        return self._inside(path)
-
-    def _inside(self, path: Path) -> Path:
-        if not path.resolve().is_relative_to(self._root.resolve()):
-            raise DataSetError(f'{self._root} names a file outside of itself: {path}')
-        return path
-
-    def _table(self, path: Path, **options: object) -> pa.Table:
-        try:
-            check_names(pq.read_schema(path).names, options.get('columns', ()), f'{path}')
-            return pq.read_table(path, **options)
-        except (pa.ArrowException, FileNotFoundError) as error:
-            raise DataSetError(f'{path} cannot be read: {reason(error)}') from error
+    def _from_video(self, index: int, camera: Camera) -> list[np.ndarray]:
+        part, fps = self._episodes[index].videos[camera.column], self._robot.contract.fps
+        stamps = self._rows(index)['timestamp'].to_numpy()
+        times = part.start + stamps.astype(np.float64)
+        return read_frames(part.path, times.tolist(), fps, camera.channels, camera.codec)
 
 
-def _told(
-    table: pa.Table, key: str, words: Mapping[int, str], what: str, file: str
-) -> tuple[str, ...]:
-    """The words of each frame."""
-    numbered = table[key].to_pylist()
+def _texts(table: pa.Table, kind: str, words: Mapping[int, str], where: str) -> tuple[str, ...]:
+    """Return the text of each frame. kind: task or subtask."""
+    numbered = table[f'{kind}_index'].to_pylist()
     if unknown := set(numbered) - words.keys():
-        raise DataSetError(f'{what} {unknown.pop()} is not in {file}')
+        raise DataSetError(
+            f'{where}: {kind} {unknown.pop()} must have a text in meta/{kind}s (got none); add it'
+        )
     return tuple(words[number] for number in numbered)
 
 
 @contextmanager
-def _said(root: Path) -> Iterator[None]:
-    """Every refusal names the data set; what is no such file is refused as well."""
+def _named(root: Path) -> Iterator[None]:
+    """Put the folder into each error; convert errors of damaged files."""
     try:
         yield
     except DataSetError as error:
-        named = str(root) in str(error)
-        raise error if named else DataSetError(f'{root}: {error}') from error
+        is_named = str(root) in str(error)
+        raise error if is_named else DataSetError(f'{root}: {error}') from error
     except (LookupError, TypeError, AttributeError, ValueError, pa.ArrowException) as error:
         raise DataSetError(
             f'{root} is damaged, or not as LeRobot writes it: {type(error).__name__}: '

@@ -1,36 +1,109 @@
-"""Frames of a video by their time: what a data set keeps of a camera as MP4.
+"""Read frames of a video file by their timestamps, with PyAV.
 
-Knows OpenCV's reader, and so the codecs that it was built with.
+The cost depends on the number of frames that are read and on the distance to the keyframe before
+them, not on their position in the file.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-import cv2
+import av
 import numpy as np
+from av.container import InputContainer
 from numpy.typing import NDArray
 
+from embodied_kv.text import reason
 
-def read_frames(path: Path, start: float, count: int, fps: float) -> list[NDArray[np.uint8]]:
-    """`count` frames from `start` s on: each [height, width, 3] RGB.
+FORMATS = {1: 'gray', 3: 'rgb24'}  # of PyAV, by the number of channels
+BACK = (0.0, 2.0, float('inf'))  # s: seek this much earlier if the keyframe is too late
+ROUNDING = 1e-4  # s: timestamps of videos and of tables are rounded
+REMEDY = (
+    're-encode the videos, for example with: lerobot-edit-dataset --operation.type '
+    'reencode_videos --operation.rgb_encoder.vcodec h264'
+)
 
-    Raises ValueError where the file, or one of the frames, cannot be decoded.
+
+def read_frames(
+    path: Path, times: Sequence[float], fps: float, channels: int = 3, codec: str = 'unknown'
+) -> list[NDArray[np.uint8]]:
+    """Return the frame nearest to each time, [height, width, channels].
+
+    Args:
+        path: Video file.
+        times: Ascending times (s) in the file.
+        fps: Frame rate (Hz) of the data set. A frame must lie within half of its period.
+        channels: 3 for RGB, 1 for grey.
+        codec: Name of the codec by the data set, named in the error if PyAV does not know it.
+
+    Raises:
+        ValueError: The file cannot be decoded, or no frame lies near enough to a time.
     """
-    video = cv2.VideoCapture(str(path))
+    if not path.is_file():
+        raise ValueError(f'{path} must be a video file (got no such file); download it again')
     try:
-        if not video.isOpened():
-            raise ValueError(f'{path} cannot be decoded: write it as H.264, or as pictures')
-        if abs(video.get(cv2.CAP_PROP_FPS) - fps) > 0.01 * fps:
-            raise ValueError(f'{path} has {video.get(cv2.CAP_PROP_FPS):g} fps, not {fps:g}')
-        frames = []
-        for _ in range(round(start * fps)):
-            video.grab()  # sought by time, a codec may give another frame
-        for i in range(count):
-            there, pixels = video.read()
-            if not there:
-                raise ValueError(f'{path} ends before frame {i} of {count}')
-            frames.append(cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))
-        return frames
-    finally:
-        video.release()
+        with av.open(str(path)) as video:
+            known = [s.codec_context for s in video.streams.video if s.codec_context is not None]
+            codec = known[0].codec.canonical_name if known else codec
+            return _nearest(video, path, times, fps, channels)
+    except av.error.DecoderNotFoundError as error:
+        raise ValueError(
+            f'codec of {path} must be one that PyAV decodes (got {codec}); {REMEDY}'
+        ) from error
+    except av.FFmpegError as error:
+        raise ValueError(
+            f'{path} must be a video that PyAV decodes (got {reason(error)} for codec {codec}); '
+            f'download it again, or {REMEDY}'
+        ) from error
+
+
+def _nearest(
+    video: InputContainer, path: Path, times: Sequence[float], fps: float, channels: int
+) -> list[NDArray[np.uint8]]:
+    """Return the frame nearest to each time."""
+    if not video.streams.video:
+        raise ValueError(f'{path} must contain a video stream (got none); download it again')
+    limit = 0.5 / fps - ROUNDING
+    frames = _from(video, times[0] - limit)
+    past, coming = None, next(frames, None)
+    found = []
+    for i, wanted in enumerate(times):
+        while coming is not None and coming[0] <= wanted:
+            past, coming = coming, next(frames, None)
+        near = min(
+            (f for f in (past, coming) if f), key=lambda f: abs(f[0] - wanted), default=None
+        )
+        if near is None:
+            raise ValueError(f'{path} must contain frames with timestamps (got none)')
+        if abs(near[0] - wanted) >= limit:
+            raise ValueError(
+                f'frame {i} must lie within {0.5 / fps:.4f} s of its timestamp, {wanted:.4f} s '
+                f'(got an offset of {near[0] - wanted:+.4f} s in {path}); write the data set '
+                'again, or remove the episode'
+            )
+        pixels = near[1].to_ndarray(format=FORMATS[channels])
+        found.append(pixels.reshape(*pixels.shape[:2], channels))
+    return found
+
+
+def _from(video: InputContainer, start: float) -> Iterator[tuple[float, Any]]:
+    """Yield times (s) and frames, of which the first is not later than `start` if possible."""
+    stream = video.streams.video[0]
+    if stream.codec_context is not None:
+        stream.thread_type = 'AUTO'
+    for back in BACK:
+        at = max(0.0, start - back)
+        if stream.time_base:
+            video.seek(int(at / stream.time_base), stream=stream)
+        frames = (
+            (float(frame.pts * frame.time_base), frame)
+            for frame in video.decode(stream)
+            if frame.pts is not None
+        )
+        first = next(frames, None)
+        if first is not None and (first[0] <= start or not at):
+            yield first
+            yield from frames
+            return

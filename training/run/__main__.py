@@ -1,13 +1,15 @@
 """`python -m training.run`: a policy for any robot, from data sets, by its contract.
 
-Data sets are LeRobot's, version 3.0: what `embodied_kv.data.export` writes, or a user's own. Flow
-matching on actions; where the data says where things are, grounding beside it; where it says what
-is done, words. Each run goes on where the last one in its folder ended.
+Data sets are LeRobot's, versions 2.0 to 3.0: what `embodied_kv.data.export` writes, or a user's
+own. The policy learns actions by flow matching; where the data has positions of objects, it learns
+them, too; where the data has subtasks, it learns their words. Each run continues the last one in
+its folder.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
 
 import torch
@@ -33,6 +35,19 @@ def shards_of(batch: int, threads: int, is_given: bool) -> int:
     return max(n for n in range(1, min(threads, batch) + 1) if batch % n == 0)
 
 
+def rename_map(text: str) -> dict[str, str]:
+    """Return the names by the contract of columns of a data set. Raises ArgumentTypeError."""
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, dict) or not all(isinstance(new, str) for new in names.values()):
+        raise argparse.ArgumentTypeError(
+            f'rename map must be JSON like {{"image": "observation.images.front"}} (got {text})'
+        )
+    return names
+
+
 def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
     """One run: until the recipe is done or the minutes are over. Raises ValueError."""
     is_cpu = arguments.device == 'cpu'
@@ -41,7 +56,10 @@ def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
     torch.set_num_threads(1 if is_cpu else threads)
     robot, config = Embodiment.load(arguments.contract), preset(arguments.preset)
     check_contract(robot)
-    data = [LeRobotDataSet(path, robot) for path in arguments.data]
+    data = [LeRobotDataSet(path, robot, arguments.rename_map) for path in arguments.data]
+    for path, one in zip(arguments.data, data, strict=True):
+        if one.reordered:
+            print(f'{path}: numbers of {" and ".join(one.reordered)} are reordered by their names')
     named = sorted({name for one in data for name in one.objects})
     objects = [] if arguments.ungrounded else named
     seen, unseen = split(data, robot.adapted(config), recipe.seed, objects)
@@ -74,6 +92,14 @@ def main() -> None:
     )
     command.add_argument(
         '--data', type=Path, nargs='+', required=True, help='folders of LeRobot data sets'
+    )
+    command.add_argument(
+        '--rename-map',
+        '--rename_map',
+        type=rename_map,
+        default={},
+        help='JSON: names by the contract of columns with other names, as in LeRobot, for example '
+        '{"image": "observation.images.front", "actions": "action"}',
     )
     command.add_argument('--out', type=Path, required=True, help='folder of the run')
     command.add_argument('--preset', default='tabletop', help='dimensions of the model')

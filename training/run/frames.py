@@ -73,7 +73,7 @@ class Frames:
             here, end = slice(end, end + count), end + count
             for v, view in enumerate(config.views):
                 for place, image in zip(images[here, v], read.images[view], strict=True):
-                    place[:] = OWN_RESIZE.pad(image, size)
+                    place[:] = OWN_RESIZE.pad(_rgb(image), size)
             for n, name in enumerate(objects):
                 if name in read.positions:
                     positions[here, n] = read.positions[name]
@@ -113,6 +113,11 @@ class Frames:
         for array in (*arrays, self.positions, self.pixels):
             summed.update(np.ascontiguousarray(array).tobytes())
         return summed.hexdigest()[:16]
+
+
+def _rgb(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return [height, width, 3] of an image with one or three channels."""
+    return np.ascontiguousarray(np.broadcast_to(image, (*image.shape[:2], 3)))
 
 
 def _resized(read: EpisodeArrays, view: str, name: str, size: int) -> NDArray[np.float32] | float:
