@@ -6,7 +6,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pyarrow.parquet as pq
-from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.rosbag2 import CompressionFormat, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from embodied_kv.data.bag_options import BagOptions
@@ -158,9 +158,12 @@ class ForeignBag:
             self.command(begin + i / 10)
         return self
 
-    def write(self):
+    def write(self, compression=None):
         """Write the folder and return it."""
-        with Writer(self.root, version=9, storage_plugin=STORAGES[self.storage]) as writer:
+        writer = Writer(self.root, version=9, storage_plugin=STORAGES[self.storage])
+        if compression is not None:
+            writer.set_compression(compression, CompressionFormat.ZSTD)
+        with writer:
             known = {}
             for when, topic, message in sorted(self.waiting, key=lambda entry: entry[0]):
                 kind = message.__msgtype__

@@ -19,6 +19,7 @@ from foreign_bag_cases import (
     tasks,
 )
 from PIL import Image
+from rosbags.rosbag2 import CompressionMode
 
 from embodied_kv.data.bag_options import Mark
 from embodied_kv.data.episodes import Cut
@@ -73,6 +74,13 @@ def test_bag_of_either_storage_becomes_an_episode(tmp_path, storage, is_file):
     (file,) = root.glob('bag.*')
     done, data = exported(file if is_file else root, tmp_path)
     assert (done.episodes, done.frames) == (1, 31) and tasks(tmp_path) == ['reach']
+    check(data)
+
+
+@pytest.mark.parametrize('mode', [CompressionMode.MESSAGE, CompressionMode.FILE])
+def test_compressed_bag_becomes_an_episode(tmp_path, mode):
+    root = ForeignBag(tmp_path / 'bag', 'sqlite3').lives(2.0).write(mode)
+    _, data = exported(root, tmp_path)
     check(data)
 
 
