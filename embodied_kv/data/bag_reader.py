@@ -25,7 +25,7 @@ from embodied_kv.data.recording_reader import RecordedMessage
 from embodied_kv.robots.channels import COMPRESSED, GOALS, IMAGE, JOINT_STATE
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.mapping import outputs
-from embodied_kv.text import listed, reason
+from embodied_kv.text import listed, reason, shown
 
 CLOCKS = 5.0  # s: largest difference between a stamp and the time of its recording
 CHUNK, CONTROL, INSTRUCTION = 'action_chunk', 'control/state', 'instruction'
@@ -63,7 +63,8 @@ class BagMessage(RecordedMessage):
         except Exception as error:  # the decoder raises errors of many types for damaged data
             raise BagError(
                 f'message of {where} must be decodable (got {len(self.data)} bytes: '
-                f'{reason(error)}); record it again, or export the time before it with --episodes'
+                f'{shown(reason(error), 300)}); record it again, or export the time before it '
+                'with --episodes'
             ) from error
         return message
 
@@ -84,9 +85,10 @@ class Bag:
     """A bag, opened for a contract; `close` it. Raises BagError, OSError.
 
     path: its folder or file. damage: '', because damaged bags are refused. is_commanded: whether
-    the actions are the messages on the controllers' topics. has_control: whether it contains the
-    control state of this suite. task: instruction of all episodes; '' if a topic has it. marks:
-    its episodes, None if time and topics decide.
+    the actions are the messages on the controllers' topics. is_measured: whether they are measured
+    positions. has_control: whether the bag contains the control state of this suite. task:
+    instruction of all episodes; '' if a topic has it. marks: its episodes, None if time and topics
+    decide.
     """
 
     damage = ''
@@ -169,7 +171,7 @@ class Bag:
         return reader
 
     def _damaged(self, error: Exception, where: str) -> BagError:
-        why = reason(error)[:300]
+        why = shown(reason(error), 300)
         return BagError(
             f'{self.path} must be a readable rosbag2 folder or MCAP file of ROS 2 (got an error'
             f'{where}: {why}); repair it with mcap recover or ros2 bag reindex'
@@ -188,8 +190,8 @@ class Bag:
             )
         if kinds := {c.msgtype for c in self._topics[topic]} - {type_} if type_ else ():
             raise BagError(
-                f'type of {topic} in {self.path} must be {type_} for {why} (got {min(kinds)}); '
-                'correct the contract'
+                f'type of {topic} in {self.path} must be {type_} for {why} (got '
+                f'{listed(sorted(kinds))}); correct the contract'
             )
         before = self._wanted.get(topic)
         names = (*before.names, name) if before and name not in before.names else (name,)
@@ -258,8 +260,8 @@ class Bag:
         topic, type_, encoding = connection.topic, connection.msgtype, self._encoding(connection)
         if encoding != 'cdr':
             raise BagError(
-                f'messages of {topic} in {self.path} must be encoded as cdr (got {encoding}); '
-                'record them with ros2 bag record'
+                f'messages of {topic} in {self.path} must be encoded as cdr (got '
+                f'{shown(encoding)}); record them with ros2 bag record'
             )
         text = _definition(connection)
         if text is None:
@@ -273,7 +275,7 @@ class Bag:
         except Exception as error:  # the parser raises errors of many types
             raise BagError(
                 f'definition of {type_} in {self.path} must be readable (got '
-                f'{reason(error)[:300]}); record {topic} again'
+                f'{shown(reason(error), 300)}); record {topic} again'
             ) from error
         assert decode is not None  # for cdr and ros2msg there is one
         return decode

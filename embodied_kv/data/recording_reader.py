@@ -75,7 +75,8 @@ def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
 class RecordedMessage:
     """A message of a recording.
 
-    topic: relative to the robot's namespace. stamp: time of its arrival, ns on the ROS clock.
+    topic: relative to the robot's namespace, unless the contract has its full name. stamp: time
+    of its arrival, ns on the ROS clock.
     """
 
     topic: str
@@ -148,6 +149,7 @@ class Recording:
     def messages(self) -> Iterator[RecordedMessage]:
         """Yield the messages in the order of their arrival."""
         namespace = self.start['namespace'].rstrip('/') + '/'
+        full = {topic for topic in self.contract.observed_topics if topic.startswith('/')}
         factory = DecoderFactory()
         schemas: dict[int, Schema] = {}
         topics: dict[int, tuple[str, Callable]] = {}
@@ -161,7 +163,10 @@ class Recording:
                         f'{self.path}: messages of {record.topic} must be encoded as cdr (got '
                         f'{record.message_encoding}); give a recording of the node recorder'
                     )
-                topics[record.id] = record.topic.removeprefix(namespace), decode
+                topic = record.topic
+                if topic not in full and topic.removesuffix('/compressed') not in full:
+                    topic = topic.removeprefix(namespace)
+                topics[record.id] = topic, decode
             elif isinstance(record, Message):
                 topic, decode = topics[record.channel_id]
                 yield RecordedMessage(topic, record.log_time, record.data, decode)

@@ -5,7 +5,9 @@ import math
 import sqlite3
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from bag_cases import CONTRACT, Bag
 from foreign_bag_cases import (
     BEGIN,
     JOINTS,
@@ -21,8 +23,11 @@ from foreign_bag_cases import (
 from PIL import Image
 from rosbags.rosbag2 import CompressionMode
 
-from embodied_kv.data.bag_options import Mark
+from embodied_kv.data import bag_reader, episodes
+from embodied_kv.data.bag_options import BagOptions, Mark
+from embodied_kv.data.bag_signals import BagSignals
 from embodied_kv.data.episodes import Cut
+from embodied_kv.data.export import export
 
 FRONT = 'observation.images.front'
 MULTI = """    - channel: {topic: arm/commands, type: std_msgs/msg/Float64MultiArray}
@@ -223,6 +228,15 @@ def test_continuous_joint_that_is_published_wrapped_has_no_jumps(tmp_path):
         np.testing.assert_allclose(turning(data, name), 3.0 + np.arange(30) / 20, atol=0.02)
 
 
+def test_recording_of_this_suite_is_a_bag_too(tmp_path):
+    path = Bag(tmp_path / 'walk.mcap').lives(3.0).finish()
+    own = export([path], tmp_path / 'own', Cut())
+    done, data = exported(path, tmp_path, CONTRACT, task='', namespace='r', gap=0.2)
+    assert done == own and done.episodes == 1
+    whole = pq.read_table(tmp_path / 'own/data/chunk-000/file-000.parquet').to_pydict()
+    assert data == whole
+
+
 # ---------------------------------------------------------------------- episodes and tasks
 
 
@@ -296,16 +310,11 @@ def test_times_of_recording_replace_the_stamps_of_a_clock_that_differs(tmp_path)
 
 
 def test_memory_of_signals_does_not_grow_with_the_bag(tmp_path, monkeypatch):
-    from embodied_kv.data import episodes
-    from embodied_kv.data.bag_options import BagOptions
-    from embodied_kv.data.bag_reader import Bag
-    from embodied_kv.data.bag_signals import BagSignals
-
     monkeypatch.setattr(episodes, 'PATIENCE', 10**9)
     held = []
     for seconds in (4.0, 16.0):
         root = ForeignBag(tmp_path / f'{seconds}').lives(seconds).write()
-        signals = BagSignals(Bag(root, contract(), BagOptions(task='reach')))
+        signals = BagSignals(bag_reader.Bag(root, contract(), BagOptions(task='reach')))
         (episode,) = episodes.Episodes(signals, Cut()).found
         assert len(episode) == 10 * seconds + 1
         held.append(sum(len(series.stamps) for series in signals.all_series().values()))
