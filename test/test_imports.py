@@ -20,7 +20,7 @@ KV = {*MECHANISM, 'kv'}
 SIBLINGS = {'model', 'compress', 'memory', 'capsule'}
 ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
-ROOMS = {*ENGINE, *COMPOSED, 'robots', 'control', 'fleet', 'data'}
+ROOMS = {*ENGINE, *COMPOSED, 'robots', 'contracts', 'control', 'fleet', 'data'}
 
 # room: the other rooms that it may import
 MAY_IMPORT = {
@@ -43,6 +43,7 @@ MAY_IMPORT = {
     'engine': KV | SIBLINGS,
     'session': ENGINE,
     'planning': ENGINE,
+    'contracts': BASE | {'robots'},
     'control': BASE | {'robots'},
     'data': BASE | {'robots'},
     'fleet': BASE | {'control'},
@@ -51,7 +52,7 @@ MAY_IMPORT = {
     'demo': ROOMS | {'nodes'},
     '__main__': {'demo'},  # alone
 }
-NUMPY_ONLY = {'robots', 'control', 'fleet', 'data'}
+NUMPY_ONLY = {'robots', 'contracts', 'control', 'fleet', 'data'}
 WITH_ROS = {'nodes', 'demo'}
 DEMO_ONLY = {'mujoco', 'matplotlib'}
 NOT_INSTALLED = {'benchmarks', 'training', 'examples', 'test'}

@@ -42,6 +42,8 @@ LASTS = 2  # control periods for which a command is in force if no other follows
 class Moment:
     """One period, in the policy's units. images: their places in the recording, by view.
 
+    mark: number of the episode that the recording is marked with.
+
     Continuous joints are unwrapped: an episode begins within (-pi, pi], and neither its state nor
     its actions jump by a turn.
     """
@@ -52,13 +54,14 @@ class Moment:
     action: np.ndarray
     is_intervention: bool
     images: dict[str, int]
+    mark: int = 0
 
 
 class Episode:
     """The moments of an episode, stored in arrays."""
 
-    def __init__(self, task: str, views: Iterable[str]) -> None:
-        self.task = task
+    def __init__(self, task: str, views: Iterable[str], mark: int = 0) -> None:
+        self.task, self.mark = task, mark
         self._stamps, self._interventions = array('q'), array('B')
         self._state, self._action = array('d'), array('d')
         self._places = {view: array('q') for view in views}
@@ -83,6 +86,7 @@ class Episode:
             self.action[index],
             bool(self._interventions[index]),
             {view: places[index] for view, places in self._places.items()},
+            self.mark,
         )
 
     @property
@@ -198,10 +202,13 @@ class Episodes:
                 yield from self._ended()
                 continue
             moment, shift = outcome
-            if self._running is None or moment.task != self._running.task:
+            running = self._running
+            if running is None or (moment.task, moment.mark) != (running.task, running.mark):
                 yield from self._ended()
-                self._running, self._shift = Episode(moment.task, moment.images), shift
+                self._running = Episode(moment.task, moment.images, moment.mark)
+                self._shift = shift
             state, action = moment.state + self._shift.state, moment.action + self._shift.action
+            assert self._running is not None
             self._running.add(replace(moment, state=state, action=action))
         self._waiting.clear()
 
@@ -238,13 +245,15 @@ class Episodes:
         return newest(self._signals.positions, at, round(self._cut.max_state_age * SECOND))
 
     def _moment(self, at: int) -> Moment:
-        s = self._signals
-        place = s.instruction.last(at)
-        task = '' if place is None else s.instruction.values[place]
+        mark = self._signals.episode(at)
+        if mark is None:
+            raise _UnusablePeriodError('outside of the marked episodes')
+        task = self._signals.task(at)
         if not task:
             raise _UnusablePeriodError('without an instruction')
         action, is_intervention = self._action(at)
-        return Moment(at, task, self._state(at), action, is_intervention, self._images(at))
+        images = self._images(at)
+        return Moment(at, task, self._state(at), action, is_intervention, images, mark)
 
     def _state(self, at: int) -> np.ndarray:
         s, most = self._signals, round(self._cut.max_state_age * SECOND)
@@ -282,7 +291,7 @@ class Episodes:
 
     @property
     def _lasts(self) -> int:
-        return max(self._dt, round(self._signals.period * SECOND))
+        return max(self._dt, round(self._signals.recording.period * SECOND))
 
     def _followed(self, at: int) -> np.ndarray:
         """Return the joint positions one period later as an action."""

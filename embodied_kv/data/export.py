@@ -1,6 +1,7 @@
 """`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot data set.
 
-Several recordings of one robot become one data set. What is left out is counted by reason.
+With `--contract FILE`, BAG is a rosbag2 folder or an MCAP file of any recorder. Several recordings
+of one robot become one data set. What is left out is counted by reason.
 
 A recording is read three times: for its episodes, to check their images, and to write the images.
 One row group of images is held in memory, however long an episode is.
@@ -11,21 +12,32 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
 from embodied_kv import storage
-from embodied_kv.data import pictures
+from embodied_kv.data import bag_options, pictures
+from embodied_kv.data.bag_options import BagOptions
+from embodied_kv.data.bag_reader import Bag
+from embodied_kv.data.bag_signals import BagSignals, pieces
 from embodied_kv.data.episodes import Cut, Episode, Episodes
 from embodied_kv.data.lerobot_layout import VERSION
 from embodied_kv.data.lerobot_v21 import WRITERS
 from embodied_kv.data.lerobot_writer import Frames, LeRobotWriter
-from embodied_kv.data.recording_reader import RecordedMessage, Recording, RecordingError
-from embodied_kv.data.signals import recorded_images, unbroken
+from embodied_kv.data.recording_reader import (
+    MessageSource,
+    RecordedMessage,
+    Recording,
+    RecordingError,
+)
+from embodied_kv.data.signals import recorded_images
 from embodied_kv.progress import Progress
+from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.robots.reading import load
 
 ROW_GROUP = 16 * 2**20  # bytes of images that are written at once
 
@@ -49,7 +61,25 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut, version: str = VERSI
 
     version: format of the data set, a key of `WRITERS`.
     """
-    opened = [Recording(path) for path in recordings]
+    return _export([Recording(path) for path in recordings], out, cut, version)
+
+
+def export_bags(
+    bags: Sequence[Path],
+    out: Path,
+    cut: Cut,
+    contract: Contract,
+    options: BagOptions,
+    version: str = VERSION,
+) -> Exported:
+    """Write the data set of bags of other recorders, as `export` does."""
+    options.check_bags(bags)
+    with ExitStack() as stack:
+        opened = [stack.enter_context(closing(Bag(path, contract, options))) for path in bags]
+        return _export(opened, out, cut, version)
+
+
+def _export(opened: Sequence[MessageSource], out: Path, cut: Cut, version: str) -> Exported:
     first = opened[0]
     if odd := [r.path for r in opened if r.contract != first.contract]:
         raise RecordingError(
@@ -72,12 +102,14 @@ def export(recordings: Sequence[Path], out: Path, cut: Cut, version: str = VERSI
     return Exported(writer.episodes, writer.frames, skipped, damage)
 
 
-def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
+def _write(recording: MessageSource, writer: LeRobotWriter, cut: Cut) -> Counter[str]:
     """Write all episodes of a recording; return the number of skipped periods by reason."""
     skipped: Counter[str] = Counter()
     found: list[Episode] = []
-    for signals in unbroken(recording):
+    for signals in pieces(recording):
         episodes = Episodes(signals, cut)
+        if isinstance(signals, BagSignals):
+            signals.check_marks(episodes.found, cut.least)
         skipped.update(episodes.skipped)
         found += episodes.found
     whole = _decodable(recording, found, skipped)
@@ -89,7 +121,7 @@ def _write(recording: Recording, writer: LeRobotWriter, cut: Cut) -> Counter[str
 
 
 def _decodable(
-    recording: Recording, episodes: Sequence[Episode], skipped: Counter[str]
+    recording: MessageSource, episodes: Sequence[Episode], skipped: Counter[str]
 ) -> list[Episode]:
     """Return the episodes whose images can all be decoded; add the others to `skipped`."""
     views, whole = recording.contract.views, []
@@ -113,7 +145,7 @@ def _decodable(
 
 
 def _used(
-    recording: Recording, episodes: Sequence[Episode]
+    recording: MessageSource, episodes: Sequence[Episode]
 ) -> Iterator[tuple[str, int, RecordedMessage]]:
     """Yield view, place and message of each image of the episodes, in the order of the file."""
     if not episodes:
@@ -135,7 +167,7 @@ class _Images:
     An image is held from the time it is read until a later one of its view is requested.
     """
 
-    def __init__(self, recording: Recording, episodes: Sequence[Episode]) -> None:
+    def __init__(self, recording: MessageSource, episodes: Sequence[Episode]) -> None:
         self._views, self._coming = recording.contract.views, _used(recording, episodes)
         self._held: dict[str, dict[int, bytes]] = {view: {} for view in self._views}
 
@@ -178,7 +210,7 @@ def _counted(skipped: Counter[str]) -> str:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(prog='export', description=__doc__)
-    parser.add_argument('bag', type=Path, nargs='+', help='recordings of the node recorder')
+    parser.add_argument('bag', type=Path, nargs='+', help='recordings, or bags with --contract')
     parser.add_argument('out', type=Path, help='a new folder')
     for field in fields(Cut):
         name = '--' + field.name.replace('_', '-')
@@ -189,10 +221,18 @@ def main() -> None:
         default=VERSION,
         help='version of the data set: v3.0 (default) for LeRobot 0.4 and later, v2.1 for openpi',
     )
+    bag_options.add_arguments(parser)
     args = parser.parse_args()
     cut = Cut(**{field.name: getattr(args, field.name) for field in fields(Cut)})
     try:
-        done = export(args.bag, args.out, cut, args.format)
+        bags = bag_options.of_arguments(args)
+        if args.contract is not None:
+            robot = load(args.contract)
+            done = export_bags(args.bag, args.out, cut, robot, bags, args.format)
+        elif bags != BagOptions():
+            raise ValueError('--contract must be given with options of bags (got none)')
+        else:
+            done = export(args.bag, args.out, cut, args.format)
     except (ValueError, OSError) as error:
         parser.exit(1, f'{error}\n')
     print(f'{args.out}: {done.episodes} episodes, {done.frames} frames')

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from mcap.exceptions import InvalidMagic, McapError
 from mcap.records import Attachment, Channel, McapRecord, Message, Metadata, Schema
@@ -24,6 +24,7 @@ from embodied_kv.text import reason
 
 DAMAGE = (McapError, CRCValidationError, ZstdError, struct.error, UnicodeDecodeError)
 LARGEST = 2**30  # bytes of one record
+FOREIGN = 'pass --contract FILE to read a bag of another recorder'
 HEAD = 9  # bytes of the type and length of a record
 
 
@@ -74,7 +75,8 @@ def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
 class RecordedMessage:
     """A message of a recording.
 
-    topic: relative to the robot's namespace. stamp: time of its arrival, ns on the ROS clock.
+    topic: relative to the robot's namespace, unless the contract has its full name. stamp: time
+    of its arrival, ns on the ROS clock.
     """
 
     topic: str
@@ -87,6 +89,25 @@ class RecordedMessage:
         return self.decode(self.data)
 
 
+class MessageSource(Protocol):
+    """A recording with its contract.
+
+    damage: what cannot be read, and why; '' for nothing. period: time (s) between two commands
+    while the arm moves.
+    """
+
+    path: Path
+    contract: Contract
+    damage: str
+
+    @property
+    def period(self) -> float: ...
+
+    def messages(self) -> Iterator[RecordedMessage]:
+        """Yield the messages in the order of their arrival."""
+        ...
+
+
 class Recording:
     """A file of the recorder, opened. Raises RecordingError, OSError.
 
@@ -96,6 +117,10 @@ class Recording:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if path.is_dir():
+            raise RecordingError(
+                f'{path} must be a file of the recorder node (got a folder); {FOREIGN}'
+            )
         start: dict[str, str] | None = None
         self.end: dict[str, str] | None = None
         text = None
@@ -111,14 +136,20 @@ class Recording:
         if start is None or text is None:
             raise RecordingError(
                 f'{path} must contain a robot and its contract; use a recording of the recorder '
-                'node'
+                f'node, or {FOREIGN}'
             )
         self.start = start
         self.contract: Contract = of_text(text, f'{path}:{CONTRACT}')
 
+    @property
+    def period(self) -> float:
+        """Return the time (s) between two commands while the arm moves."""
+        return 1 / float(self.start['rate'])
+
     def messages(self) -> Iterator[RecordedMessage]:
         """Yield the messages in the order of their arrival."""
         namespace = self.start['namespace'].rstrip('/') + '/'
+        full = {topic for topic in self.contract.observed_topics if topic.startswith('/')}
         factory = DecoderFactory()
         schemas: dict[int, Schema] = {}
         topics: dict[int, tuple[str, Callable]] = {}
@@ -132,7 +163,10 @@ class Recording:
                         f'{self.path}: messages of {record.topic} must be encoded as cdr (got '
                         f'{record.message_encoding}); give a recording of the node recorder'
                     )
-                topics[record.id] = record.topic.removeprefix(namespace), decode
+                topic = record.topic
+                if topic not in full and topic.removesuffix('/compressed') not in full:
+                    topic = topic.removeprefix(namespace)
+                topics[record.id] = topic, decode
             elif isinstance(record, Message):
                 topic, decode = topics[record.channel_id]
                 yield RecordedMessage(topic, record.log_time, record.data, decode)

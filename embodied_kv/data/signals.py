@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_kv.data.recording_reader import RecordedMessage, Recording
+from embodied_kv.data.recording_reader import MessageSource, RecordedMessage
 from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE, pose_values
 from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.units import unwrapped
@@ -96,7 +96,7 @@ class Signals:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: MessageSource,
         coming: Iterator[RecordedMessage],
         images_before: Mapping[str, int],
     ) -> None:
@@ -112,11 +112,6 @@ class Signals:
         self._continuous = {name for name, of in contract.limits.items() if of.continuous}
         self._turned: dict[str, float] = {}  # the last finite position of each continuous joint
         self.images_seen = dict(images_before)
-
-    @property
-    def period(self) -> float:
-        """Return the time (s) between two commands while the arm moves."""
-        return 1 / float(self.recording.start['rate'])
 
     def all_series(self) -> dict[str, Series]:
         """Return all series by name."""
@@ -137,6 +132,15 @@ class Signals:
             self._latest = message.stamp
             self._take(message)
             yield message.stamp
+
+    def task(self, at: int) -> str:
+        """Return the instruction at a moment, '' for none."""
+        place = self.instruction.last(at)
+        return '' if place is None else self.instruction.values[place]
+
+    def episode(self, at: int) -> int | None:
+        """Return the number of the episode that a moment is marked for, None outside of all."""
+        return 0
 
     def forget(self, at: int) -> None:
         """Drop values that no moment from `at` on needs."""
@@ -180,7 +184,7 @@ class Signals:
         return self._turned[name]
 
 
-def unbroken(recording: Recording) -> Iterator[Signals]:
+def unbroken(recording: MessageSource) -> Iterator[Signals]:
     """Yield the pieces of a recording between which its clock was set back, nearly always one.
 
     The instruction and the control state stay in force in the next piece. `Signals.read` reads a
@@ -204,7 +208,7 @@ def unbroken(recording: Recording) -> Iterator[Signals]:
                 new.add(first.stamp, old.values[-1])
 
 
-def recorded_images(recording: Recording) -> Iterator[tuple[str, int, RecordedMessage]]:
+def recorded_images(recording: MessageSource) -> Iterator[tuple[str, int, RecordedMessage]]:
     """Yield views, places and messages of all images, in the order of the file."""
     topics = picture_topics(recording.contract)
     places = dict.fromkeys(recording.contract.views, 0)

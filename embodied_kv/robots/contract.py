@@ -283,6 +283,13 @@ class Contract(Part):
         )
 
     @property
+    def observed_topics(self) -> set[str]:
+        """Return the topics of the cameras, of the state and of the feedback."""
+        channels = [view.channel for view in self.views.values()]
+        channels += [source.channel for source in self.state]
+        return {channel.topic for channel in channels} | self.feedback.keys()
+
+    @property
     def measured(self) -> dict[str, str]:
         """Return, for each joint, the topic of joint states with its position."""
         of_state = {

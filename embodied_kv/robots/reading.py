@@ -15,6 +15,8 @@ from embodied_kv.robots.sources import ActionSource, StateSource, View
 
 SHIPPED = Path(__file__).parent / 'contracts'
 SHOWN = 6  # problems of one error message
+ROSETTA = {'robot_interface', 'align', 'apply', 'tasks', 'teleop', 'adjunct', 'rewards', 'signals'}
+IMPORT = 'python -m embodied_kv.contracts.import'  # converts contracts of rosetta
 EXTENSION = 'x-'  # prefix of keys for other programs and for YAML anchors
 
 
@@ -59,6 +61,9 @@ def parse(values: dict, name: str) -> Contract:
     except ValidationError as error:
         problems = [f'{name}: {line}' for line in _problems(error)]
         more = f'\n… and {len(problems) - SHOWN} more' if len(problems) > SHOWN else ''
+        unknown = {p['loc'][-1] for p in error.errors() if p['type'] == 'extra_forbidden'}
+        if theirs := ', '.join(sorted(ROSETTA.intersection(map(str, unknown)))):
+            more += f'\n{name}: {theirs} are keys of rosetta: convert it with {IMPORT} {name}'
         raise ContractError('\n'.join(problems[:SHOWN]) + more) from error
 
 

@@ -36,15 +36,19 @@ def position(at):
 class Bag:
     """A recording; `at` of each method is s since it began."""
 
-    def __init__(self, path, contract=CONTRACT, rate=10.0):
+    def __init__(self, path, contract=CONTRACT, rate=10.0, namespace='/r'):
+        self.namespace = namespace
         kept = dict(topic.kept_as for topic in recorded(contract, 'png', 90))
         self.kinds = kept
         channels = tuple(
-            Channel(f'/r/{t}', type_name(kind), definition(kind)) for t, kind in kept.items()
+            Channel(self.full(t), type_name(kind), definition(kind)) for t, kind in kept.items()
         )
-        facts = {'namespace': '/r', 'robot_type': contract.robot_type, 'rate': f'{rate:g}'}
+        facts = {'namespace': namespace, 'robot_type': contract.robot_type, 'rate': f'{rate:g}'}
         self.file = RecordingFile(path, 2**30, channels, facts, to_text(contract))
         self.waiting = []
+
+    def full(self, topic):
+        return topic if topic.startswith('/') else f'{self.namespace}/{topic}'
 
     def put(self, topic, at, message):
         self.waiting.append((BEGIN + round(at * SECOND), topic, message))
@@ -53,7 +57,7 @@ class Bag:
         """again: entries that come then, whatever their moments."""
         pieces = (sorted(piece, key=itemgetter(0)) for piece in (self.waiting, again))
         for i, (stamp, topic, message) in enumerate(chain.from_iterable(pieces)):
-            self.file.add(f'/r/{topic}', stamp, serialize_message(message))
+            self.file.add(self.full(topic), stamp, serialize_message(message))
             if i % 100 == 0:
                 self.file.flush()
         self.file.finish({'end': 'enough'})

@@ -33,6 +33,13 @@ def test_one_instruction_is_one_episode_at_the_contracts_rate(bag):
     assert 45 <= len(episode) <= 51 and not any(m.is_intervention for m in episode)
 
 
+def test_topics_that_a_contract_names_in_full_are_found_without_a_namespace(tmp_path):
+    text = to_text(CONTRACT).replace('topic: camera', 'topic: /camera')
+    contract = of_text(text.replace('topic: joint_states', 'topic: /joint_states'), 'full')
+    found = episodes(Bag(tmp_path / 'walk.mcap', contract, namespace='').lives(2.0)).found
+    assert contract != CONTRACT and len(found) == 1
+
+
 def test_the_action_is_what_was_due_at_that_moment(bag):
     (episode,) = episodes(bag.lives(3.0)).found
     for moment in episode:
