@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
+from embodied_kv.model.files import refuse_placeholder
 from embodied_kv.model.processing.normalizer import LARGEST, STILL, Scaling
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.mapping import ActionDimension, Dimension
@@ -69,8 +70,12 @@ def compare(robot: Embodiment, checkpoint: Checkpoint, folder: Path) -> list[Dat
     """
     processing = checkpoint.processing
     normalizer, conversion = processing.normalizer, processing.conversion
-    state = conversion.state(read(folder, 'state', checkpoint.config.state_dim))
-    action = conversion.decode_actions(read(folder, 'action', checkpoint.config.action_dim))
+    dims = {'state': checkpoint.config.state_dim, 'action': checkpoint.config.action_dim}
+    state, action = (
+        read(folder, part, count, checkpoint.padded.get(part, count))
+        for part, count in dims.items()
+    )
+    state, action = conversion.state(state), conversion.decode_actions(action)
     parts = (
         ('state', normalizer.state_scale, robot.state.dimensions, state),
         ('action', normalizer.action_scale, robot.actions.dimensions, action),
@@ -83,10 +88,11 @@ def compare(robot: Embodiment, checkpoint: Checkpoint, folder: Path) -> list[Dat
     ]
 
 
-def read(folder: Path, part: str, dims: int) -> NDArray[np.float64]:
+def read(folder: Path, part: str, dims: int, padded: int) -> NDArray[np.float64]:
     """Return the states or actions of all episodes, float64 [frames, dims].
 
-    Raises ValueError where the folder is no data set of LeRobot, or of other dims.
+    padded: dims of a data set with padding. Raises ValueError, OSError where the folder is no data
+    set of LeRobot, or of other dims.
     """
     import pyarrow.parquet as pq  # only a comparison needs it
 
@@ -98,6 +104,7 @@ def read(folder: Path, part: str, dims: int) -> NDArray[np.float64]:
         )
     pieces = []
     for file in files:
+        refuse_placeholder(file)
         try:
             known = pq.read_schema(file).names
             name = next((name for name in COLUMNS[part] if name in known), None)
@@ -107,15 +114,17 @@ def read(folder: Path, part: str, dims: int) -> NDArray[np.float64]:
                 )
             column = pq.read_table(file, columns=[name])[name].combine_chunks()
             numbers = column.flatten().to_numpy(zero_copy_only=False).astype(np.float64)
-            if len(column) and numbers.size != len(column) * dims:
+            width = numbers.size / max(len(column), 1)
+            if len(column) and width not in (dims, padded):
                 raise ValueError(
-                    f'{name} must have the {dims} dims of the checkpoint (got '
-                    f'{numbers.size / len(column):g}); use a data set of this robot'
+                    f'{name} must have the {dims} dims of the checkpoint (got {width:g}); use a '
+                    'data set of this robot'
                 )
         except Exception as error:  # pyarrow raises many types for files that are damaged
             raise ValueError(f'{file}: {error}') from error
-        pieces.append(numbers.reshape(-1, dims))
-    values = np.concatenate(pieces)
+        if len(column):
+            pieces.append(numbers.reshape(len(column), -1)[:, :dims])
+    values = np.concatenate(pieces) if pieces else np.zeros((0, dims))
     if not len(values) or not np.isfinite(values).all():
         raise ValueError(f'{folder}: {part} must be finite numbers of at least one frame')
     return values

@@ -1,6 +1,7 @@
 """A joint that stood still in the training data is named, and its value is bounded."""
 
 import json
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -10,14 +11,17 @@ from cases import LIBERO, copied, rewrite
 
 from embodied_kv.config import TINY
 from embodied_kv.engine.guidance import leftover
+from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model import data_range
 from embodied_kv.model.check import main
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.checkpoints.own import ASSETS
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing.normalizer import LARGEST, Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.serving.load import load_policy
 from embodied_kv.types import Guide
 
 STATISTICS = 'assets/physical-intelligence/libero/norm_stats.json'
@@ -158,6 +162,15 @@ def test_columns_of_openpi_are_read(folder, tmp_path):
     assert read[0] == read[1]
 
 
+def test_padding_of_a_data_set_is_left_out(folder, tmp_path):
+    state, action = trained(folder), trained(folder, 'actions')
+    plain = data_set(tmp_path / 'a', state, action)
+    padded = data_set(tmp_path / 'b', np.pad(state, ((0, 0), (0, 24))), action)
+    np.testing.assert_array_equal(*(data_range.read(r, 'state', 8, 32) for r in (plain, padded)))
+    with pytest.raises(ValueError, match='must have the 8 dims of the checkpoint .got 32'):
+        data_range.read(padded, 'state', 8, 8)
+
+
 def test_check_compares_a_checkpoint_with_a_data_set(folder, tmp_path, capsys):
     data = data_set(tmp_path / 'data', trained(folder), trained(folder, 'actions'))
     png = ['--png', str(tmp_path / 'views.png')]
@@ -189,3 +202,18 @@ def test_data_set_that_does_not_fit_is_refused(folder, tmp_path, capsys, change,
 def test_data_without_a_checkpoint_is_refused(tmp_path, capsys):
     assert main(['libero', '--data', str(tmp_path)]) == 1
     assert '--data must come with a checkpoint' in capsys.readouterr().err
+
+
+def test_loading_a_policy_warns_of_a_standing_joint(tmp_path):
+    def stand(value):
+        numbers = value.get('norm_stats', value)['state']
+        numbers['q99'][4] = numbers['q01'][4] + 0.0009
+
+    folder, heard = shutil.copytree(ASSETS / 'tabletop', tmp_path / 'policy'), []
+    rewrite(folder / 'norm_stats.json', stand)
+    robot, config = Embodiment.load('tabletop'), EngineConfig(time_budget=False)
+    load_policy(robot, '', str(folder), config, lambda line: None, heard.append)
+    name = robot.state.dimensions[4].name
+    assert [line.split(' (')[0] for line in heard] == [
+        f'state {name} stood still in the training data'
+    ]
