@@ -106,11 +106,26 @@ class Dispatcher:
             )
         first = []
         for request, answer in zip(dispatch.batch, answers, strict=True):
-            if self.rounds.answer(request, answer, dispatch.sent, now):
+            if self.answered(request, dispatch, answer, now):
                 first.append(answer)
-                if self.queue.get(request.robot) is request:  # it had been taken back
-                    del self.queue[request.robot]
         return first
+
+    def answered(self, waiting: Waiting, dispatch: Dispatch, answer: Answer, now: float) -> bool:
+        """Record the answer to one request of a batch; return whether it is the first one."""
+        if not self.rounds.answer(waiting, answer, dispatch.sent, now):
+            return False
+        if self.queue.get(waiting.robot) is waiting:  # it had been taken back
+            del self.queue[waiting.robot]
+        return True
+
+    def dispatched(self, robot: str, round: int) -> tuple[Waiting, Dispatch] | None:
+        """Return the request of a robot's round and its batch; None if the robot has moved on."""
+        in_flight = (d for engine in self.engines.values() for d in engine.in_flight.values())
+        for dispatch in (*in_flight, *self._taken):
+            for waiting in dispatch.batch:
+                if (waiting.robot, waiting.round) == (robot, round) and self.rounds.find(waiting):
+                    return waiting, dispatch
+        return None
 
     def request(self, waiting: Waiting) -> Request | None:
         """Return the request itself; None if the robot has moved on or vanished."""

@@ -117,6 +117,13 @@ class FleetServer(threading.Thread):
         """Queue a request; a repeated request only replaces its observation."""
         self._events.put(partial(self._submit, request, observation))
 
+    def made(self, frame: Observation, result: Result) -> None:
+        """Answer one observation of a batch while the engine serves the others.
+
+        The robot may send its next request at once, which must find this round answered.
+        """
+        self._events.put(partial(self._made, frame, result))
+
     def finish(self, robot: str, task: str) -> None:
         self._events.put(partial(self._finish, robot, task))
 
@@ -250,15 +257,30 @@ class FleetServer(threading.Thread):
         ]
         first = self.dispatcher.done(dispatch.engine, dispatch.number, answers, now)
         for waiting, request, answer in zip(dispatch.batch, asked, answers, strict=True):
-            if not any(answer is one for one in first):
-                continue
-            chunk, before = answer.chunk.chunk, request.execution
-            if self._trace:
-                self._trace.answered(request, answer, chunk, now - dispatch.sent)
-            if chunk is not None and before is not None:
-                ahead, lasts = before.remaining * chunk.dt, answer.execution_horizon * chunk.dt
-                self._forecast.answered(answer.robot, waiting.arrived, ahead, lasts, now)
-            self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
+            if any(answer is one for one in first):
+                self._answered(waiting, dispatch, request, answer, now)
+
+    def _made(self, frame: Observation, result: Result) -> None:
+        found = self.dispatcher.dispatched(frame.robot, frame.sequence)
+        if found is None:
+            return
+        now, (waiting, dispatch) = self._clock(), found
+        request = self.dispatcher.request(waiting)
+        answer = _answer(waiting, request, result, dispatch.sent)
+        if self.dispatcher.answered(waiting, dispatch, answer, now):
+            self._answered(waiting, dispatch, request, answer, now)
+
+    def _answered(
+        self, waiting: Waiting, dispatch: Dispatch, request: Request, answer: Answer, now: float
+    ) -> None:
+        """Deliver the first answer to a round."""
+        chunk, before = answer.chunk.chunk, request.execution
+        if self._trace:
+            self._trace.answered(request, answer, chunk, now - dispatch.sent)
+        if chunk is not None and before is not None:
+            ahead, lasts = before.remaining * chunk.dt, answer.execution_horizon * chunk.dt
+            self._forecast.answered(answer.robot, waiting.arrived, ahead, lasts, now)
+        self._reply(answer.robot, answer.task, answer.round, _receipt(answer))
 
     def values(self) -> dict[str, object]:
         batches = self.counts['batches']

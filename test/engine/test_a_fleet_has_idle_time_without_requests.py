@@ -31,11 +31,12 @@ class Fleet:
 
     def __init__(self, *engines, delay=0.0):
         self.now, self.pending, self.idle, self.gone = 0.0, {}, [], []
+        self.told = []
         engines = engines or (EngineState('here', PROFILE),)
         self.server = FleetServer(
             Dispatcher(Fifo(), engines, max_queue_delay=delay),
             {engine.name: self._serve(engine.name) for engine in engines},
-            lambda *told: None,
+            lambda *told: self.told.append(told),
             clock=lambda: self.now,
             on_idle=lambda: self.idle.append(self.now),
             on_vanished=self.gone.append,
@@ -50,7 +51,7 @@ class Fleet:
 
     def ask(self, robot='/r', round=0, remaining=None, engine='here'):
         told = None if remaining is None else LastExecution(round - 1, 0.0, 0.1, remaining)
-        frame = SimpleNamespace(robot=robot)
+        frame = SimpleNamespace(robot=robot, sequence=round)
         request = Request(robot, 't', round, 0.0, Static(H), 10, told)
         self.server.submit(request, frame)
 
@@ -161,3 +162,22 @@ def test_there_is_some_while_a_request_is_held_for_others():
     fleet.now += 0.05
     fleet.server.step()
     assert fleet.slack() == 0.0 and fleet.pending
+
+
+def test_a_round_that_is_answered_before_its_batch_ends_counts_although_the_next_is_requested(
+    fleet,
+):
+    fleet.ask()
+    fleet.server.step()
+    (frame,) = fleet.pending['here'][1]
+    fleet.now = 0.05
+    fleet.server.made(frame, chunk(frame))
+    fleet.ask(round=1, remaining=2)  # before the batch ends
+    for _ in range(2):
+        fleet.server.step()
+    task = fleet.server.dispatcher.rounds.robots['/r'].task
+    assert (task.request.round, task.wait.generation) == (1, 0.05)
+    fleet.answer()
+    fleet.server.step()
+    verdicts = [(round, receipt.verdict.value) for _, _, round, receipt in fleet.told]
+    assert verdicts == [(0, 'queued'), (0, 'answered'), (1, 'queued')]

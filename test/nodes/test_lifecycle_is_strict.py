@@ -142,8 +142,14 @@ def test_a_failed_denoising_is_reported_and_the_next_chunk_comes(robot, capfd, m
     engine = EngineHost._shared.engine
     with monkeypatch.context() as patch:
         patch.setattr(engine, '_denoiser', None)
-        robot.until(lambda: action.warning_counts['denoise'])
-    assert 'denoising failed: AttributeError' in capfd.readouterr().err
+        said = []  # the line follows the count, on another thread
+        robot.until(
+            lambda: (
+                said.append(capfd.readouterr().err)
+                or 'denoising failed: AttributeError' in ''.join(said)
+            )
+        )
+    assert action.warning_counts['denoise']
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     assert engine.kv.stats().leases <= 1
 

@@ -65,4 +65,4 @@ def test_a_hundred_inferences_reset_broker_and_error(environment, robot):
     assert saw['of the broker'] == [SHAPES[robot][1:]]
     assert saw['dtypes'] == ['float32'] and saw['finite']
     assert saw['keys'] == ['actions', 'policy_timing', 'server_timing']
-    assert 'is missing' in saw['error'] and 'File "' not in saw['error']
+    assert 'must be present' in saw['error'] and 'File "' not in saw['error']

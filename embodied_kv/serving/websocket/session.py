@@ -14,7 +14,6 @@ from embodied_kv.capsule.file_format import packed, unpacked
 from embodied_kv.errors import ErrorCode
 from embodied_kv.fleet.protocol import MOST_ROUNDS
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.types import Observation
 
 NO_CAPSULE = 'the session must have a capsule (got none); take a snapshot first'
 
@@ -31,7 +30,6 @@ class Session:
         tasks: Number of tasks so far.
         account: Account of its requests for the scheduler; its own by default.
         tenant: Name of the key that opened it; '' without keys.
-        asked: Its newest observation and the moment of it, s, steady clock.
         waiting: The future of the answer to it.
         instruction: Of the current task.
     """
@@ -43,7 +41,6 @@ class Session:
     tasks: int = 0
     account: Hashable = None
     tenant: str = ''
-    asked: tuple[Observation | None, float] = None, 0.0
     waiting: Future | None = None
     instruction: str = ''
     _capsules: RobotSession | None = field(default=None, repr=False)

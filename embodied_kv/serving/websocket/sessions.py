@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import TierCapacities
-from embodied_kv.control.execution_horizon import parse, with_execution_horizon
+from embodied_kv.control.execution_horizon import parse
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
@@ -40,7 +40,7 @@ from embodied_kv.serving.websocket.observation_parser import RefusedError
 from embodied_kv.serving.websocket.session import Session
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.throttle import Throttled
-from embodied_kv.types import ActionChunk, TextDelta
+from embodied_kv.types import TextDelta
 
 T = TypeVar('T')
 HERE, CLOUD = 'here', 'cloud'  # the engine of this process, and that in a Ray cluster
@@ -254,7 +254,6 @@ class Sessions:
         """Cancel the waiting request of the session, if there is one."""
         if session.waiting is not None:
             session.waiting.cancel()
-        session.asked = None, 0.0
 
     def infer(self, session: Session, frame: TimedObservation) -> Future[ServedChunk]:
         """Return a future of the chunk for the observation of the session's next round.
@@ -278,7 +277,6 @@ class Sessions:
             execution=execution if is_ours else None,
             within=max(0.0, frame.deadline - time.monotonic()),
         )
-        session.asked = frame, time.monotonic()
         promise = session.waiting = Future()
         self._server.submit(request, frame)
         return promise
@@ -383,8 +381,9 @@ class Sessions:
 
     def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
         """Serve a batch, each observation by its own deadline, not by `overdue`."""
-        hand_on = partial(self._made, time.monotonic())
-        return self._device.call(partial(serve_in_time, self.engine, frames, self._rows, hand_on))
+        return self._device.call(
+            partial(serve_in_time, self.engine, frames, self._rows, self._server.made)
+        )
 
     def _serve_elsewhere(
         self, frames: Sequence[TimedObservation], overdue: float
@@ -392,26 +391,6 @@ class Sessions:
         """Serve by the other engine, and drop the rows of earlier frames."""
         self._device.call(lambda: [self._rows.drop(frame.robot) for frame in frames])
         return self._cloud(frames, overdue)
-
-    def _made(self, sent: float, frame: TimedObservation, result: Result) -> None:
-        """Deliver an answer before the rest of its batch is served; on the device thread."""
-        session = self._open.get(frame.robot)
-        if session is None or not isinstance(result, (ActionChunk, LateError)):
-            return
-        (newest, since), promise = session.asked, session.waiting
-        if newest is not frame:
-            return
-        if frame.horizon is not None and isinstance(result, ActionChunk):
-            try:
-                result = with_execution_horizon(result, frame.horizon)
-            except ValueError:
-                return  # the dispatcher finds the same fault, and reports it
-        if not self._awaited(promise):
-            return
-        if isinstance(result, LateError):
-            promise.set_exception(LateError(LATE))
-        else:
-            promise.set_result(ServedChunk(result, queued=sent - since))
 
     def _awaited(self, promise: Future) -> bool:
         """Return whether the caller is the first, and so must answer."""
