@@ -70,6 +70,9 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
             f"{np.abs(guide.actions[:known]).max():g} in the policy's units)"
         )
     weights = np.where(np.arange(c.chunk_size) < known, guide.weights, 0).astype(np.float32)
+    actions[:, : c.action_dim] = policy.processing.normalizer.action_scale.bounded(
+        actions[:, : c.action_dim]
+    )
     return LeftoverActions(actions, min(guide.delay, known, policy.max_action_prefix), weights)
 
 

@@ -2,7 +2,8 @@
 
 `python -m embodied_kv.model.check CONTRACT [CHECKPOINT]` prints each dimension of state and action
 with its source, unit, normalisation and destination, the prompt, and the memory use, and writes
-the pictures as the network receives them. Exit status: 0 if the checkpoint can run, else 1.
+the pictures as the network receives them. `--data FOLDER` compares statistics of the checkpoint
+with a data set. Exit status: 0 if the checkpoint can run, else 1.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rich.table import Table
 
 from embodied_kv.config import DTYPES, UNTRAINED, ModelConfig, preset
 from embodied_kv.engine_config import EngineConfig
+from embodied_kv.model import data_range
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.pi05 import Pi05
@@ -34,7 +36,8 @@ INSTRUCTION = 'pick up the red block and place it on the plate'
 
 def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
     """Return a table with a row for each dimension of the state."""
-    table = Table('', 'state', 'from', 'unit', 'policy =', 'normalised -1 … 1', title='State')
+    columns = '', 'state', 'from', 'unit', 'policy =', 'normalised -1 … 1'
+    table = Table(*columns, title=f'State{_padding(checkpoint, "state")}')
     scale = checkpoint and checkpoint.processing.normalizer.state_scale
     for i, d in enumerate(robot.state.dimensions):
         table.add_row(
@@ -46,7 +49,7 @@ def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
 def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
     """Return a table with a row for each dimension of an action."""
     columns = ('', 'action', 'to', 'unit', 'policy =', 'means', 'normalised -1 … 1', 'limits (SI)')
-    table = Table(*columns, title='Action')
+    table = Table(*columns, title=f'Action{_padding(checkpoint, "action")}')
     scale = checkpoint and checkpoint.processing.normalizer.action_scale
     for i, d in enumerate(robot.actions.dimensions):
         table.add_row(
@@ -55,6 +58,24 @@ def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
             limits(robot, d),
         )
     return table
+
+
+def data_table(ranges: Sequence[data_range.DataRange]) -> Table:
+    """Return a table with a row for each number of a data set."""
+    table = Table('', 'number', 'data set 1% … 99%', 'range of the training: -1 … 1', title='Data')
+    for i, r in enumerate(ranges):
+        low, high = r.normalised
+        table.add_row(
+            str(i), f'{r.part} {r.name}', f'{r.low:.4g} … {r.high:.4g}', f'{low:.3g} … {high:.3g}'
+        )
+    return table
+
+
+def _padding(checkpoint: Checkpoint | None, part: str) -> str:
+    if checkpoint is None or part not in checkpoint.padded:
+        return ''
+    dims = checkpoint.config.state_dim if part == 'state' else checkpoint.config.action_dim
+    return f': {dims} dims{checkpoint.padding(part)}, the others are padding'
 
 
 def affine(d: Dimension) -> str:
@@ -184,7 +205,16 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
     if config is not None:
         console.print(memory(config, EngineConfig()), markup=False)
     if checkpoint is None:
+        if arguments.data:
+            raise ValueError('--data must come with a checkpoint (got none); name its folder')
         return
+    lines = data_range.warnings(robot, checkpoint)
+    if arguments.data:
+        ranges = data_range.compare(robot, checkpoint, arguments.data)
+        console.print(data_table(ranges))
+        lines += [line for r in ranges for line in r.warnings]
+    for line in lines:
+        console.print(f'warning: {line}', markup=False, highlight=False)
     text, tokens = prompt(checkpoint)
     console.print(f'prompt ({tokens} tokens): {text!r}', markup=False)
     pictures(robot, checkpoint, arguments.image).save(arguments.png)
@@ -219,6 +249,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=[],
         metavar='VIEW=FILE',
         help='picture of a view',
+    )
+    parser.add_argument(
+        '--data', type=Path, help='data set of LeRobot to compare with the checkpoint'
     )
     parser.add_argument('--png', default='check.png', help='file to write the pictures to')
     given = parser.parse_args(arguments)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
 
+from embodied_kv.model.files import refuse_placeholder
 from embodied_kv.model.sentencepiece import SPACE, read_backend
 from embodied_kv.text import is_text, shown
 
@@ -83,10 +84,11 @@ class Tokenizer:
         path = path / 'tokenizer.json' if path.is_dir() else path
         if not path.is_file():
             raise ValueError(f'{path} does not exist; copy a {path.name} there')
+        refuse_placeholder(path)
         if path.suffix == '.model':
             return cls(read_backend(path), str(path), limit)
         try:
-            backend = Backend.from_str(path.read_text(encoding='utf-8'))
+            backend = Backend.from_str(path.read_text(encoding='utf-8-sig'))
         except Exception as error:  # the Rust parser raises nothing more specific
             raise ValueError(f'{path} is not a tokenizer.json: {error}') from error
         return cls(backend, str(path), limit)

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.lora import PEFT_CONFIG
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.files import read_json
 from embodied_kv.model.parity.cases import (
     ABOUT,
     ANY_RATE,

@@ -17,14 +17,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.model.files import CheckpointError, read_json, refuse_placeholder
 from embodied_kv.model.keys import canonical, row_counts, sources
 
 DTYPES = {'F64', 'F32', 'F16', 'BF16'}
 NAMED_IN_AN_ERROR = 6
-
-
-class CheckpointError(ValueError):
-    """Error: a checkpoint cannot be used. The message gives the reason."""
 
 
 class Weights:
@@ -125,10 +122,11 @@ def _files(path: Path) -> list[Path]:
     if path.suffix != '.json':
         return [path]
     try:
-        names = sorted(set(json.loads(path.read_text())['weight_map'].values()))
+        names = sorted(set(read_json(path)['weight_map'].values()))
         shards = [path.parent / Path(name).name for name in names]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f'{path} is not an index of safetensors files') from error
+    except (CheckpointError, KeyError, TypeError, AttributeError) as error:
+        reason = f': {error}' if isinstance(error, CheckpointError) else ''
+        raise CheckpointError(f'{path} is not an index of safetensors files{reason}') from error
     for shard in shards:
         if not shard.is_file():
             raise CheckpointError(f'{shard} does not exist, but {path.name} names it')
@@ -136,6 +134,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _open(file: Path) -> safe_open:
+    refuse_placeholder(file)
     try:
         return safe_open(file, 'pt')
     except (SafetensorError, OSError) as error:

@@ -11,14 +11,38 @@ from dataclasses import dataclass
 PARTS = ('state', 'action')
 CHOICES = {'resize': ('bilinear', 'pillow'), 'conversion': ('none', 'aloha')}
 NORMALIZATIONS = ('quantiles', 'mean_std')
+# Fields of a contract outside its section `checkpoint`, by the fact that they contain.
+_STATE, _ACTION = 'observations.observation.state', 'actions.action'
+ELSEWHERE = {
+    'state_names': f'{_STATE}[].names',
+    'action_names': f'{_ACTION}[].names',
+    'state_dims': f'{_STATE}[].select',
+    'action_dims': f'{_ACTION}[].select',
+    'state_units': f'{_STATE}[].unit',
+    'action_units': f'{_ACTION}[].unit',
+    'views': 'observations',
+    'relative': f'{_ACTION}[].relative',
+    'chunk_size': 'chunk_size',
+    'fps': 'fps',
+}
+
+
+def contract_field(name: str) -> str:
+    """Return the field of a contract that contains a fact of `Declared`, for messages.
+
+    `[]` stands for each source of a list.
+    """
+    return ELSEWHERE.get(name, f'checkpoint.{name}')
 
 
 @dataclass(frozen=True)
 class Declared:
     """All facts about a checkpoint that a contract contains; None: the checkpoint contains it.
 
-    state_names, action_names: names in the checkpoint of each number, in its order. views: names
-    in the checkpoint of the views that have a camera. relative: for each number of an action,
+    state_names, action_names: names in the checkpoint of each number, in its order. state_dims,
+    action_dims: how many numbers the robot has, which names also state. state_units,
+    action_units: what one SI unit is in the unit of each number. views: names in the checkpoint
+    of the views that have a camera. relative: for each number of an action,
     whether it is an offset from the observed state of the same index. state_in_prompt: whether the
     prompt contains the state. normalization: 'quantiles' or 'mean_std' for 'state' and 'action'.
     resize: 'bilinear' (LeRobot) or 'pillow' (openpi). conversion: 'aloha' is openpi's
@@ -30,6 +54,10 @@ class Declared:
 
     state_names: tuple[str, ...] | None = None
     action_names: tuple[str, ...] | None = None
+    state_dims: int | None = None
+    action_dims: int | None = None
+    state_units: tuple[float, ...] | None = None
+    action_units: tuple[float, ...] | None = None
     views: tuple[str, ...] | None = None
     relative: tuple[bool, ...] | None = None
     state_in_prompt: bool | None = None
@@ -44,23 +72,31 @@ class Declared:
         for field in ('state_names', 'action_names', 'views'):
             names = getattr(self, field)
             if names is not None and (not names or len(set(names)) < len(names)):
-                raise ValueError(f'checkpoint.{field} must name each once (got {list(names)})')
+                raise ValueError(
+                    f'{contract_field(field)} must name each once (got {list(names)})'
+                )
         relative, names = self.relative, self.action_names
         if relative is not None and names is not None and len(relative) != len(names):
             raise ValueError(
-                f'checkpoint.relative must have one entry for each of action_names (got '
-                f'{len(relative)} for {len(names)})'
+                f'{contract_field("relative")} must have one entry for each of '
+                f'{contract_field("action_names")} (got {len(relative)} for {len(names)})'
             )
         for part, mode in (self.normalization or {}).items():
             _check_choice('normalization', part, PARTS)
             _check_choice(f'normalization.{part}', mode, NORMALIZATIONS)
         for field, choices in CHOICES.items():
             _check_choice(field, getattr(self, field), choices)
-        for field in ('chunk_size', 'fps'):
-            if getattr(self, field) is not None and not getattr(self, field) > 0:
-                raise ValueError(f'checkpoint.{field} must be > 0 (got {getattr(self, field)})')
+        for field in ('state_dims', 'action_dims', 'chunk_size', 'fps'):
+            value = getattr(self, field)
+            if value is not None and not value > 0:
+                raise ValueError(f'{contract_field(field)} must be > 0 (got {value})')
+
+    def dims(self, part: str) -> int | None:
+        """Return how many numbers 'state' or 'action' has; None if that is not declared."""
+        names = getattr(self, f'{part}_names')
+        return getattr(self, f'{part}_dims') if names is None else len(names)
 
 
 def _check_choice(field: str, value: str | None, choices: tuple[str, ...]) -> None:
     if value is not None and value not in choices:
-        raise ValueError(f'checkpoint.{field} must be {" or ".join(choices)} (got {value!r})')
+        raise ValueError(f'{contract_field(field)} must be {" or ".join(choices)} (got {value!r})')

@@ -52,6 +52,10 @@ class Embodiment:
         return Declared(
             state_names=_names(self.state.dimensions, contract.state),
             action_names=_names(self.actions.dimensions, contract.action),
+            state_dims=len(self.state.dimensions),
+            action_dims=len(self.actions.dimensions),
+            state_units=tuple(abs(d.scale) for d in self.state.dimensions),
+            action_units=tuple(abs(d.scale) for d in self.actions.dimensions),
             views=tuple(contract.views),
             relative=tuple(d.relative for d in self.actions.dimensions),
             chunk_size=contract.chunk_size,

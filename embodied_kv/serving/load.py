@@ -10,6 +10,7 @@ from embodied_kv.config import UNTRAINED, preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled
+from embodied_kv.model.data_range import warnings
 from embodied_kv.model.dtype import served
 from embodied_kv.model.policy import Policy
 from embodied_kv.robots.embodiment import Embodiment
@@ -56,5 +57,7 @@ def load_policy(
         return Policy.random(model, config.seed, config.device)
     path = checkpoint or str(bundled(name))
     found = open_checkpoint(path, embodiment.declared, preset(name) if name else None)
+    for line in warnings(embodiment, found):
+        warn(line)
     model = served(found.config, config.device, config.dtype, say)
     return found.load(config.device, model.dtype)

@@ -71,7 +71,7 @@ def test_a_droid_has_eight_of_each_and_says_its_state(folder):
 
 def test_padded_statistics_do_not_say_the_dims(folder):
     rewrite(folder / STATISTICS, pad)
-    with pytest.raises(ValueError, match='checkpoint.state_names, checkpoint.action_names'):
+    with pytest.raises(ValueError, match=r'state\[\].names, actions.action\[\].names in the'):
         opened(
             folder, Declared(relative=(False,) * 8, state_in_prompt=True, conversion='none', fps=1)
         )

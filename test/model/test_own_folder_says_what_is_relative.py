@@ -44,7 +44,9 @@ def test_it_is_read_from_the_folder(folder):
 
 def test_without_it_the_contract_says_it_or_nobody(folder):
     rewrite(folder, delta=None)
-    with pytest.raises(CheckpointError, match='write checkpoint.relative in the contract'):
+    with pytest.raises(
+        CheckpointError, match=r'write actions.action\[\].relative in the contract'
+    ):
         open_checkpoint(folder)
     declared = Declared(relative=(False,) * 7)
     assert not open_checkpoint(folder, declared).processing.normalizer.relative.any()

@@ -36,6 +36,7 @@ class Checkpoint:
         max_action_prefix: Longest action prefix that the policy was trained with; 0 for none.
         says: Prompts that the policy was trained to answer; () for none.
         renames: Name of a view in the training data -> its name in the checkpoint.
+        padded: Dims of the files, for 'state' and 'action' where the robot has fewer.
     """
 
     kind: str
@@ -53,11 +54,16 @@ class Checkpoint:
     max_action_prefix: int = 0
     says: tuple[str, ...] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
+    padded: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def empty_views(self) -> tuple[str, ...]:
         """Views of the network without a camera, which are masked in every frame."""
         return tuple(slot for slot in self.slots if slot not in self.config.views)
+
+    def padding(self, part: str) -> str:
+        """Return that the files have more dims of 'state' or 'action' than the robot, or ''."""
+        return f' of {self.padded[part]} in its files' if part in self.padded else ''
 
     def tokenizer(self) -> Tokenizer:
         """Return the tokenizer. Raises CheckpointError where it is missing or unsuitable."""
@@ -94,8 +100,10 @@ class Checkpoint:
         state = 'with the state' if p.prompt.with_state else 'without the state'
         facts = {
             'kind': f'{self.kind}, {self.weights.path}',
-            'state': f'{c.state_dim} dims, {n.state_scale.mode}: {_named(self.state_names)}',
-            'action': f'{c.action_dim} dims, {n.action_scale.mode}: {_named(self.action_names)}',
+            'state': f'{c.state_dim} dims{self.padding("state")}, {n.state_scale.mode}: '
+            f'{_named(self.state_names)}',
+            'action': f'{c.action_dim} dims{self.padding("action")}, {n.action_scale.mode}: '
+            f'{_named(self.action_names)}',
             'relative actions': spell([names[i] for i in relative]) or 'none',
             'chunk': f'{c.chunk_size} actions, {rate}, {self.n_action_steps} executed '
             'by its authors',

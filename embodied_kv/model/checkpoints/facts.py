@@ -1,4 +1,4 @@
-"""Facts about a checkpoint, from its files and the contract, and the reading of small files."""
+"""Facts about a checkpoint, from its files and the contract."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_kv.model.weights import CheckpointError
-from embodied_kv.robots.declared import PARTS, Declared
+from embodied_kv.model.files import CheckpointError
+from embodied_kv.robots.declared import PARTS, Declared, contract_field
 
 
 class Facts:
@@ -28,8 +28,9 @@ class Facts:
         declared = getattr(self._declared, name)
         if None not in (found, declared) and found != declared:
             raise CheckpointError(
-                f'{self.path}: checkpoint and contract differ in {name}; '
-                'correct the contract, or use the checkpoint that it was written for\n'
+                f'{self.path}: checkpoint and contract differ in {name}; correct '
+                f'{contract_field(name)} of the contract, or use the checkpoint that it was '
+                'written for\n'
                 f'  checkpoint: {spell(found)}\n'
                 f'  contract:   {spell(declared)}'
             )
@@ -46,41 +47,63 @@ class Facts:
         for part, mode in found.items():
             if declared.get(part, mode) != mode:
                 raise CheckpointError(
-                    f'{self.path}: the checkpoint normalises the {part} by {mode}, '
-                    f'checkpoint.normalization of the contract is {declared[part]}'
+                    f'{self.path}: the checkpoint normalises the {part} by {mode}; correct '
+                    f'checkpoint.normalization of the contract (got {declared[part]})'
                 )
         return {part: found.get(part) or declared.get(part) or usual for part in PARTS}
 
-    def views(self, slots: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the views with a camera, in the order of the checkpoint."""
+    def views(
+        self, slots: tuple[str, ...], renames: Mapping[str, str] | None = None
+    ) -> tuple[str, ...]:
+        """Return the views with a camera, in the order of the checkpoint.
+
+        renames: name of a view in the training data -> its name in the checkpoint.
+        """
         wanted = self._declared.views
         if wanted is None:
             return slots
         if not set(wanted) <= set(slots):
-            raise CheckpointError(
-                f'{self.path}: the contract has views that the checkpoint does not have\n'
-                f'  checkpoint: {spell(slots)}\n'
-                f'  contract:   {spell(wanted)}'
-            )
+            lines = [
+                f'{self.path}: the contract has views that the checkpoint does not have; name '
+                'each view in observations of the contract as the checkpoint does',
+                f'  checkpoint: {spell(slots)}',
+                f'  contract:   {spell(wanted)}',
+            ]
+            if renames:
+                pairs = [f'{name} -> {slot}' for name, slot in renames.items()]
+                lines.append(f'  rename_map of its preprocessor: {spell(pairs)}')
+            raise CheckpointError('\n'.join(lines))
         return tuple(slot for slot in slots if slot in wanted)
 
-    def dims(self, part: str, names: tuple[str, ...] | None, count: int | None) -> int | None:
-        """Return the dims of a part by its names and by the files, which must agree."""
-        if names is None or count is None or len(names) == count:
-            return count if names is None else len(names)
+    def declared_dims(self, part: str) -> int | None:
+        """Return the dims of 'state' or 'action' in the contract; None if it has none."""
+        return self._declared.dims(part)
+
+    def units(self, part: str, dims: int) -> tuple[float, ...] | float:
+        """Return what one SI unit is in the unit of each number; 1.0 if that is unknown."""
+        units = getattr(self._declared, f'{part}_units')
+        return units if units is not None and len(units) == dims else 1.0
+
+    def dims(self, part: str, count: int | None) -> int | None:
+        """Return the dims of a part by the files and by the contract, which must agree."""
+        declared = self._declared.dims(part)
+        if None in (declared, count) or declared == count:
+            return declared if count is None else count
+        names = getattr(self._declared, f'{part}_names')
+        listed = f': {spell(names)}' if names else ''
         raise CheckpointError(
-            f'{self.path}: the {part} has {count} dims, checkpoint.{part}_names has {len(names)}: '
-            f'{spell(names)}'
+            f'{self.path}: the {part} has {count} dims, the contract has {declared}{listed}; '
+            f'correct {contract_field(f"{part}_dims")} of the contract, or use the checkpoint '
+            'that it was written for'
         )
 
     def check(self) -> None:
-        """Raise CheckpointError that names all missing facts, as keys of the contract."""
+        """Raise CheckpointError that names all missing facts, by the fields of the contract."""
         if self._missing:
             raise CheckpointError(
                 f'{self.path}: neither its files nor the contract have '
-                f'{", ".join(self._missing)}; '
-                f'write {", ".join(f"checkpoint.{name}" for name in self._missing)} in the '
-                'contract'
+                f'{", ".join(self._missing)}; write '
+                f'{", ".join(map(contract_field, self._missing))} in the contract'
             )
 
 
@@ -89,25 +112,15 @@ def spell(value: Any) -> str:
     return ', '.join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
 
 
-def read_json(path: Path) -> dict:
-    """Return a JSON object. Raises CheckpointError for anything else."""
-    if not path.is_file():
-        raise CheckpointError(f'{path} does not exist')
-    try:
-        value = json.loads(path.read_text(encoding='utf-8'))
-    except ValueError as error:
-        raise CheckpointError(f'{path} is not JSON: {error}') from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f'{path} is not a JSON object')
-    return value
-
-
 def refuse_unknown(path: Path, settings: Mapping[str, Any], known: Collection[str]) -> None:
     """Raise CheckpointError that names each unknown setting that is on."""
     odd = {name: value for name, value in settings.items() if name not in known and value}
     if odd:
         listed = ', '.join(f'{name} = {json.dumps(value)}' for name, value in odd.items())
-        raise CheckpointError(f'{path}: not supported: {listed}')
+        raise CheckpointError(
+            f'{path}: not supported: {listed}; if the actions do not depend on it, remove it from '
+            'the file, else this version cannot run the checkpoint'
+        )
 
 
 def find_tokenizer(folder: Path, names: Sequence[str], advice: str) -> Path:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
@@ -19,10 +20,10 @@ from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import (
     Facts,
     find_tokenizer,
-    read_json,
     refuse_unknown,
     spell,
 )
+from embodied_kv.model.files import read_json
 from embodied_kv.model.processing import images
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
@@ -30,6 +31,7 @@ from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
+CONFIG = 'config.json'
 STATE, ACTION = 'observation.state', 'action'
 EMPTY = 'observation.images.empty_camera_'
 MODES = {'QUANTILES': 'quantiles', 'MEAN_STD': 'mean_std'}
@@ -88,7 +90,7 @@ OPTIONAL = {
 
 def is_lerobot(folder: Path) -> bool:
     """Return whether the folder has a processor file, or a config that names a policy."""
-    config = folder / 'config.json'
+    config = folder / CONFIG
     if (folder / 'policy_preprocessor.json').is_file():
         return True
     return config.is_file() and {'type', 'input_features'} <= read_json(config).keys()
@@ -103,27 +105,24 @@ def describe(
     """
     files, facts = LeRobotFolder.read(folder), Facts(folder, declared)
     settings = files.settings
-    dims = {
-        'state': files.dims('input_features', STATE),
-        'action': files.dims('output_features', ACTION),
-    }
     names = {
         'state': facts.settle('state_names', needed=False),
         'action': facts.settle('action_names', files.action_names(), needed=False),
     }
-    for part, count in dims.items():
-        facts.dims(part, names[part], count)
+    modes = facts.modes(files.modes())
+    state = files.vector(STATE, modes['state'], facts.declared_dims('state'))
+    action = files.vector(ACTION, modes['action'], facts.declared_dims('action'))
+    dims = {'state': facts.dims('state', state.dims), 'action': facts.dims('action', action.dims)}
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    modes = facts.modes(files.modes())
     for name, value in (('state_in_prompt', True), ('resize', 'bilinear'), ('conversion', 'none')):
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
     old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
-    slots = files.views()
-    views = facts.views(tuple(slot for slot in slots if not slot.startswith(EMPTY)))
+    slots, renames = files.views(), files.renames()
+    views = facts.views(tuple(slot for slot in slots if not slot.startswith(EMPTY)), renames)
     facts.check()
     return Checkpoint(
         kind='lerobot',
@@ -138,12 +137,12 @@ def describe(
         ),
         processing=Processing(
             Normalizer(
-                files.scale(STATE, modes['state'], dims['state']),
-                files.scale(ACTION, modes['action'], dims['action']),
+                state.scale(facts.units('state', state.dims)),
+                action.scale(facts.units('action', action.dims)),
                 np.array(relative, bool),
             ),
             # LeRobot before 0.5.0 padded the state, and images with -3.
-            PromptStyle(padded_dims=settings.get('max_state_dim', 32) if old else 0),
+            PromptStyle(padding=state.constants(), padded_dims=files.width(STATE) if old else 0),
             images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
         ),
         weights=files.weights(),
@@ -155,7 +154,12 @@ def describe(
         action_names=names['action'],
         euler_steps=settings.get('num_inference_steps', 10),
         max_action_prefix=settings.get('rtc_training_max_delay', 0),
-        renames=files.before['rename_observations_processor'].settings.get('rename_map') or {},
+        renames=renames,
+        padded={
+            part: vector.most
+            for part, vector in (('state', state), ('action', action))
+            if vector.most > vector.dims
+        },
     )
 
 
@@ -182,7 +186,9 @@ def read_steps(path: Path, known: Mapping[str, set[str]]) -> dict[str, Step]:
         name = entry.get('registry_name') or entry.get('class') or '?'
         if name not in known or name in found:
             what = 'is there twice' if name in found else 'is not supported'
-            raise CheckpointError(f'{path}: the step {name} {what}')
+            raise CheckpointError(
+                f'{path}: the step {name} {what}; supported are {", ".join(known)}'
+            )
         settings = entry.get('config') or {}
         refuse_unknown(Path(f'{path}: {name}'), settings, known[name])
         state = entry.get('state_file')
@@ -198,6 +204,43 @@ def read_steps(path: Path, known: Mapping[str, set[str]]) -> dict[str, Step]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class Vector:
+    """The state or the action in the files.
+
+    dims: the numbers of the robot. feature: dims in config.json. found: the statistics that the
+    mode reads, float64 [count].
+    """
+
+    dims: int
+    feature: int
+    mode: str
+    eps: float
+    found: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def most(self) -> int:
+        """Return the dims of config.json or of the statistics, whichever are more."""
+        return max(self.feature, *(len(values) for values in self.found.values()))
+
+    def scale(self, units: ArrayLike) -> Scaling:
+        """Return the scaling of the numbers of the robot. units: as of `Scaling`."""
+        found = {name: values[: self.dims] for name, values in self.found.items()}
+        return Scaling.lerobot(self.mode, found, self.eps, units)
+
+    def constants(self) -> tuple[float, ...]:
+        """Return the normalised zeros after the numbers of the robot in the training data.
+
+        LeRobot wrote them into the prompt if the data set itself was padded, so that config.json
+        and the statistics have the same dims.
+        """
+        whole = Scaling.lerobot(self.mode, self.found, self.eps)
+        count = whole.origin.shape[-1]
+        if count != self.feature:
+            return ()
+        return tuple(whole.exact(np.zeros(count))[self.dims :].tolist())
+
+
 @dataclass(frozen=True)
 class LeRobotFolder:
     """The three files that describe a policy of LeRobot."""
@@ -209,10 +252,13 @@ class LeRobotFolder:
 
     @classmethod
     def read(cls, path: Path) -> LeRobotFolder:
-        config = path / 'config.json'
+        config = path / CONFIG
         settings = read_json(config)
         if settings.get('type') != 'pi05':
-            raise CheckpointError(f'{config}: a policy of type {settings.get("type")}, not pi05')
+            raise CheckpointError(
+                f'{config}: type must be pi05 (got {settings.get("type")}); other policies of '
+                'LeRobot are not supported'
+            )
         refuse_unknown(config, settings, HONOURED | HARMLESS | FIXED.keys())
         for name, value in FIXED.items():
             if settings.get(name, value) != value:
@@ -310,20 +356,58 @@ class LeRobotFolder:
         excluded = [any(word in str(name).lower() for word in words) for name in names[:dims]]
         return tuple(not out for out in excluded) + (True,) * (dims - len(excluded))
 
-    def scale(self, feature: str, mode: str, dims: int) -> Scaling:
-        """Return the scaling of a feature; both processors must have the same statistics."""
+    def renames(self) -> Mapping[str, str]:
+        """Return the rename_map of the preprocessor."""
+        return self.before['rename_observations_processor'].settings.get('rename_map') or {}
+
+    def width(self, feature: str) -> int:
+        """Return the dims to which LeRobot pads the state or the action."""
+        return self.settings.get('max_state_dim' if feature == STATE else 'max_action_dim', 32)
+
+    def vector(self, feature: str, mode: str, declared: int | None) -> Vector:
+        """Return the state or the action. declared: its dims in the contract.
+
+        LeRobot keeps the input_features of the base model that it fine-tunes, and its normaliser
+        does not compare them with the data, so that the statistics count for a state. The padding
+        of the network is ignored. Raises CheckpointError.
+        """
+        is_state, width = feature == STATE, self.width(feature)
+        shape = self.dims('input_features' if is_state else 'output_features', feature)
+        eps, found, where = self._statistics(feature, mode)
+        count = len(next(iter(found.values())))
+        dims = count
+        if count == width:
+            fewer = [n for n in (shape, declared) if n is not None and n < count]
+            dims = next((n for n in fewer if statistics.is_padding(found, mode, n)), count)
+        if not is_state:
+            statistics.refuse_wide(where, feature, max(dims, shape), width, self.path / CONFIG)
+        if not is_state and shape not in (count, dims, width):
+            first = next(iter(found))
+            raise CheckpointError(
+                f'{where}.{first} is [{count}], expected [{shape}] by output_features of '
+                f'{CONFIG}; use the statistics of the run that trained these weights'
+            )
+        return Vector(dims, shape, mode, eps, found)
+
+    def _statistics(
+        self, feature: str, mode: str
+    ) -> tuple[float, dict[str, NDArray[np.float64]], str]:
+        """Return eps and the statistics of a feature, and where they are, for errors.
+
+        Both processors must have the same.
+        """
         found = []
         for step in (self.before['normalizer_processor'], self.after['unnormalizer_processor']):
             if step.state_file is None:
                 self.refuse('a normaliser names no state_file with its statistics')
             entries = statistics.read_lerobot(step.state_file, feature)
             where = f'{step.state_file}: {feature}'
-            values = statistics.pick(where, entries, mode, (dims,))
-            found.append((step.settings.get('eps', 1e-8), values))
-        (eps, values), (other_eps, others) = found
-        if eps != other_eps or any((values[name] != others[name]).any() for name in values):
+            values = statistics.pick(where, entries, mode, (statistics.count(entries, mode),))
+            found.append((step.settings.get('eps', 1e-8), values, where))
+        (eps, values, where), (other_eps, others, _) = found
+        if eps != other_eps or not all(np.array_equal(values[n], others[n]) for n in values):
             self.refuse(f'its two processors normalise {feature} by different statistics')
-        return Scaling.lerobot(mode, values, eps)
+        return eps, values, where
 
     def tokenizer(self) -> Path:
         """Return the tokenizer file of the preprocessor, or the one next to the weights."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from embodied_kv.model.checkpoints.facts import read_json, refuse_unknown
+from embodied_kv.model.checkpoints.facts import refuse_unknown
+from embodied_kv.model.files import read_json
 from embodied_kv.model.keys import canonical
 from embodied_kv.model.weights import CheckpointError, Weights
 

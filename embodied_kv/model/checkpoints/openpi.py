@@ -11,18 +11,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, read_json, refuse_unknown
+from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, refuse_unknown
+from embodied_kv.model.files import read_json
 from embodied_kv.model.processing import images
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
 from embodied_kv.model.weights import CheckpointError, Weights
-from embodied_kv.robots.declared import Declared
+from embodied_kv.robots.declared import Declared, contract_field
 
 SLOTS = ('base_0_rgb', 'left_wrist_0_rgb', 'right_wrist_0_rgb')
 VARIANTS = {
@@ -55,16 +57,18 @@ def describe(
     settings = read_json(folder / 'config.json')
     refuse_unknown(folder / 'config.json', settings, KNOWN)
     base, facts = config or PI05, Facts(folder, declared)
-    padded = settings.get('action_dim', base.padded_action_dim)
+    width = settings.get('action_dim', base.padded_action_dim)
     path = _statistics_path(folder)
     stats = statistics.read_openpi(path)
-    names, dims = {}, {}
-    for part, entry in ENTRIES.items():
-        count = _count(stats[entry])
-        # Statistics of all padded dims do not tell how many of them the robot has.
-        names[part] = facts.settle(f'{part}_names', needed=count == padded)
-        dims[part] = facts.dims(part, names[part], None if count == padded else count)
     modes = facts.modes({}, usual='quantiles')
+    counts = {p: statistics.count(stats[entry], modes[p]) for p, entry in ENTRIES.items()}
+    statistics.refuse_wide(str(path), 'actions', counts['action'], width, folder / 'config.json')
+    names, dims = {}, {}
+    for part, count in counts.items():
+        # Statistics of all dims of the network do not tell how many of them the robot has.
+        wanted, is_padded = facts.declared_dims(part), count == width
+        names[part] = facts.settle(f'{part}_names', needed=is_padded and wanted is None)
+        dims[part] = facts.dims(part, min(wanted or count, count) if is_padded else count)
     relative, in_prompt, conversion, fps = map(
         facts.settle, ('relative', 'state_in_prompt', 'conversion', 'fps')
     )
@@ -76,7 +80,11 @@ def describe(
     _check_robot(folder, dims, relative, conversion)
 
     scales = (
-        _scale(f'{path}: {entry}', stats[entry], modes[part], dims[part], padded)
+        Scaling.openpi(
+            modes[part],
+            _unpadded(path, part, stats[entry], modes[part], dims[part], width),
+            facts.units(part, dims[part]),
+        )
         for part, entry in ENTRIES.items()
     )
     return Checkpoint(
@@ -88,7 +96,7 @@ def describe(
             chunk_size=chunk_size,
             state_dim=dims['state'],
             action_dim=dims['action'],
-            padded_action_dim=padded,
+            padded_action_dim=width,
             action_dt=1 / fps,
             dtype='bfloat16',  # openpi always serves in it
         ),
@@ -105,13 +113,23 @@ def describe(
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
+        padded={part: count for part, count in counts.items() if count > dims[part]},
     )
 
 
-def _scale(where: str, entries: statistics.Entries, mode: str, dims: int, padded: int) -> Scaling:
-    """Return the scaling of one part, truncated to the dims of the robot."""
-    found = statistics.pick(where, entries, mode, (dims,), (padded,))
-    return Scaling.openpi(mode, {name: values[:dims] for name, values in found.items()})
+def _unpadded(
+    path: Path, part: str, entries: statistics.Entries, mode: str, dims: int, width: int
+) -> dict[str, NDArray[np.float64]]:
+    """Return the statistics of one part, without the padding after the dims of the robot."""
+    where = f'{path}: {ENTRIES[part]}'
+    found = statistics.pick(where, entries, mode, (dims,), (width,))
+    if not statistics.is_padding(found, mode, dims):
+        raise CheckpointError(
+            f'{where} must be padding after the {dims} dims of the contract (got statistics of '
+            f'further numbers); correct {contract_field(f"{part}_dims")} of the contract, or use '
+            'the statistics of this robot'
+        )
+    return {name: values[:dims] for name, values in found.items()}
 
 
 def _check_robot(
@@ -120,22 +138,19 @@ def _check_robot(
     """Raise CheckpointError where the contract does not fit the dims."""
     if len(relative) != dims['action']:
         raise CheckpointError(
-            f'{folder}: checkpoint.relative has {len(relative)} entries, '
-            f'the action has {dims["action"]} dims'
+            f'{folder}: {contract_field("relative")} has {len(relative)} entries, the action has '
+            f'{dims["action"]} dims'
         )
     if any(relative[dims['state'] :]):
         raise CheckpointError(
-            f'{folder}: checkpoint.relative goes beyond the {dims["state"]} dims of the state'
+            f'{folder}: {contract_field("relative")} goes beyond the {dims["state"]} dims of the '
+            'state'
         )
     if conversion == 'aloha' and {*dims.values()} != {ALOHA_DIMS}:
         raise CheckpointError(
             f'{folder}: checkpoint.conversion aloha is for {ALOHA_DIMS} dims, here are '
             f'{dims["state"]} of the state and {dims["action"]} of the action'
         )
-
-
-def _count(entries: statistics.Entries) -> int:
-    return max((len(values) for values in entries.values() if isinstance(values, list)), default=0)
 
 
 def _stats(folder: Path) -> list[Path]:

@@ -21,7 +21,8 @@ from embodied_kv import storage
 from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig, VisionConfig
 from embodied_kv.model.checkpoints import statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import Facts, read_json
+from embodied_kv.model.checkpoints.facts import Facts
+from embodied_kv.model.files import read_json
 from embodied_kv.model.processing.images import OWN_RESIZE
 from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
@@ -74,15 +75,15 @@ def describe(
     for name, value in known.items() | {('chunk_size', config.chunk_size)}:
         facts.settle(name, value)
     names = {part: facts.settle(f'{part}_names', needed=False) for part in ('state', 'action')}
-    facts.dims('state', names['state'], config.state_dim)
-    facts.dims('action', names['action'], config.action_dim)
+    facts.dims('state', config.state_dim)
+    facts.dims('action', config.action_dim)
     views = facts.views(config.views)
     facts.check()
     return Checkpoint(
         kind='own',
         path=folder,
         config=replace(config, views=views),
-        processing=Processing(_normalizer(path, stats, config, modes, relative)),
+        processing=Processing(_normalizer(path, stats, config, modes, relative, facts)),
         weights=weights,
         tokenizer_path=folder / TOKENIZER,
         slots=config.views,
@@ -157,6 +158,7 @@ def _normalizer(
     config: ModelConfig,
     modes: Mapping[str, str],
     relative: Sequence[bool],
+    facts: Facts,
 ) -> Normalizer:
     if len(relative) != config.action_dim:
         raise CheckpointError(
@@ -169,9 +171,10 @@ def _normalizer(
     shapes = {'state': [(config.state_dim,)], 'actions': [(config.action_dim,), per_step]}
     scales = []
     for part, shape in shapes.items():
-        mode = modes[part.removesuffix('s')]
+        name = part.removesuffix('s')
+        mode, units = modes[name], facts.units(name, shape[0][0])
         found = statistics.pick(f'{path}: {part}', entries.get(part) or {}, mode, *shape)
-        scales.append(Scaling.own(mode, found))
+        scales.append(Scaling.own(mode, found, units))
     return Normalizer(*scales, np.array(relative, bool))
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.model.checkpoints.facts import read_json
+from embodied_kv.model.files import read_json
 from embodied_kv.model.processing.normalizer import READS
 from embodied_kv.model.weights import CheckpointError, Weights
 
 Entries = Mapping[str, ArrayLike]
+PADDING = 1e-6  # largest extent of a number that is always 0
 
 
 def read_openpi(path: Path) -> dict[str, Entries]:
@@ -54,7 +55,10 @@ def pick(
             raise CheckpointError(f'{where}.{name} is no list of numbers: {error}') from error
         if values.shape not in shapes:
             wanted = ' or '.join(str(list(shape)) for shape in shapes)
-            raise CheckpointError(f'{where}.{name} is {list(values.shape)}, expected {wanted}')
+            raise CheckpointError(
+                f'{where}.{name} is {list(values.shape)}, expected {wanted}; use the statistics '
+                'of the run that trained these weights'
+            )
         if not np.isfinite(values).all():
             raise CheckpointError(f'{where}.{name} is not finite')
         found[name] = values
@@ -65,3 +69,36 @@ def pick(
     if mode == 'mean_std' and (found[second] < 0).any():
         raise CheckpointError(f'{where}.{second} is negative')
     return found
+
+
+def count(entries: Entries, mode: str) -> int:
+    """Return the dims of a part by the statistics that a mode reads; 0 without any."""
+    sizes = [0]
+    for name in READS[mode]:
+        try:
+            sizes += np.shape(entries.get(name, ()))[-1:]
+        except ValueError:  # a ragged list, which `pick` refuses
+            continue
+    return max(sizes)
+
+
+def is_padding(found: Mapping[str, NDArray[np.float64]], mode: str, dims: int) -> bool:
+    """Return whether all statistics after the first `dims` are those of padding.
+
+    Such a number is always 0, or was given the statistics of a number that needs no scaling.
+    """
+    first, second = (found[name][dims:] for name in READS[mode])
+    extent = second - first if mode == 'quantiles' else second
+    lowest = (0, -1) if mode == 'quantiles' else (0,)
+    zero = (np.abs(first) <= PADDING) & (extent <= PADDING)
+    return bool((zero | (np.isin(first, lowest) & (second == 1))).all())
+
+
+def refuse_wide(where: str, part: str, dims: int, padded: int, config: Path) -> None:
+    """Raise CheckpointError where an action has more numbers than the network."""
+    if dims > padded:
+        raise CheckpointError(
+            f'{where}: the {part} must have at most the {padded} dims of the network in {config} '
+            f'(got {dims}); use the statistics and the config of the run that trained these '
+            'weights'
+        )

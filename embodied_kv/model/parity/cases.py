@@ -21,8 +21,8 @@ from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
-from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.files import read_json
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
@@ -318,8 +318,9 @@ class Replay:
 
     def _state_and_prompt(self) -> Iterator[tuple[str, Quantity]]:
         c, processing = self._policy.config, self._policy.processing
-        normalised = processing.state(self._state)
-        recovered = processing.normalizer.state_scale.unnormalise(normalised)
+        scale = processing.normalizer.state_scale
+        normalised = scale.exact(processing.conversion.state(self._state))
+        recovered = scale.unnormalise(normalised)
         yield 'state_float32', _exact(self._state.astype(np.float32)[None])
         yield 'state_decoded', _exact(processing.conversion.state(self._state))
         batched = self._case.checkpoint.kind == 'lerobot'

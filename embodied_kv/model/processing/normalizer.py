@@ -22,6 +22,10 @@ RANGES = {'quantiles': (2.0, 1.0), 'mean_std': (1.0, 0.0)}
 OPENPI_EPS = 1e-6
 # A joint with quantiles closer than this (rad, m) did not move in the data.
 NEAR_CONSTANT = 1e-4
+# A number stood still in the data if the network's -1 … 1 spans less than this (rad, m). Its
+# normalised value is bounded, because the network was trained with the noise of a sensor there.
+STILL = 0.01
+LARGEST = 10.0  # the bound
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +33,10 @@ class Scaling:
     """`y = (x - origin) / divisor * gain - shift`, `x = (y + shift) / gain * span + origin`.
 
     statistics, origin, divisor, span: [dims] or [chunk, dims], all of the dtype of the results.
-    mode: 'quantiles' or 'mean_std', which determines gain and shift. No value is clamped.
+    still: bool [dims] or [chunk, dims], the numbers that stood still in the data. mode:
+    'quantiles' or 'mean_std', which determines gain and shift.
+
+    The constructors take `units`: policy units of one SI unit, one number or [dims].
     """
 
     mode: str
@@ -37,40 +44,45 @@ class Scaling:
     origin: NDArray[np.floating]
     divisor: NDArray[np.floating]
     span: NDArray[np.floating]
+    still: NDArray[np.bool_]
 
     @classmethod
-    def lerobot(cls, mode: str, statistics: Statistics, eps: float = 1e-8) -> Scaling:
+    def lerobot(
+        cls, mode: str, statistics: Statistics, eps: float = 1e-8, units: ArrayLike = 1.0
+    ) -> Scaling:
         """Return the scaling of LeRobot: float32, `eps` for a span of 0 and added to a deviation.
 
         processor/normalize_processor.py, `_apply_transform`.
         """
         s, low, high = _read(np.float32, mode, statistics)
+        still = _still(mode, low, high, units)
         if mode == 'mean_std':
-            return cls(mode, s, low, high + np.float32(eps), high)
+            return cls(mode, s, low, high + np.float32(eps), high, still)
         span = np.where(high == low, np.float32(eps), high - low)
-        return cls(mode, s, low, span, span)
+        return cls(mode, s, low, span, span, still)
 
     @classmethod
-    def openpi(cls, mode: str, statistics: Statistics) -> Scaling:
+    def openpi(cls, mode: str, statistics: Statistics, units: ArrayLike = 1.0) -> Scaling:
         """Return the scaling of openpi: float64, 1e-6 added to every span and deviation.
 
         transforms.py, `Normalize` and `Unnormalize`.
         """
         s, low, high = _read(np.float64, mode, statistics)
         span = (high if mode == 'mean_std' else high - low) + OPENPI_EPS
-        return cls(mode, s, low, span, span)
+        return cls(mode, s, low, span, span, _still(mode, low, high, units))
 
     @classmethod
-    def own(cls, mode: str, statistics: Statistics) -> Scaling:
+    def own(cls, mode: str, statistics: Statistics, units: ArrayLike = 1.0) -> Scaling:
         """Return the scaling of checkpoints of this project: float32, the epsilon of openpi.
 
         A near-constant joint reads -1, and its action is q01 for any output of the network.
         """
         s, low, high = _read(np.float32, mode, statistics)
-        still = high - low < NEAR_CONSTANT
+        constant = high - low < NEAR_CONSTANT
         span = high - low + np.float32(OPENPI_EPS)
-        divisor = np.where(still, np.float32(np.inf), span)
-        return cls(mode, s, low, divisor, np.where(still, np.float32(0), span))
+        divisor = np.where(constant, np.float32(np.inf), span)
+        span = np.where(constant, np.float32(0), span)
+        return cls(mode, s, low, divisor, span, _still(mode, low, high, units))
 
     @property
     def unit(self) -> NDArray[np.floating]:
@@ -78,7 +90,18 @@ class Scaling:
         return self.span / RANGES[self.mode][0]
 
     def normalise(self, x: ArrayLike) -> NDArray[np.floating]:
-        """Return the network's values of x [..., dims] in policy units."""
+        """Return the network's values of x [..., dims] in policy units, as it may receive them."""
+        return self.bounded(self.exact(x))
+
+    def bounded(self, y: NDArray[np.floating]) -> NDArray[np.floating]:
+        """Return normalised values [..., dims], within LARGEST of 0 for numbers that stood still.
+
+        Without the bound a joint that spans 0.9 mrad in the data and is 0.05 rad away is 106.
+        """
+        return np.where(self.still, np.clip(y, -LARGEST, LARGEST), y)
+
+    def exact(self, x: ArrayLike) -> NDArray[np.floating]:
+        """Return the values of x [..., dims] by the formula alone, as the references do."""
         gain, shift = RANGES[self.mode]
         return (np.asarray(x, self.origin.dtype) - self.origin) / self.divisor * gain - shift
 
@@ -92,6 +115,11 @@ def _read(dtype: type, mode: str, statistics: Statistics) -> tuple[Statistics, N
     s = {name: np.asarray(values, dtype) for name, values in statistics.items()}
     low, high = (s[name] for name in READS[mode])
     return s, low, high
+
+
+def _still(mode: str, low: NDArray, high: NDArray, units: ArrayLike) -> NDArray[np.bool_]:
+    extent = 2 * high if mode == 'mean_std' else high - low
+    return np.asarray(extent < STILL * np.abs(units))
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +163,7 @@ class Normalizer:
         return cls.from_quantiles(state, action, np.zeros(config.action_dim, bool))
 
     def state(self, x: ArrayLike) -> NDArray[np.floating]:
-        """Return the network's values of a state [..., state_dim]; not clipped."""
+        """Return the network's values of a state [..., state_dim]."""
         return self.state_scale.normalise(x)
 
     def offsets(self, normalised: ArrayLike) -> NDArray[np.floating]:
@@ -150,9 +178,9 @@ class Normalizer:
         return self.offsets(normalised) + self._origin(state)
 
     def targets(self, actions: ArrayLike, state: ArrayLike) -> NDArray[np.floating]:
-        """Return the inverse of `actions` without padding: the training targets."""
+        """Return the inverse of `actions` without padding or bound: the training targets."""
         x = np.asarray(actions, self.action_scale.origin.dtype) - self._origin(state)
-        return self.action_scale.normalise(x)
+        return self.action_scale.exact(x)
 
     def _origin(self, state: ArrayLike) -> NDArray[np.floating]:
         """Return [..., 1, action_dim]: the observed state where relative, else 0."""

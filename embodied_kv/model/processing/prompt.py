@@ -28,12 +28,14 @@ class PromptStyle:
 
     with_state: `Task: {text}, State: {bins};`, newline, `Action: `; else the text and a newline,
     which is a separate token. lowest_bin: bin of a state below -1; both references have -1.
-    padded_dims: the state is padded with zeros to this many dims. strips_again: the text is
-    stripped again after the replacement of underscores and after the cut.
+    padding: normalised numbers that follow the state. padded_dims: the state is then padded with
+    zeros to this many dims. strips_again: the text is stripped again after the replacement of
+    underscores and after the cut.
     """
 
     with_state: bool = True
     lowest_bin: int = -1
+    padding: tuple[float, ...] = ()
     padded_dims: int = 0
     strips_again: bool = False
 
@@ -44,7 +46,8 @@ class PromptStyle:
         """
         if np.isnan(state).any():
             raise ValueError(f'state {int(np.flatnonzero(np.isnan(state))[0])} is NaN')
-        padded = np.pad(state, (0, max(0, self.padded_dims - len(state))))
+        padded = np.append(state, self.padding).astype(state.dtype)
+        padded = np.pad(padded, (0, max(0, self.padded_dims - len(padded))))
         edges = np.linspace(-1, 1, STATE_BINS + 1)[:-1]
         return np.maximum(np.digitize(padded, edges) - 1, self.lowest_bin)
 
