@@ -14,6 +14,7 @@ from pathlib import Path
 from torch import Tensor
 
 from benchmarks.memory.blocks import Blocks, WatchedRow
+from benchmarks.memory.reuse_variants import VariantConfig
 from benchmarks.memory.settings import Settings, Side
 from benchmarks.memory.spans import Timeline
 from embodied_kv.config import BackboneConfig
@@ -27,7 +28,6 @@ from embodied_kv.model.planner_checkpoint import (
     load_planner,
     random_planner,
 )
-from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
 from training.planner.corpus import planner_tokenizer
@@ -38,7 +38,7 @@ RANDOM = 'random'
 
 @dataclass(frozen=True)
 class Way:
-    """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the PlanningConfig.
+    """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the VariantConfig.
 
     rotate: whether stored keys are turned to where they come. timed, answered: where it differs
     from others, in seconds, in what it says. load_seconds: that reading a token of a layer takes
@@ -99,11 +99,13 @@ class BenchPlanning(Planning):
         self,
         planner: LoadedPlanner,
         folder: Path,
-        config: PlanningConfig,
+        config: VariantConfig,
         way: Way,
         encoder: str = 'hashing',
     ) -> None:
-        super().__init__(planner, folder, config, encoder_of(encoder))
+        own = replace(config, method=KEEP)  # the node has fewer methods than the row below
+        super().__init__(planner, folder, own, encoder_of(encoder))
+        self.config = config
         if way.blocks:
             self.memory.groups = Blocks(self.memory.encoder.width, way.blocks)
             self._invalidation = Invalidation((way.blocks,))
@@ -153,7 +155,7 @@ def open_way(
         cache_mib=made.cache_mib,
         method=way.method,
     )
-    config = PlanningConfig(**numbers | way.numbers)
+    config = VariantConfig(**numbers | way.numbers)
     return BenchPlanning(planner, folder, config, way, made.encoder)
 
 

@@ -3,9 +3,10 @@
 Three views use the same rows: `PrefixWrite` writes a prefix, `SuffixRead` reads it under a suffix
 that is not stored, `TailAppend` reads it under decode KV that grows. `store` alone is for a last
 layer whose output is not needed. A view is made once for a number of slots and tokens and bound to
-rows again and again; slots without a row are padding. What is bound lies in the fields of a step's
-inputs, which `bind` sends, so other fields are written before. q: [slots, tokens, heads,
-head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
+rows again and again; slots without a row are padding. `DecodeView` is for a model without
+prefix rows: each slot appends a token to its row and reads the row. What is bound lies in the
+fields of a step's inputs, which `bind` sends, so other fields are written before. q: [slots,
+tokens, heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.attention import segments_attention
+from embodied_kv.kernels.attention import row_attention, segments_attention
 from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
@@ -321,3 +322,43 @@ class TailAppend:
         self.store(layer, q, k, v)
         own = Segment(*self._tails.layers[layer], self._tail)
         return self._prefix.attend(layer, q, own)
+
+
+class DecodeView:
+    """The newest token of each slot's row, which reads its own row up to itself.
+
+    positions: int64 [slots, 1]. inputs: with `fields`.
+    """
+
+    fits_compiled = False
+
+    def __init__(self, arena: Arena, slots: int, inputs: StepInputs | None = None) -> None:
+        self._arena = arena
+        self.inputs = inputs or StepInputs(arena.device, DecodeView.fields(arena, slots))
+        self._batch = batch_over(self.inputs, 'row', slots, arena.lengths, 1, True)
+        self._positions = self.inputs.cut('positions', slots, 1)
+        self.positions = self._positions.device
+
+    @staticmethod
+    def fields(arena: Arena, slots: int) -> Fields:
+        """Return the fields that it needs of its inputs."""
+        return table_field('row', slots, arena.lengths) | {'positions': (slots, np.int64)}
+
+    def bind(self, rows: Sequence[int]) -> DecodeView:
+        """Bind the first slots to rows whose lengths include the new tokens."""
+        self._batch.bind(rows)
+        place(self._positions.host, self._arena.lengths[0, list(rows)] - 1)
+        self.inputs.send()
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Return what it reads in addition to the arena."""
+        return [Buffer('row.table', self._batch.table), Buffer('positions', self.positions)]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        store_rows(k, v, *self._arena.layers[layer], self._batch)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]

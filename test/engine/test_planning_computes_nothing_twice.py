@@ -3,6 +3,8 @@
 import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
 
+from embodied_kv.memory.segment import UnitKv
+
 ALL = len(TABLE)
 
 
@@ -113,3 +115,18 @@ def test_invalidation_is_counted_beside_blocks_and_prefix(tmp_path):
             'blocks of 64': sum(sizes[1:]),
             'prefix': sum(sizes[1:]),
         }
+
+
+def test_kv_that_an_earlier_version_stored_in_part_is_computed_again(tmp_path):
+    with filled(tmp_path, method='full_reuse') as planning:
+        wanted, store = said(planning.plan(QUESTION)), planning.memory.store
+        unit, *_ = planning.memory.units()
+        made = planning.row.compute(unit, planning._prompts.unit(unit))
+        parts = (part[:, :, : len(unit.segments)].clone() for part in (made.k, made.v))
+        store.forget(unit.key)
+        store.keep(UnitKv(unit, *parts, (1,) * len(unit.segments)))
+        units = planning.stats().kept
+    with open_planning(tmp_path, method='full_reuse') as planning:
+        assert planning.stats().kept == units - 1
+        plan = planning.plan(QUESTION)
+        assert plan.fresh == 1 and said(plan) == wanted
