@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
-from embodied_kv.model.parity.cases import Quantity, config_parts, grid, prefix_arena
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.verify import Quantity, config_parts, grid, prefix_arena
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
 # Tolerances of a float32 implementation; wider ones would accept a wrong epsilon.
