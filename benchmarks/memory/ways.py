@@ -14,13 +14,15 @@ from pathlib import Path
 from torch import Tensor
 
 from benchmarks.memory.blocks import Blocks, WatchedRow
+from benchmarks.memory.invalidation import PREFIX, Invalidation
 from benchmarks.memory.reuse_variants import VariantConfig
 from benchmarks.memory.settings import Settings, Side
 from benchmarks.memory.spans import Timeline
 from embodied_kv.config import BackboneConfig
 from embodied_kv.memory.encoder import Encoder, encoder
-from embodied_kv.memory.invalidation import PREFIX, Invalidation
+from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.prefill import Load
+from embodied_kv.memory.store import Change
 from embodied_kv.model.planner import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.planner_checkpoint import (
     LoadedPlanner,
@@ -108,7 +110,7 @@ class BenchPlanning(Planning):
         self.config = config
         if way.blocks:
             self.memory.groups = Blocks(self.memory.encoder.width, way.blocks)
-            self._invalidation = Invalidation((way.blocks,))
+        self._invalidation = Invalidation((way.blocks,) if way.blocks else ())
         self._way, self.row = (
             way,
             WatchedRow(
@@ -120,6 +122,20 @@ class BenchPlanning(Planning):
                 rotate=way.rotate,
             ),
         )
+
+    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
+        """Add or change segments of this memory, which is new, and note what that invalidates."""
+        changes = super().upsert(*segments)
+        for change in changes:
+            if change.changed:
+                id = change.segment.id
+                self._invalidation.note(id, self.memory.groups.tokens(id))
+        return changes
+
+    def advance(self, steps: int = 1) -> tuple[Transition, ...]:
+        """Advance the world step, and count what its changes invalidated."""
+        self._invalidation.end()
+        return super().advance(steps)
 
     def plan(self, *given: object, **named: object) -> TimedPlan:
         """Return the plan with the timeline of its prefill."""
@@ -134,7 +150,8 @@ class BenchPlanning(Planning):
     @property
     def lost(self) -> int:
         """Tokens whose KV updates made useless, until the end of the last step."""
-        return self.stats().invalidated.get(self._way.construction, 0)
+        counted = self.stats().invalidated | self._invalidation.lost
+        return counted.get(self._way.construction, 0)
 
 
 def open_way(

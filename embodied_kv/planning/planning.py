@@ -29,7 +29,6 @@ from threading import RLock
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
-from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.prefill import KvLost, Step
 from embodied_kv.memory.prompt import Piece, Prompt
@@ -146,10 +145,6 @@ class Planning(AbstractContextManager):
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # the last complete plan; a restore replaces it
         self.pools = self.row, store.cache
-        self._invalidation = Invalidation()
-        for segment in self.memory.segments:
-            self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
-        self._invalidation.end()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -161,19 +156,12 @@ class Planning(AbstractContextManager):
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
         """Add or change segments given as (id, kind, text), atomically; see `Memory.upsert`."""
         with self._lock:
-            changes = self.memory.upsert(*segments)
-            for change in changes:
-                if change.changed:
-                    id = change.segment.id
-                    self._invalidation.note(id, self.memory.groups.tokens(id))
-            return changes
+            return self.memory.upsert(*segments)
 
     def remove(self, id: str) -> Change:
         """Remove a segment. Raise MemoryFault if it does not exist."""
         with self._lock:
-            change = self.memory.remove(id)
-            self._invalidation.note(id, None)
-            return change
+            return self.memory.remove(id)
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
         """Advance the world step, make unchanged groups static, and return their transitions.
@@ -183,7 +171,6 @@ class Planning(AbstractContextManager):
         """
         with self._lock:
             transitions = self.memory.advance(steps)
-            self._invalidation.end()
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
                 used, store = {unit.key for unit in self._readable_units()}, self.memory.store
@@ -237,7 +224,7 @@ class Planning(AbstractContextManager):
                 plans=self._plans,
                 fresh=self._fresh,
                 transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
-                invalidated={'groups': self._groups_lost, **self._invalidation.lost},
+                invalidated={'groups': self._groups_lost},
             )
 
     def warm(self, most: int | None = None) -> int:
