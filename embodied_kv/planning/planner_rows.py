@@ -38,14 +38,12 @@ class TokenStep:
     """Greedy decoding of a batch of rows by one captured graph per batch size. Not thread-safe.
 
     All graphs are captured by the constructor. A batch is padded to the next of the ascending
-    sizes. For `watched`, see `runtime.graph_cache.GraphCache`.
+    sizes.
     """
 
-    def __init__(
-        self, model: Planner, arena: Arena, sizes: Sequence[int], watched: bool = False
-    ) -> None:
+    def __init__(self, model: Planner, arena: Arena, sizes: Sequence[int]) -> None:
         self._model, self._arena, self._sizes = model, arena, tuple(sizes)
-        self.graphs = GraphCache(arena.device, watched)
+        self.graphs = GraphCache(arena.device)
         most = self._sizes[-1]
         fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
         self._inputs = StepInputs(arena.device, fields)

@@ -4,10 +4,11 @@ import pytest
 import torch
 from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, open_planning
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.kv.arena import Arena
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.planner_rows import PlannerRows, TokenStep
-from embodied_kv.runtime.graph_cache import Shape
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 
 CUDA = pytest.param(
     'cuda', marks=pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
@@ -83,9 +84,10 @@ def test_more_rows_than_there_are_slots_are_refused():
         run(step, arena, *FIRST)
 
 
-def test_a_step_writes_its_buffers_and_the_new_tokens_alone():
+def test_a_step_writes_its_buffers_and_the_new_tokens_alone(monkeypatch):
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWrite
     arena = arena_on('cpu')
-    step = TokenStep(PLANNER.model, arena, [1, 4], watched=True)  # raises UndeclaredWrite
+    step = TokenStep(PLANNER.model, arena, [1, 4])
     before = arena.kv.clone()
     rows, _, positions = FIRST
     run(step, arena, *FIRST)
