@@ -69,7 +69,7 @@ def pin(world: World, random: Random) -> None:
 
 def unpin(world: World, random: Random) -> None:
     """It may give way again."""
-    world.registry.unpin(_name(world, random))
+    world.registry.pin(_name(world, random), pinned=False)
 
 
 def drop(world: World, random: Random) -> None:

@@ -37,10 +37,6 @@ class MemoryPart:
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
 
-    def buffers(self) -> list[Tensor]:
-        """Return the planner's row; the KV of memory is in files."""
-        return self._planning.row.arena.memory
-
     def freeze(self) -> FrozenPart:
         """Return the sentences, the last plan, and the plan in the row.
 

@@ -43,10 +43,6 @@ class RemotePart:
         """Count a request about an observation of this stamp (ns)."""
         self.committed, self.stamp = self.committed + 1, stamp
 
-    def buffers(self) -> tuple:
-        """Return no buffers: the server has them."""
-        return ()
-
     def streams(self) -> list[DecodeStream]:
         """Return no streams: the server has them."""
         return []
