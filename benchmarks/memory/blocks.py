@@ -21,7 +21,7 @@ from torch import Tensor
 
 from benchmarks.memory.reuse_variants import ComparingPrefill, variant_method
 from benchmarks.memory.spans import TimedLoader
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.groups import EmbeddingTable, Group, Transition
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse

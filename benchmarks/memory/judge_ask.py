@@ -14,7 +14,7 @@ from torch import Tensor
 
 from benchmarks.memory.reuse_variants import ComparingPrefill
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.prefill import Load, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse

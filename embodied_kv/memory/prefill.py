@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.kv.transfer import copy_to
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prompt import Prompt

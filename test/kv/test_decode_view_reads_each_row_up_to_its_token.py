@@ -5,8 +5,7 @@ import torch
 
 from embodied_kv.kernels.rows import PADDING
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
-from embodied_kv.kv.views import DecodeView
+from embodied_kv.kv.views import DecodeView, SparsePositionView
 
 LAYERS, ROWS, TOKENS, HEADS, KV_HEADS, DIM = 3, 4, 24, 4, 2, 8
 # row: position of its token

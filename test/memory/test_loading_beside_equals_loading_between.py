@@ -11,7 +11,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.memory.reuse_variants import Epic, VariedKeep, named_schedule
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
