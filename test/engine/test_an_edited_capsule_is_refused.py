@@ -110,7 +110,8 @@ def test_a_missing_name_is_refused(session, path):
         del facts[last]
 
     capsules, _ = session
-    for verb in (capsules.rollback, partial(replay, capsules), lambda n: capsules.fork(n, [Branch()])):
+    again = partial(replay, capsules)
+    for verb in (capsules.rollback, again, lambda n: capsules.fork(n, [Branch()])):
         with pytest.raises(CapsuleError, match='the names in'):
             verb(edited(session, change))
 
