@@ -91,9 +91,7 @@ class PlannerRow:
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
-        self._prefill = Prefill(
-            model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
-        )
+        self._prefill = Prefill(model, self.arena, 0, load, move, self._step, config.step_tokens)
         self._filled_by = ''  # the method that filled the row; '' if that failed
         self._reuse = self.method(config.method)
         self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()

@@ -136,7 +136,7 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
         ('folder', '/proc/nowhere', '/proc/nowhere'),
         ('encoder', 'magic', 'encoder must be minilm, hashing'),
         ('method', 'magic', 'method must be one of'),
-        ('load_policy', 'magic', 'load_policy must be one of'),
+        ('load_policy', 'balanced', 'parameter load_policy was removed'),
         ('recompute_ratio', 0.1, 'recompute_ratio must be in'),
         ('tokens', 512, 'must leave room for a question in a row of 512'),
         ('step_seconds', -1.0, 'parameter step_seconds'),
