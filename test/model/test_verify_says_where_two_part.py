@@ -7,7 +7,8 @@ import pytest
 from cases import ALOHA, LEROBOT, LIBERO, declared, opened
 
 from embodied_kv.model import verify
-from embodied_kv.model.verify import Reference, grid
+from embodied_kv.model.parity.cases import grid
+from embodied_kv.model.verify import Reference
 
 
 @pytest.fixture(scope='module')

@@ -14,8 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.backbone import arange_positions
+from embodied_kv.model.parity.cases import Quantity, config_parts, grid, prefix_arena
 from embodied_kv.model.pi05 import Pi05
-from embodied_kv.model.verify import Quantity, config_parts, grid, prefix_arena
 from embodied_kv.model.vision import VisionTower
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
