@@ -50,7 +50,6 @@ FULL = (
     ('memory.judge',),
     ('memory.records',),
     ('memory.construction',),
-    ('memory.budgets',),
     ('export',),
     ('fleet.calibrate',),
     ('fleet',),

@@ -39,10 +39,9 @@ class Engine:
     """Prefill, denoise and decode over lists, so a fleet batches over robots by the same calls.
 
     The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between
-    two frames of a robot. watched: prove of every graph that it writes only its buffers, by one
-    run of each. say: receives a line for the user before something is compiled. defers_traces:
-    start without a trace of what `auto` has no package for (see `Compiler`). Raises ValueError for
-    invalid parameters, with the remedy.
+    two frames of a robot. say: receives a line for the user before something is compiled.
+    defers_traces: start without a trace of what `auto` has no package for (see `Compiler`). Raises
+    ValueError for invalid parameters, with the remedy.
     """
 
     def __init__(
@@ -50,7 +49,6 @@ class Engine:
         policy: Policy,
         config: EngineConfig,
         period: float = 0.1,
-        watched: bool = False,
         say: Callable[[str], object] | None = None,
         defers_traces: bool = False,
     ) -> None:
@@ -96,7 +94,7 @@ class Engine:
             allowed=config.allowed(policy.config, period),
         )
         compiler = compiler_for(policy, config, say, defers_traces)
-        self.graphs = GraphCache(model.device, watched, compiler)
+        self.graphs = GraphCache(model.device, compiler)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

@@ -9,33 +9,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
+from benchmarks.memory.reuse_variants import Epic, VariedKeep, named_schedule
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import KvLost, Prefill
-from embodied_kv.memory.prompt import LayerLayout
-from embodied_kv.memory.reuse import (
-    CacheBlend,
-    Epic,
-    FullRecompute,
-    LayerState,
-    PrefixCaching,
-    Reuse,
-)
+from embodied_kv.memory.reuse import FullRecompute, LayerState, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import Schedule, named_schedule
 from embodied_kv.memory.segment import MemoryFault
 
 LAYERS = B.layers
 MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
+FALLING = named_schedule('falling', LAYERS, 0.5)
 METHODS = {
     'full_reuse': Reuse,
     'full': FullRecompute,
     'prefix': PrefixCaching,
     'epic': lambda: Epic(2),
-    'cacheblend': lambda: CacheBlend(named_schedule('gradual', LAYERS, 0.5)),
-    'keep': lambda: Keep(named_schedule('falling', LAYERS, 0.5)),
+    'keep': lambda: Keep(0.4),
+    'keep that drops in each layer': lambda: VariedKeep(schedule=FALLING),
 }
 
 
@@ -75,33 +67,21 @@ def one_by_one(model, arena, load, prompt, reuse):
                 view.put(layer, start, *stored(i, layer))
         rope = model.rope(positions[None])
         hidden = model.layer(layer, hidden, view, rope)
-
-        def deviation(layer=layer, positions=positions, hidden=hidden, rope=rope):
-            new, found = model.keys(layer + 1, hidden, rope)[0], torch.zeros(len(positions))
-            for i, start in enumerate(prompt.starts):
-                at = (positions >= start) & (positions < start + len(prompt.pieces[i].ids))
-                if at.any():
-                    old = stored(i, layer + 1)[0][:, positions[at] - start].transpose(0, 1)
-                    found[at] = (new[at] - old).square().sum((1, 2))
-            return found
-
         if layer + 1 < LAYERS:
-            keys = view.keys(layer)
-            own = positions, view.queries, view.sums, keys, LayerLayout(prompt, mask)
-            state = LayerState(prompt, layer, *own, deviation)
+            own = positions, view.queries, view.sums, view.keys(layer)
+            state = LayerState(prompt, layer, *own)
             mask = reuse.after(state, mask)
             stays = mask[positions]
             positions, hidden = positions[stays], hidden[:, stays]
     return hidden[:, -1:]
 
 
-@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', METHODS)
 @settings(deadline=None, max_examples=6)
 @given(
     seed=st.integers(0, 99), segments=st.integers(0, 8), together=st.booleans(), nap=st.booleans()
 )
-def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments, together, nap):
+def test_result_and_row_are_bit_for_bit_the_same(method, seed, segments, together, nap):
     model, prompt = make_planner(), make_prompt(3, segments, together, seed)
     units = KvOfUnits(model, prompt)
 
@@ -111,7 +91,7 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 
     arena, other = make_arena(), make_arena()
     wanted = one_by_one(model, arena, units, prompt, METHODS[method]())
-    prefill = Prefill(model, other, 0, slowly, MOVE, policy)
+    prefill = Prefill(model, other, 0, slowly, MOVE)
     timed = recording(prefill)
     hidden, work = prefill.run(prompt, METHODS[method]())
     assert torch.equal(hidden, wanted)
@@ -125,11 +105,10 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 
 
 @pytest.mark.at_once
-@pytest.mark.parametrize('policy', POLICIES)
-def test_no_layer_starts_before_its_loads_end(policy):
+def test_no_layer_starts_before_its_loads_end():
     model, prompt = make_planner(), make_prompt(segments=6)
-    keep = Keep(named_schedule('falling', LAYERS, 0.5))
-    prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
+    keep = VariedKeep(schedule=FALLING)
+    prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE)
     timed = recording(prefill)
     prefill.run(prompt, keep)
     timeline = timed[0].timeline
@@ -155,7 +134,7 @@ def test_what_is_dropped_is_loaded_while_layers_compute():
             assert everything.wait(10), 'loads do not go on beside a step'
         return done
 
-    Prefill(model, make_arena(), 0, load, MOVE, 'balanced', step).run(prompt, Reuse())
+    Prefill(model, make_arena(), 0, load, MOVE, step).run(prompt, Reuse())
     assert loaded == sorted(loaded)
 
 
@@ -176,7 +155,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
         finally:
             inside.now = False
 
-    keep = Keep(named_schedule('falling', LAYERS, 0.5))
+    keep = VariedKeep(schedule=FALLING)
     wanted, _ = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, keep)
     hidden, work = Prefill(model, make_arena(), 0, load, MOVE, step=step).run(prompt, keep)
     assert torch.equal(hidden, wanted) and len(steps) == 1 + 2 * LAYERS
@@ -184,9 +163,8 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
     assert all(choice.hops >= 1 for choice in work.chosen)
 
 
-@pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('method', ['full_reuse', 'cacheblend', 'keep'])
-def test_error_of_lost_kv_names_its_unit(policy, method):
+@pytest.mark.parametrize('method', ['full_reuse', 'keep'])
+def test_error_of_lost_kv_names_its_unit(method):
     model, prompt = make_planner(), make_prompt(segments=5)
     units = KvOfUnits(model, prompt)
 
@@ -195,24 +173,16 @@ def test_error_of_lost_kv_names_its_unit(policy, method):
             raise MemoryFault('no KV of this unit')
         return units(unit, layer)
 
-    keep = Keep(Schedule((1.0, 0.0, *(0.0,) * (LAYERS - 2))))
+    keep = Keep(0.0)
     reuse = keep if method == 'keep' else METHODS[method]()
-    prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
+    prefill = Prefill(model, make_arena(), 0, load, MOVE)
     with pytest.raises(KvLost, match='no KV of this unit') as lost:
         prefill.run(prompt, reuse)
     assert lost.value.unit == 'u3'
     assert not [t for t in threading.enumerate() if t.name == 'memory-loader']
-    again = Prefill(model, make_arena(), 0, units, MOVE, policy).run(prompt, Reuse())[0]
+    again = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, Reuse())[0]
     prefill._load = units
     assert torch.equal(prefill.run(prompt, Reuse())[0], again), 'the row can be filled again'
-
-
-def test_an_unknown_policy_is_refused():
-    model, prompt = make_planner(), make_prompt()
-    with pytest.raises(ValueError, match='load_policy must be one of separate'):
-        Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, 'fast').run(
-            prompt, Reuse()
-        )
 
 
 @pytest.mark.parametrize('method', METHODS)

@@ -1,16 +1,16 @@
 """ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
 The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for an invalid value; `old`, a former name, and `replaces`, names of removed parameters,
-which are refused; and `when`, the latest time of a change: 'start' (the default: read-only),
-'configure' or 'live'. Misspelt names are refused, too: ROS would ignore them, and with `shaddow`
-instead of `shadow` the arm would move.
+ValueError for an invalid value; `old`, a former name, `replaces` and `removed`, names of removed
+parameters with and without a replacement, which are refused; and `when`, the latest time of a
+change: 'start' (the default: read-only), 'configure' or 'live'. Misspelt names are refused, too:
+ROS would ignore them, and with `shaddow` instead of `shadow` the arm would move.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from itertools import takewhile
 from typing import TypeVar
 
@@ -24,16 +24,12 @@ from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from embodied_kv.parameter import parameter as param
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 
 T = TypeVar('T')
 Value = bool | int | float | str | Sequence[float] | Sequence[str]
-
-
-def param(default: Value, help: str, when: str = 'configure', **more: object) -> Field:
-    """Return a field of a parameter dataclass; arrays are tuples."""
-    return field(default=default, metadata={'help': help, 'when': when, **more})
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], None]:
@@ -149,9 +145,14 @@ class Parameters:
                 old, new = prefix + f.metadata.get('old', ''), prefix + f.name
                 if old in given and old not in self._fields:
                     self.problems[new] = f'parameter {old} was renamed; use {new}'
-                for gone in f.metadata.get('replaces', ()):
-                    if gone in given and gone not in self._fields:
-                        self.problems[new] = f'parameter {gone} was removed; use {new}'
+                removed = [
+                    f'parameter {gone} was removed; {remedy}'
+                    for kind, remedy in (('replaces', f'use {new}'), ('removed', 'delete it'))
+                    for gone in (prefix + name for name in f.metadata.get(kind, ()))
+                    if gone in given and gone not in self._fields
+                ]
+                if removed:
+                    self.problems[new] = '; '.join(removed)
         for other in given.keys() - self._fields:
             for name in self._fields:
                 if _misspells(other, name):
