@@ -20,7 +20,7 @@ import argparse
 import time
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.safety.faults import FAULTS, Fault
 from benchmarks.safety.world import (
     JTC,
@@ -74,7 +74,7 @@ def attempt(fault: Fault, kind: Kind) -> dict:
     """Return the row of a trial, or of one in which the arm did not even move before the fault."""
     try:
         return trial(fault, kind)
-    except Refused as error:
+    except BenchmarkError as error:
         numbers = dict.fromkeys(('distance_rad', 'rest_s', 'speed_of_limit', 'reported_s'))
         row = dict(fault=fault.name, kind=kind.name, outcome='not measured')
         return row | numbers | dict(state='', reason=str(error))
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> dict:
         if args.fault in (None, fault.name) and args.kind in (None, kind.name)
     ]
     if not chosen:
-        raise Refused('no fault was chosen: this one does not happen to that kind')
+        raise BenchmarkError('no fault was chosen: this one does not happen to that kind')
     with isolated():
         rows = [attempt(fault, kind) for fault, kind in chosen]
     if not args.json:

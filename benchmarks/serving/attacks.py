@@ -34,7 +34,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.workers import check_status
 from benchmarks.serving.__main__ import request
 from embodied_kv.serving.websocket import codec
@@ -211,7 +211,7 @@ def attack(way: Callable[[int], None], port: int, over: Event, begun: Synchroniz
 
 @contextmanager
 def served(preset: str) -> Iterator[tuple[int, int]]:
-    """Yield the port and the process id of a server. Raises Refused where there is none."""
+    """Yield the port and the process id of a server. Raises BenchmarkError where there is none."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         file, log = Path(folder) / 'keys', Path(folder) / 'log'
         file.touch(mode=0o600)
@@ -230,7 +230,7 @@ def served(preset: str) -> Iterator[tuple[int, int]]:
             end = time.monotonic() + 5 * PATIENCE
             while 'serving ' not in log.read_text():
                 if process.poll() is not None or time.monotonic() > end:
-                    raise Refused(f'no server: {log.read_text()[-500:]}')
+                    raise BenchmarkError(f'no server: {log.read_text()[-500:]}')
                 time.sleep(0.2)
             yield port, process.pid
             if process.poll() is not None:
@@ -261,7 +261,7 @@ def _p99(
         each.start()
     while begun.value < args.attackers:
         if not all(each.is_alive() for each in others):
-            raise Refused('an attacker did not start')
+            raise BenchmarkError('an attacker did not start')
         time.sleep(0.1)
     message, times, most = codec.pack(request(CONTRACT, 0)), [], 0.0
     with opened(port, 'good') as good:
@@ -270,7 +270,7 @@ def _p99(
         while (began := time.monotonic()) < end:
             good.send(message)
             if isinstance(reply := good.recv(PATIENCE), str):
-                raise Refused(f'the good client was refused: {reply}')
+                raise BenchmarkError(f'the good client was refused: {reply}')
             times.append(time.monotonic() - began)
             most = max(most, resident(process))
             time.sleep(max(0.0, began + args.period - time.monotonic()))

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.command import BenchmarkError, add_engine, command
 from benchmarks.common.workers import check_status, received
 from benchmarks.serving.__main__ import CONTRACT, request
 from benchmarks.serving.mob import behave, riot
@@ -98,7 +98,7 @@ def run(args: argparse.Namespace) -> dict:
     if args.quick:
         args.seconds = 20.0
     if args.clients < 1 or args.seconds <= 0:
-        raise Refused('at least one client, and some seconds')
+        raise BenchmarkError('at least one client, and some seconds')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
         robots=8,
@@ -211,7 +211,7 @@ def _over(process: multiprocessing.Process) -> None:
 
 def _figures(seconds: list[float]) -> dict[str, float]:
     if not seconds:
-        raise Refused('the good clients were not served')
+        raise BenchmarkError('the good clients were not served')
     p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
     return {'replies': len(seconds), 'p50_ms': float(p50), 'p99_ms': float(p99)}
 

@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.ledger import Ledger
-from benchmarks.soak.outcome import Declined
+from benchmarks.soak.outcome import DeclinedError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -31,7 +31,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.policy import Policy
@@ -151,7 +151,7 @@ class World(Participant):
         except TimeoutError as error:
             if future.done():
                 raise
-            raise Declined('it is not answered') from error
+            raise DeclinedError('it is not answered') from error
         finally:
             del future  # an error keeps this frame: with it, it would keep itself
 
@@ -194,7 +194,7 @@ class World(Participant):
             self.device.wake()
             unended = self.ledger.unended(PATIENCE)
             self.device.call(lambda: None).result(PATIENCE)  # and nobody is told any more
-            with suppress(OutOfRows):
+            with suppress(OutOfRowsError):
                 self.kv.frames.abandon(
                     self.kv.reserve(time.monotonic() + 1e6)
                 )  # no frame is current

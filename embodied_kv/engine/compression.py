@@ -20,7 +20,7 @@ from embodied_kv.compress.budget import check_keep_ratio, total_budget
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.budget import OverBudget
+from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
@@ -241,7 +241,7 @@ class PromptScores:
                     prompt, columns=prompt.columns.clone(), density=prompt.density.clone()
                 )
                 self._frames.attach(handle, own, size)
-        except OverBudget:
+        except OverBudgetError:
             self._copies.allocation_failures += 1
 
     def get(self, handle: KvHandle) -> Statistics | None:

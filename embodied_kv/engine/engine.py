@@ -119,9 +119,9 @@ class Engine:
         A compression method that fails costs its copies only: the frames are complete before.
 
         Raises:
-            BadObservation: One observation is at fault; the error has its robot.
+            BadObservationError: One observation is at fault; the error has its robot.
             ValueError: The batch is at fault.
-            OutOfRows: Fewer rows are free.
+            OutOfRowsError: Fewer rows are free.
         """
         began, decided = time.monotonic(), self.compression.decide()
         self._prefiller.validate(observations)

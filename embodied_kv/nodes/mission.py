@@ -27,8 +27,13 @@ from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.domain import load_domain
-from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionPart, MissionState
 from embodied_kv.planning.mission import Mission as Run
+from embodied_kv.planning.mission import (
+    MissionEnd,
+    MissionInterruptedError,
+    MissionPart,
+    MissionState,
+)
 from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two messages of feedback
@@ -215,7 +220,7 @@ class Mission(SuiteNode):
                     # The first question needs a frame that shows the present scene.
                     observer.now(running.calls.check, newer=True)
                 running.end = running.run.run()
-        except Interrupted as reason:
+        except MissionInterruptedError as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)
         except Exception as error:  # any error ends the mission with a result
             self.log_exception('a mission', error)

@@ -135,7 +135,7 @@ class PlannerRow:
     def in_use(self) -> Iterator[None]:
         """Reserve the row for the block: its content cannot be evicted.
 
-        Raises OverBudget if the budget has no room for a full row.
+        Raises OverBudgetError if the budget has no room for a full row.
         """
         with self._using:
             with self._kv_budget.claim(self, self.bytes - self.bytes_reserved, wait=True):
@@ -196,8 +196,8 @@ class PlannerRow:
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
         """Restore a plan into the row on the engine thread; return False if the row is in use.
 
-        `put` writes its K and V; if it raises, the row holds no plan. Raises OverBudget without
-        room in the budget, and ValueError for an unknown method; then nothing has changed.
+        `put` writes its K and V; if it raises, the row holds no plan. Raises OverBudgetError
+        without room in the budget, and ValueError for an unknown method; then nothing has changed.
         """
         reuse = self.method(held.plan.method)
         if not self._using.acquire(blocking=False):

@@ -31,9 +31,9 @@ from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
-from embodied_kv.memory.prefill import KvLost, Step
+from embodied_kv.memory.prefill import KvLostError, Step
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.segment import KINDS, MemoryFault, Unit, check_choice
+from embodied_kv.memory.segment import KINDS, RobotMemoryError, Unit, check_choice
 from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
@@ -110,7 +110,7 @@ class Planning(AbstractContextManager):
 
     Raises:
         ValueError: The planner is recurrent, the parameters do not fit its row, or no row is free.
-        MemoryFault: See `MemoryStore`.
+        RobotMemoryError: See `MemoryStore`.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class Planning(AbstractContextManager):
             return changes
 
     def remove(self, id: str) -> Change:
-        """Remove a segment. Raise MemoryFault if it does not exist."""
+        """Remove a segment. Raise RobotMemoryError if it does not exist."""
         with self._lock:
             change = self.memory.remove(id)
             self._invalidation.note(id, None)
@@ -203,13 +203,13 @@ class Planning(AbstractContextManager):
     def query(self, question: str, k: int = 10, kind: str = '') -> tuple[Match, ...]:
         """Return the k segments that are most similar to a question, the most similar first.
 
-        Without a question, return k segments in order of arrival. Raises MemoryFault for an
+        Without a question, return k segments in order of arrival. Raises RobotMemoryError for an
         unknown kind, and ValueError for a negative k.
         """
         if k < 0:
             raise ValueError(f'segments must be >= 0 (got {k})')
         if kind:
-            check_choice('kind', kind, KINDS, MemoryFault)
+            check_choice('kind', kind, KINDS, RobotMemoryError)
         with self._lock:
             all_segments = ((segment, 0.0) for segment in self.memory.segments)
             found = self.memory.nearest(question) if question.strip() else all_segments
@@ -281,10 +281,10 @@ class Planning(AbstractContextManager):
         for retries in range(RETRIES):
             try:
                 return ask(loads, retries)
-            except KvLost as lost:
+            except KvLostError as lost:
                 log.info('plan is retried (reason: %s)', lost)
                 self.memory.store.forget(lost.unit)
-            except MemoryFault as fault:  # KV could not be stored
+            except RobotMemoryError as fault:  # KV could not be stored
                 log.warning('plan is computed without stored KV (reason: %s)', fault)
                 break
         return ask(False, RETRIES)
@@ -393,14 +393,14 @@ class Planning(AbstractContextManager):
     def _kept_tokens(self, units: Sequence[Unit], method: str) -> dict[str, tuple[int, ...]]:
         """Return the tokens of each segment in stored KV, by the keys that the method can read.
 
-        Raises KvLost for a unit without KV.
+        Raises KvLostError for a unit without KV.
         """
         found = {}
         for unit in units:
             try:
                 counts = self.memory.store.lengths(unit.key)
-            except MemoryFault as fault:
-                raise KvLost(unit.key, fault) from fault
+            except RobotMemoryError as fault:
+                raise KvLostError(unit.key, fault) from fault
             is_thin = sum(counts) < sum(map(len, self._prompts.unit(unit)))
             if not (is_thin and method in NEED_WHOLE_UNITS):
                 found[unit.key] = counts

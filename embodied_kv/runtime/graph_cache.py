@@ -26,7 +26,7 @@ from embodied_kv.runtime.writes import DeclaredWrites
 CAPACITY = 8192  # graphs of a cache
 
 
-class MissingShape(LookupError):
+class MissingShapeError(LookupError):
     """No graph has this shape; the message lists the shapes of its kind."""
 
 
@@ -127,10 +127,10 @@ class GraphCache:
         return len(self._graphs)
 
     def __getitem__(self, shape: Shape) -> Graph[Any]:
-        """Return the graph of exactly this shape. Raises MissingShape."""
+        """Return the graph of exactly this shape. Raises MissingShapeError."""
         if shape not in self._graphs:
             of_kind = [str(known) for known in self._graphs if known.kind == shape.kind]
-            raise MissingShape(
+            raise MissingShapeError(
                 f'shape must be captured at configure (got {shape}); captured of its kind: '
                 f'{", ".join(of_kind) or "none"}'
             )
@@ -175,7 +175,7 @@ class GraphCache:
             ValueError: The shape is captured already, the cache is full, or a buffer has a second
                 name or another device.
             TypeError: The computation returns a result.
-            UndeclaredWrite: It writes something else, and is watched.
+            UndeclaredWriteError: It writes something else, and is watched.
             BufferMovedError: It rebinds a buffer.
         """
         if shape in self._graphs:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from embodied_kv.config import ModelConfig
 from embodied_kv.control.execution_horizon import Policy
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.engine.prefill import BadObservationError
 from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
@@ -108,7 +108,7 @@ def serve(
         return _batch(engine, observations, deadline, kept)
     except LateError as late:
         return [late] * len(observations)
-    except BadObservation as bad:
+    except BadObservationError as bad:
         others = [o for o in observations if o.robot != bad.robot]
         rest = iter(serve(engine, others, deadline, kept) if others else ())
         return [bad if o.robot == bad.robot else next(rest) for o in observations]

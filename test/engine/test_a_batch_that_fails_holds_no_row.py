@@ -4,7 +4,7 @@ from operator import attrgetter
 
 import pytest
 
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.serving.batch import serve
 
 
@@ -28,7 +28,7 @@ def test_a_batch_for_which_there_are_too_few_rows(make_engine, observe):
     others = [engine.kv.reserve(0.0) for _ in range(3)]
     with engine.kv.acquire(handle):
         for _ in range(3):
-            with pytest.raises(OutOfRows, match='3 wanted'):
+            with pytest.raises(OutOfRowsError, match='3 wanted'):
                 engine.prefill(batch(observe, 3))
     for row in others:
         engine.kv.frames.abandon(row)

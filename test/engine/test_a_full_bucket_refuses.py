@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from embodied_kv.engine import shapes
 from embodied_kv.engine.shapes import Kind
-from embodied_kv.runtime.graph_cache import MissingShape, Shape
+from embodied_kv.runtime.graph_cache import MissingShapeError, Shape
 
 
 def test_more_frames_than_robots_are_refused(make_engine, observe):
@@ -37,7 +37,7 @@ def test_a_query_that_no_decode_row_holds_is_refused_at_admission(make_engine, o
 
 
 def test_a_shape_without_a_graph_is_an_error(make_engine):
-    with pytest.raises(MissingShape, match='must be captured at configure .got prefill 1x3.'):
+    with pytest.raises(MissingShapeError, match='must be captured at configure .got prefill 1x3.'):
         make_engine().graphs[Shape(Kind.PREFILL, 1, 3)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.engine import engine_thread
 from embodied_kv.engine.engine_thread import EngineThread, kind_of
 
@@ -90,7 +90,7 @@ def test_an_operation_that_fails_costs_its_job_alone(hostile, start, observe, pa
     hostile.fail_after(part * count // 8)
     try:
         assert act() == 'error'
-    except Fault:
+    except InjectedFaultError:
         pass
     assert act() == 'length'
     assert device.is_alive()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from benchmarks.common.hostile_device import Fault
+from benchmarks.common.hostile_device import InjectedFaultError
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
@@ -51,7 +51,10 @@ def failing(hostile, work):
     for operation in range(0, count, -(-count // FAULTS)):
         hostile.fail_after(operation)
         try:
-            with pytest.raises((Fault, CapsuleError), match='failed'), hostile.default.use():
+            with (
+                pytest.raises((InjectedFaultError, CapsuleError), match='failed'),
+                hostile.default.use(),
+            ):
                 work()
         finally:
             hostile.fail_after(None)

@@ -7,7 +7,7 @@ from embodied_kv.engine.shapes import Kind
 
 def test_every_graph_writes_its_buffers_alone(make_engine, policy):
     config = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20).config
-    engine = Engine(policy, config, watched=True)  # raises UndeclaredWrite otherwise
+    engine = Engine(policy, config, watched=True)  # raises UndeclaredWriteError otherwise
     assert engine.graphs.captures == len(engine.graphs)
     engine.kv.check_integrity()
 

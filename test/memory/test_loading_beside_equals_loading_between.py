@@ -13,7 +13,7 @@ from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
 from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import POLICIES
-from embodied_kv.memory.prefill import KvLost, Prefill
+from embodied_kv.memory.prefill import KvLostError, Prefill
 from embodied_kv.memory.prompt import LayerLayout
 from embodied_kv.memory.reuse import (
     CacheBlend,
@@ -25,7 +25,7 @@ from embodied_kv.memory.reuse import (
 )
 from embodied_kv.memory.rotate import Rotation, frequencies
 from embodied_kv.memory.schedule import Schedule, named_schedule
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 
 LAYERS = B.layers
 MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
@@ -192,13 +192,13 @@ def test_error_of_lost_kv_names_its_unit(policy, method):
 
     def load(unit, layer):
         if unit == 'u3' and layer >= 1:
-            raise MemoryFault('no KV of this unit')
+            raise RobotMemoryError('no KV of this unit')
         return units(unit, layer)
 
     keep = Keep(Schedule((1.0, 0.0, *(0.0,) * (LAYERS - 2))))
     reuse = keep if method == 'keep' else METHODS[method]()
     prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
-    with pytest.raises(KvLost, match='no KV of this unit') as lost:
+    with pytest.raises(KvLostError, match='no KV of this unit') as lost:
         prefill.run(prompt, reuse)
     assert lost.value.unit == 'u3'
     assert not [t for t in threading.enumerate() if t.name == 'memory-loader']

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kept import LAYERS, is_whole, kv, put, unit
 
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import DATABASE, MemoryStore
 
 
@@ -30,7 +30,7 @@ def refuses(store, match):
     for layer in range(LAYERS):
         try:
             store.load_memory(unit(store, 'cup').key, layer)
-        except MemoryFault as fault:
+        except RobotMemoryError as fault:
             found.append(str(fault))
             assert match in str(fault) and str(path(store)) in str(fault)
     assert found and is_whole(store, unit(store, 'bin'))
@@ -87,7 +87,7 @@ def test_a_file_cut_short_while_it_is_read(store, monkeypatch):
         return read(descriptor, *rest)
 
     monkeypatch.setattr(os, 'preadv', cut_then_read)
-    with pytest.raises(MemoryFault, match='it was cut short while it was read'):
+    with pytest.raises(RobotMemoryError, match='it was cut short while it was read'):
         store.load_memory(unit(store, 'cup').key, 2)
 
 
@@ -125,7 +125,9 @@ def database(tmp_path):
 )
 def test_a_database_that_is_none(tmp_path, content):
     database(tmp_path).write_bytes(content)
-    with pytest.raises(MemoryFault, match=r'memory\.sqlite cannot be used: .*; check the disk'):
+    with pytest.raises(
+        RobotMemoryError, match=r'memory\.sqlite cannot be used: .*; check the disk'
+    ):
         MemoryStore(tmp_path, 'model')
 
 
@@ -133,21 +135,21 @@ def test_a_database_that_is_none(tmp_path, content):
 def test_a_truncated_database(tmp_path, part):
     path = database(tmp_path)
     os.truncate(path, int(path.stat().st_size * part))
-    with pytest.raises(MemoryFault, match=r'cannot be used|is damaged'):
+    with pytest.raises(RobotMemoryError, match=r'cannot be used|is damaged'):
         MemoryStore(tmp_path, 'model')
 
 
 def test_a_database_of_something_else(tmp_path):
     with sqlite3.connect(tmp_path / DATABASE) as other:
         other.execute('CREATE TABLE segments (x)')
-    with pytest.raises(MemoryFault, match='is not a memory; choose another folder'):
+    with pytest.raises(RobotMemoryError, match='is not a memory; choose another folder'):
         MemoryStore(tmp_path, 'model')
 
 
 def test_error_of_another_format_names_it(tmp_path):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('PRAGMA user_version = 7')
-    with pytest.raises(MemoryFault, match=r'must be 2 \(got 7\)'):
+    with pytest.raises(RobotMemoryError, match=r'must be 2 \(got 7\)'):
         MemoryStore(tmp_path, 'model')
 
 
@@ -158,7 +160,7 @@ def test_error_of_another_format_names_it(tmp_path):
 def test_a_forged_record(tmp_path, file):
     with sqlite3.connect(database(tmp_path)) as db:
         db.execute('UPDATE units SET file = ?', (file,))
-    with pytest.raises(MemoryFault, match=r'is damaged \(unit '):
+    with pytest.raises(RobotMemoryError, match=r'is damaged \(unit '):
         MemoryStore(tmp_path, 'model')
 
 
@@ -166,7 +168,7 @@ def test_a_linked_database_is_not_followed(tmp_path):
     path = database(tmp_path)
     path.rename(tmp_path / 'elsewhere')
     path.symlink_to(tmp_path / 'elsewhere')
-    with pytest.raises(MemoryFault, match='must be a regular file; move it away'):
+    with pytest.raises(RobotMemoryError, match='must be a regular file; move it away'):
         MemoryStore(tmp_path, 'model')
 
 

@@ -8,7 +8,7 @@ from mission_suite import TableSuite
 
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.nodes.session import Session
-from embodied_kv.planning.mission import Interrupted
+from embodied_kv.planning.mission import MissionInterruptedError
 from training.planner.missions import Mission, Part, Which
 from training.planner.simulated_table import SimulatedTable
 
@@ -51,7 +51,7 @@ def test_it_asks_and_rewinds_nothing_more(suite):
     running, crew = mission._running, mission._running.run._robot
     mission._resume_mission(None)
     for what in (crew.rewind, crew.moves, lambda: crew.remember('pick up the red cube', True)):
-        with pytest.raises(Interrupted, match='a capsule takes its place'):
+        with pytest.raises(MissionInterruptedError, match='a capsule takes its place'):
             what()
     assert suite.result(goal)[1].message == 'a capsule takes its place'
     assert not running.thread.is_alive()

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.writes import UndeclaredWrite
+from embodied_kv.runtime.writes import UndeclaredWriteError
 
 
 def capture(fn, *buffers):
@@ -35,7 +35,7 @@ def test_a_write_needs_a_declaration(write):
 
     capture(lambda: run(x.tensor), x).replay()
     assert x.tensor.any()
-    with pytest.raises(UndeclaredWrite, match='must write a declared buffer .*; declare it'):
+    with pytest.raises(UndeclaredWriteError, match='must write a declared buffer .*; declare it'):
         capture(lambda: run(other), x)
     assert not other.any()
 
@@ -76,6 +76,6 @@ def test_a_write_is_declared_if_and_only_if_it_lies_within_the_buffer(begin, cou
         capture(run, declared).replay()
         assert whole.sum() == count
     else:
-        with pytest.raises(UndeclaredWrite):
+        with pytest.raises(UndeclaredWriteError):
             capture(run, declared)
         assert whole.sum() == 0

@@ -24,9 +24,9 @@ from websockets.frames import CloseCode
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.errors import ErrorCode, code_of
-from embodied_kv.kv.budget import OverBudget
-from embodied_kv.kv.rows import OutOfRows
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.kv.budget import OverBudgetError
+from embodied_kv.kv.rows import OutOfRowsError
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.serving.batch import LateError, TimedObservation
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.memories import Memories
@@ -240,7 +240,7 @@ class ConnectionHandler:
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
-        except (RefusedError, CapsuleError, MemoryFault) as error:
+        except (RefusedError, CapsuleError, RobotMemoryError) as error:
             outcome, text, code = 'refused', reason(error), code_of(error)
             forget(error)
         except TimeoutError as error:
@@ -326,9 +326,9 @@ class ConnectionHandler:
             return await self._elsewhere(
                 server.plans, server.memories.call, name, call.verb, call.given
             )
-        except (MemoryFault, RefusedError):
+        except (RobotMemoryError, RefusedError):
             raise
-        except (ValueError, OverBudget) as error:
+        except (ValueError, OverBudgetError) as error:
             raise RefusedError(str(error)) from error
 
     async def _infer(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
@@ -348,7 +348,7 @@ class ConnectionHandler:
         frame = await self._observation(session, call, request, began)
         try:
             await asyncio.wrap_future(self._server.sessions.look(session, frame))
-        except (ValueError, OutOfRows) as error:
+        except (ValueError, OutOfRowsError) as error:
             raise RefusedError(str(error)) from error
         return {'status': calls.LOOK}
 
