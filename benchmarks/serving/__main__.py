@@ -135,7 +135,7 @@ def run(args: argparse.Namespace) -> dict:
         raise BenchmarkError('from 1 to 64 clients, and at least one request of each')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
-        robots=args.batch,
+        max_batch_robots=args.batch,
         rows=2 * args.batch + max(args.clients),
         reserved_rows=args.batch,
         streams=1,

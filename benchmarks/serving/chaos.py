@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> dict:
         raise BenchmarkError('at least one client, and some seconds')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
-        robots=8,
+        max_batch_robots=8,
         rows=96,
         reserved_rows=64,
         streams=8,

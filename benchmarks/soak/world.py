@@ -48,13 +48,13 @@ PERIOD = 0.03  # s between two frames of a robot: as short as they follow one an
 PATIENCE = 30.0  # s until what is not answered never will be
 BACKLOG = 3  # pieces of work that wait for a worker at most
 ENGINE = dict(
-    robots=2,
+    max_batch_robots=2,
     rows=12,
     streams=6,
     decode_tokens=48,
     euler_steps=2,
     min_euler_steps=1,
-    margin_ms=1.0,
+    deadline_margin_ms=1.0,
     compressed_rows=3,
 )
 PLANNER = PlannerConfig('soak', BackboneConfig(32, 3, 4, 2, 8, 48, 260), max_tokens=320)

@@ -21,7 +21,7 @@ SPEAKING = replace(HABITS, prompts=('Subtask:', 'Narrate:'), max_tokens=6)
 
 @pytest.fixture(scope='module')
 def engine():
-    config = EngineConfig(robots=2, rows=32, margin_ms=0.0)
+    config = EngineConfig(max_batch_robots=2, rows=32, deadline_margin_ms=0.0)
     with EngineRunner(Policy.random(TINY), config) as local:
         yield local
 

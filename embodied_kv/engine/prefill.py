@@ -211,7 +211,10 @@ class Prefiller:
     def _slots(self, frames: int) -> int:
         """Return the slots of the batch for so many frames. Raises ValueError for too many."""
         return shapes.smallest(
-            self._robots, frames, 'frames', 'raise engine.robots, or prefill fewer at once'
+            self._robots,
+            frames,
+            'frames',
+            'raise engine.max_batch_robots, or prefill fewer at once',
         )
 
 

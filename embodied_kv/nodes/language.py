@@ -31,7 +31,7 @@ class LanguageParams:
         'prompts of the contract. 0: questions only',
         'live',
         range=(0, 100_000),
-        old='every',
+        old=('every',),
     )
     prompt_frames: int = param(
         2,

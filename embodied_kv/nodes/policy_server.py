@@ -58,12 +58,15 @@ class PolicyServerNode(SuiteNode):
         self._server: PolicyServer | None = None
 
     def find_host(self) -> EngineHost:
+        self._memory_params.check()
         self._config = self.params.read(ServerConfig)
         self._config.keys()  # fails here if they cannot be read
         self._config.tls()
         host = super().find_host()
         self._scheduling = self.params.read(SchedulingConfig)
-        self._profile = self._scheduling.profile_of(host.engine.config.robots, host.profile)
+        self._profile = self._scheduling.profile_of(
+            host.engine.config.max_batch_robots, host.profile
+        )
         self._fingerprint = host.fingerprint  # reads every weight, before any client connects
         return host
 

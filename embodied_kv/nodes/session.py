@@ -51,7 +51,7 @@ class SessionParams:
         'device',
         'Tier of a snapshot that names none: device, host or disk',
         'live',
-        old='tier',
+        old=('tier',),
         check=Tier,
     )
     device_mib: int = param(
@@ -67,14 +67,14 @@ class SessionParams:
         'demote',
         'What a full tier does with a new capsule. refuse: refuse it; demote: move the least '
         'recently used ones to the next tier; drop: the same, and drop what leaves the last tier',
-        old='policy',
+        old=('policy',),
     )
     max_joint_distance: float = param(
         Limits.max_joint_distance,
         'Maximum joint displacement (rad or m) for which a restore resumes the action stream',
         'live',
         range=(0.0, 10.0),
-        old='joint_distance',
+        old=('joint_distance',),
     )
     max_image_change: float = param(
         Limits.max_image_change,
@@ -82,21 +82,21 @@ class SessionParams:
         'stream',
         'live',
         range=(0.0, 1.0),
-        old='image_change',
+        old=('image_change',),
     )
     max_age: float = param(
         Limits.max_age,
         'Maximum age (s) of a capsule for which a restore resumes the action stream',
         'live',
         range=(0.0, 1e9),
-        old='age',
+        old=('age',),
     )
     max_planner_age: float = param(
         Limits.max_planner_age,
         'Maximum age (s) of a capsule for which a restore resumes the planner',
         'live',
         range=(0.0, 1e9),
-        old='planner_age',
+        old=('planner_age',),
     )
 
     @property

@@ -44,7 +44,7 @@ class PlanningConfig:
         0.4,
         'Share of memory that is recomputed, mean over the layers (methods keep and cacheblend)',
         range=(0.0, 1.0),
-        old='average',
+        old=('average',),
     )
     recompute_schedule: str = _field(
         'even',
@@ -73,7 +73,7 @@ class PlanningConfig:
         'Number of tokens per segment whose attention is read (method keep); 0: all, as in the '
         'paper',
         range=(0, 10_000),
-        old='looked',
+        old=('looked',),
     )
     epic_tokens: int = _field(
         4,
@@ -81,7 +81,7 @@ class PlanningConfig:
         range=(1, 10_000),
     )
     load_policy: str = _field(
-        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced', old='policy'
+        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced', old=('policy',)
     )
     step_tokens: int = _field(
         256,
@@ -162,7 +162,7 @@ class MemoryParams:
     discard_foreign_kv: bool = _field(
         False,
         'Discard KV of another planner in the folder and keep the segments',
-        old='renew',
+        old=('renew',),
     )
     encoder: str = _field(
         'hashing',
@@ -173,7 +173,7 @@ class MemoryParams:
         5.0, 'Duration (s) of a world step; 0: steps do not pass', range=(0.0, 1e6)
     )
     precompute: bool = _field(
-        True, 'Compute missing KV before a plan needs it', when='live', old='ahead'
+        True, 'Compute missing KV before a plan needs it', when='live', old=('ahead',)
     )
     task_records: int = _field(
         48, 'Number of task records that are kept, newest first; 0: none', range=(0, 100_000)

@@ -56,7 +56,7 @@ class KeptRows:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.most = max(0, engine.config.rows - engine.config.robots)
+        self.most = max(0, engine.config.rows - engine.config.max_batch_robots)
         self._frames = engine.kv.frames
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
 
@@ -182,13 +182,13 @@ def serve_in_time(
 
 
 def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
-    """Return the seconds of a batch of 1, 2, 4 ... engine.robots robots with all Euler steps.
+    """Return the seconds of a batch of 1, 2, 4 ... max_batch_robots robots with all Euler steps.
 
     The median of `repeats` measurements after a warm-up. Values never fall with the size, because
     a larger batch that was measured faster is not faster by its size.
     """
     seconds, least = {}, 0.0
-    for size in doubling(engine.config.robots):
+    for size in doubling(engine.config.max_batch_robots):
         frames = [replace(blank(engine), robot=f'warm-up {i}') for i in range(size)]
         took = []
         for _ in range(repeats + 1):

@@ -70,8 +70,8 @@ class SchedulingConfig:
         found = read(Path(self.profile).expanduser())
         if found.saturation > most:
             raise ValueError(
-                f'profile must fill batches of at most engine.robots = {most} (got '
-                f'{found.saturation} in {self.profile}); raise engine.robots'
+                f'profile must fill batches of at most engine.max_batch_robots = {most} (got '
+                f'{found.saturation} in {self.profile}); raise engine.max_batch_robots'
             )
         return found
 

@@ -48,7 +48,7 @@ NO_IMAGES = ([[0]], 'image', 7, Other(), np.array(None), np.full((28, 28, 3), np
 
 @pytest.mark.parametrize('why', BAD)
 def test_its_robot_and_frame_are_said_and_nothing_is_held(make_engine, observe, why):
-    engine = make_engine(robots=2)
+    engine = make_engine(max_batch_robots=2)
     good, bad = observe(0, robot='good'), BAD[why](observe(4, robot='bad'))
     with pytest.raises(BadObservationError, match=f"frame 4 of robot 'bad'.*{why}") as caught:
         engine.prefill([good, bad])
@@ -123,7 +123,7 @@ def test_no_observation_at_all_is_refused(make_engine):
 
 
 def test_the_other_robots_of_its_batch_get_their_chunks(make_engine, observe):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     frames = [observe(n, robot=f'r{n}', missing=(0, 1) if n == 1 else ()) for n in range(3)]
     first, bad, last = serve(engine, frames, deadline=1e9)
     assert isinstance(bad, BadObservationError)

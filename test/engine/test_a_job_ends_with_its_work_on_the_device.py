@@ -186,7 +186,7 @@ def test_idle_time_that_cannot_be_known_holds_no_step_up(start):
 
 
 def test_a_margin_longer_than_the_period_does_not_end_the_thread(start, observe):
-    device = start(margin_ms=150.0)  # its time budget is off, and nothing is measured
+    device = start(deadline_margin_ms=150.0)  # its time budget is off, and nothing is measured
     handle = device.prefill(observe(0)).result(TIMEOUT)
     stream = device.engine.open(handle, 'what?', max_tokens=3)
     device.wake()

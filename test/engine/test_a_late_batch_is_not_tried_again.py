@@ -12,7 +12,7 @@ from embodied_kv.serving.batch import LateError, serve
 @pytest.fixture
 def engine(make_engine):
     """An engine that counts the frames of its prefills."""
-    engine = make_engine(robots=4)
+    engine = make_engine(max_batch_robots=4)
     engine.frames, prefill = [], engine.prefill
 
     def counted(observations):

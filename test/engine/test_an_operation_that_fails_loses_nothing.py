@@ -20,7 +20,9 @@ FAULTS = 16  # operations of a piece of work that fail, at most, evenly spread
 CONFIGS = {
     'whole': dict(),
     'compressed': dict(compressed_rows=4, language_keep_ratio=0.5, action_keep_ratio=0.5),
-    'to be compressed': dict(compressed_rows=4, language_keep_ratio=0.5, compress_after=4),
+    'to be compressed': dict(
+        compressed_rows=4, language_keep_ratio=0.5, compression_after_tokens=4
+    ),
 }
 
 

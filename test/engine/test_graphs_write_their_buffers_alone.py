@@ -6,14 +6,16 @@ from embodied_kv.engine.shapes import Kind
 
 
 def test_every_graph_writes_its_buffers_alone(make_engine, policy):
-    config = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20).config
+    config = make_engine(
+        max_batch_robots=3, streams=5, decode_batch_multiple=2, decode_tokens=20
+    ).config
     engine = Engine(policy, config, watched=True)  # raises UndeclaredWriteError otherwise
     assert engine.graphs.captures == len(engine.graphs)
     engine.kv.check_integrity()
 
 
 def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
-    engine = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20)
+    engine = make_engine(max_batch_robots=3, streams=5, decode_batch_multiple=2, decode_tokens=20)
 
     def shapes(kind):
         return [shape[1:] for shape in engine.graphs.shapes if shape.kind is kind]

@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_one_line(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(
-        ValueError, match='states no order of eviction .* leave engine.kv_policy'
+        ValueError, match='states no order of eviction .* leave engine.kv_eviction_file'
     ) as e:
         EvictionOrder.read(path)
     assert str(path) in str(e.value) and '\n' not in str(e.value)

@@ -14,7 +14,9 @@ OF_ATTENTION = ('ObservedAttentionPress', 'SnapKVPress(window_size=8)')
 
 
 def parameters(name, by):
-    names = dict(compress=f'kvpress:{name}', compress_by=by, compress_after=0)
+    names = dict(
+        compression_method=f'kvpress:{name}', compression_queries=by, compression_after_tokens=0
+    )
     names |= dict(language_keep_ratio=0.3, compressed_rows=4)
     return {f'engine.{name}': value for name, value in names.items()}
 

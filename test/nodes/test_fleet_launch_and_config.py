@@ -88,9 +88,9 @@ def test_the_robots_settings_are_those_of_a_robot_with_an_engine():
 
 def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
     engine = EngineConfig(**SERVED['engine'])
-    robots = engine.reserved_rows - engine.robots
+    robots = engine.reserved_rows - engine.max_batch_robots
     assert robots == 32 and engine.streams == 2 * robots
-    assert engine.rows == engine.robots + robots + engine.streams
+    assert engine.rows == engine.max_batch_robots + robots + engine.streams
     assert SERVED['memory']['planner_rows'] == robots
 
 

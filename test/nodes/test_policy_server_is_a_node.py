@@ -24,7 +24,7 @@ PARAMETERS = {
     'preset': 'tiny',
     'checkpoint': 'random',
     'port': 0,
-    'engine.robots': 1,
+    'engine.max_batch_robots': 1,
     'engine.rows': 6,
     'engine.reserved_rows': 2,
     'engine.streams': 1,
@@ -73,7 +73,7 @@ def test_by_itself_it_serves_many_clients_as_the_command_does(make):
     alone.end()
     said = vars(command().parse_args(['--contract', 'libero']))
     by_command = {name: said[f'engine.{name}'] for name in asdict(by_parameter)}
-    assert asdict(by_parameter) == by_command and by_parameter.robots == 8
+    assert asdict(by_parameter) == by_command and by_parameter.max_batch_robots == 8
 
 
 def test_it_says_that_nobody_is_served(make, monkeypatch):

@@ -29,7 +29,7 @@ from embodied_kv.serving.websocket.sessions import Sessions
 PATIENCE = 240.0  # s, of anything that is waited for
 ENGINE = {
     'rows': 24,
-    'robots': 4,
+    'max_batch_robots': 4,
     'reserved_rows': 12,
     'streams': 4,
     'compressed_rows': 0,

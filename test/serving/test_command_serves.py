@@ -13,7 +13,7 @@ from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
 PATIENT = ['--request_seconds', '240']
-SMALL = '--engine.robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
+SMALL = '--engine.max_batch_robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
 
 
 def test_command_serves_until_stopped(capsys):
@@ -45,6 +45,15 @@ def test_invalid_option_ends_the_command_with_the_remedy(options, said, capsys):
     with pytest.raises(SystemExit) as ended:
         main([*TINY, *SMALL, *options], lambda: None)
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('option', ['--engine.margin_ms 1.0', '--engine.margin_ms=1.0'])
+def test_former_option_is_refused_with_the_present_one(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*TINY, *option.split()], lambda: None)
+    assert ended.value.code == 2
+    said = 'option --engine.margin_ms was renamed; use --engine.deadline_margin_ms'
+    assert said in capsys.readouterr().err
 
 
 def test_keys_are_read_before_a_model(capsys):

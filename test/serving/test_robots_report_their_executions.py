@@ -119,7 +119,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
     """Of three that wait, one asked first, one has waited longest, one has a deadline."""
     scheduling = SchedulingConfig(scheduler=name)
     with running_server(
-        engine={'robots': 1, 'time_budget': True}, scheduling=scheduling
+        engine={'max_batch_robots': 1, 'time_budget': True}, scheduling=scheduling
     ) as opened:
         made, serve = [], opened.sessions._serve
         opened.sessions._server._serve = {

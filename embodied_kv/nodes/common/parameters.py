@@ -1,7 +1,7 @@
 """ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
 The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for an invalid value; `old`, a former name, and `replaces`, names of removed parameters,
+ValueError for an invalid value; `old`, former names, and `replaces`, names of removed parameters,
 which are refused; and `when`, the latest time of a change: 'start' (the default: read-only),
 'configure' or 'live'. Misspelt names are refused, too: ROS would ignore them, and with `shaddow`
 instead of `shadow` the arm would move.
@@ -146,9 +146,10 @@ class Parameters:
         """Note values under former, removed and misspelt names as problems."""
         for prefix, part in self._parts:
             for f in fields(part):
-                old, new = prefix + f.metadata.get('old', ''), prefix + f.name
-                if old in given and old not in self._fields:
-                    self.problems[new] = f'parameter {old} was renamed; use {new}'
+                new = prefix + f.name
+                for old in (prefix + name for name in f.metadata.get('old', ())):
+                    if old in given and old not in self._fields:
+                        self.problems[new] = f'parameter {old} was renamed; use {new}'
                 for gone in f.metadata.get('replaces', ()):
                     if gone in given and gone not in self._fields:
                         self.problems[new] = f'parameter {gone} was removed; use {new}'

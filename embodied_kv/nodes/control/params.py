@@ -77,7 +77,7 @@ class ActionParams:
         "'': the value of the contract",
         'live',
         check=_horizon,
-        old='horizon',
+        old=('horizon',),
     )
     setpoint_rate: float = param(
         100.0, 'Set-points per second, for set-point controllers', range=(1.0, 2000.0)

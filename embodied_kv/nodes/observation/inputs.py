@@ -54,7 +54,7 @@ class ObservationParams:
         0.04,
         'Largest time between the stamps of the images of one observation, s',
         range=(0.0, 10.0),
-        old='tolerance',
+        old=('tolerance',),
     )
     camera_timeout: float = param(
         0.5, 'Time without an image after which a view is missing, s', range=(0.01, 60.0)

@@ -25,14 +25,14 @@ def _of_engine(name: str, default: int | float) -> Any:
 class ServedEngineConfig(EngineConfig):
     """The default configuration of an engine that many clients share: it batches."""
 
-    robots: int = _of_engine('robots', 8)
+    max_batch_robots: int = _of_engine('max_batch_robots', 8)
     rows: int = _of_engine(
         'rows', 80
     )  # for a batch, the newest frame of each client, and each stream
     reserved_rows: int = _of_engine('reserved_rows', 40)
     streams: int = _of_engine('streams', 16)
     compressed_rows: int = _of_engine('compressed_rows', 0)
-    margin_ms: float = _of_engine('margin_ms', 1.0)
+    deadline_margin_ms: float = _of_engine('deadline_margin_ms', 1.0)
 
 
 @dataclass(frozen=True)
