@@ -310,7 +310,7 @@ class World:
             contract=str(contract),
             preset='',
             checkpoint='',
-            rate=10.0,
+            control_frequency=10.0,
             autostart=True,
             server=dict(address=self.server.address),
         )

@@ -76,5 +76,7 @@ def test_there_are_no_more_streams_than_told(fleet):
 
 
 def test_prompts_are_continued_as_often_as_told(fleet):
-    often, seldom = (fleet(WORDS, habits=replace(SPEAKING, prompt_interval=n)) for n in (1, 3))
+    often, seldom = (
+        fleet(WORDS, habits=replace(SPEAKING, prompt_interval_frames=n)) for n in (1, 3)
+    )
     assert 0 < len(seldom['said']) < len(often['said'])

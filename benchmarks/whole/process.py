@@ -171,7 +171,7 @@ class Process:
         """What a frame is prefilled for beside its chunk."""
         for frame in frames:
             self._rounds[frame.robot] += 1
-            if self._rounds[frame.robot] % self._settings.prompt_interval == 0:
+            if self._rounds[frame.robot] % self._settings.prompt_interval_frames == 0:
                 self.voices.prompt(frame)
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:

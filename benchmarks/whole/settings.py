@@ -32,7 +32,7 @@ class Settings:
     decode_tokens: int
     euler_steps: int
     deadline_margin_ms: float
-    prompt_interval: int
+    prompt_interval_frames: int
     request_ahead: int
     retry_interval: float
     kairos: tuple[str, str]

@@ -55,7 +55,8 @@ class Engine:
         if config.time_budget and config.deadline_margin_ms >= period * 1e3:
             raise ValueError(
                 'engine.deadline_margin_ms must be shorter than the period of '
-                f'{period * 1e3:.1f} ms (got {config.deadline_margin_ms}); lower it, or the rate'
+                f'{period * 1e3:.1f} ms (got {config.deadline_margin_ms}); lower it, or '
+                'control_frequency'
             )
         if config.rtc == 'trained' and not policy.max_action_prefix:
             raise ValueError(

@@ -50,16 +50,18 @@ class MissionParams:
     step_time_limit: float = param(
         20.0, 'Time limit (s) of a step if the goal has none', 'live', range=(1.0, 3600.0)
     )
-    rewind: bool = param(
+    restore_on_failure: bool = param(
         True,
         'Restore the computation of before a step that failed. The arm is never moved back',
         'live',
+        old=('rewind',),
     )
-    boundary_tier: str = param(
+    step_checkpoint_tier: str = param(
         'disk',
-        'Tier that stores the capsule of before a step: disk, which outlives the process; host or '
-        'device',
+        'Tier that stores the checkpoint (a capsule) of before each step: disk, which outlives '
+        'the process; host or device',
         'live',
+        old=('boundary_tier',),
         check=Tier,
     )
 
@@ -190,12 +192,12 @@ class Mission(SuiteNode):
             self._session,
             self._domain,
             bool(self.embodiment.contract.language.planner),
-            Tier(params.boundary_tier),
+            Tier(params.step_checkpoint_tier),
             state.step_time_limit or params.step_time_limit,
             on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
             on_fault=lambda words: self.log_warning('mission', words),
         )
-        run = Run(adapter, state, rewinds=params.rewind, on_state=self._publish)
+        run = Run(adapter, state, rewinds=params.restore_on_failure, on_state=self._publish)
         self._running = Running(run, calls, handle, time.monotonic())
         self._start_next()
 

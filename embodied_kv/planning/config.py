@@ -145,10 +145,11 @@ class PlanningConfig:
 class MemoryParams:
     """The location of memory, its planner, and what is recorded automatically."""
 
-    folder: str = _field(
+    storage_directory: str = _field(
         '~/.ros/embodied_kv/memory',
-        'Folder of the memory; a suite with a namespace uses a subfolder of that name. Empty: '
-        'memory is deleted at cleanup',
+        'Directory of the memory; a suite with a namespace uses a subdirectory of that name. '
+        'Empty: memory is deleted at cleanup',
+        old=('folder',),
     )
     disk_mib: int = _field(
         8192,

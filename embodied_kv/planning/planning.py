@@ -420,7 +420,7 @@ def open_planning(
 ) -> Iterator[Planning]:
     """Open the memory of one robot in the folder of its namespace; see `Planning`."""
     with ExitStack() as undo:
-        root = params.folder or undo.enter_context(TemporaryDirectory())
+        root = params.storage_directory or undo.enter_context(TemporaryDirectory())
         folder, renew = Path(root).expanduser() / robot.strip('/'), params.discard_foreign_kv
         made = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
         planning = undo.enter_context(made)

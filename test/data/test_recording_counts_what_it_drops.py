@@ -32,7 +32,7 @@ def test_what_a_slow_disk_cannot_take_is_counted(tmp_path, monkeypatch):
     queue = RecordingQueue(file, 1000)
     for i in range(30):
         queue.put(TOPIC, i, bytes(100))
-    assert queue.dropped == {TOPIC: 20} and 'waiting_mib' in queue.fault
+    assert queue.dropped == {TOPIC: 20} and 'queue_mib' in queue.fault
     gate.set()
     queue.close('enough')
     assert [stamp for stamp, _ in messages(file.path)] == [*range(10)]

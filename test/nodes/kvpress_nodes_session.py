@@ -25,7 +25,7 @@ def parameters(name, by):
     'name, by', [(name, 'text') for name in OF_KEYS] + [(name, 'row') for name in OF_ATTENTION]
 )
 def test_a_robot_answers_from_what_a_scorer_keeps(robot, name, by):
-    robot.up(*SUITE, prompt_interval=0, **parameters(name, by))
+    robot.up(*SUITE, prompt_interval_frames=0, **parameters(name, by))
     robot.until(lambda: robot.handles)
     engine = EngineHost._shared.engine
     kv = engine.kv

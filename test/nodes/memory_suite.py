@@ -30,7 +30,10 @@ def parameters(folder, seed=3, **more):
         made = random_planner(CONFIG, seed=seed)
         save_planner(planner, made.model.state_dict(), CONFIG, made.tokenizer)
     own = dict(
-        folder=str(folder / 'memory'), planner=str(planner), precompute=False, step_seconds=0.0
+        storage_directory=str(folder / 'memory'),
+        planner=str(planner),
+        precompute=False,
+        step_seconds=0.0,
     )
     return {**own, **dict(tokens=400, answer_tokens=8, recompute_ratio=0.5), **more}
 

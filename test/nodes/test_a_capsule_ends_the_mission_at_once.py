@@ -19,7 +19,7 @@ AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 @pytest.fixture
 def suite(robot, tmp_path):
     suite = TableSuite(robot, LYING, AWAY)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     return suite
 
 

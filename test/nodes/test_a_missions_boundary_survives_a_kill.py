@@ -25,7 +25,7 @@ def begun(robot, tmp_path):
         suite = TableSuite(
             robot, LYING, Mission((Part('put', Which(('red cube',)), 'green bin'),))
         )
-        suite.up(Session, folder=str(tmp_path), **parameters)
+        suite.up(Session, capsule_directory=str(tmp_path), **parameters)
         suite.slow = True
         suite.goal = suite.send(step_time_limit=7.5)
         robot.until(lambda: suite.goals, show=False)
@@ -76,7 +76,7 @@ def test_where_the_session_has_no_disk_the_host_keeps_it(robot, begun):
 
 
 def test_it_is_kept_in_the_tier_that_a_parameter_names(robot, begun):
-    suite = begun(boundary_tier='host')
+    suite = begun(step_checkpoint_tier='host')
     assert listed(robot) == {BOUNDARY: False}
-    (told,) = suite.node.set_parameters([Parameter('boundary_tier', value='attic')])
+    (told,) = suite.node.set_parameters([Parameter('step_checkpoint_tier', value='attic')])
     assert not told.successful and 'attic' in told.reason

@@ -19,7 +19,7 @@ ROUNDS = 6
 
 def test_all_go_on_under_a_mib(robot, tmp_path):
     given = {
-        'prompt_interval': 0,
+        'prompt_interval_frames': 0,
         'engine.time_budget': False,
         'engine.kv_budget_mib': 1,
         'engine.decode_tokens': 1200,

@@ -90,7 +90,7 @@ def test_during_a_step_the_arm_comes_to_rest(suite):
 
 def test_a_mission_that_a_capsule_brought_back_has_no_goal_and_ends_so_too(robot, tmp_path):
     suite = TableSuite(robot, LYING, AWAY)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     suite.slow = True
     goal = suite.send()
     robot.until(lambda: suite.goals, show=False)

@@ -207,12 +207,12 @@ def test_the_default_tier_may_change_while_it_runs(robot, tmp_path):
         ('default_tier', 'cloud', "no tier 'cloud'"),
         ('eviction_policy', 'hope', "no policy 'hope'"),
         ('disk_mib', -2, 'parameter disk_mib'),
-        ('max_planner_age', 1.0, 'at most max_planner_age, 1.0 s'),
-        ('folder', '/proc/nowhere', '/proc/nowhere'),
+        ('max_planner_resume_age', 1.0, 'at most max_planner_resume_age, 1.0 s'),
+        ('capsule_directory', '/proc/nowhere', '/proc/nowhere'),
     ],
 )
 def test_a_wrong_parameter_fails_configure(robot, capfd, tmp_path, name, value, said):
-    node = robot.bring(Session, **{'folder': str(tmp_path), name: value})
+    node = robot.bring(Session, **{'capsule_directory': str(tmp_path), name: value})
     assert node.trigger_configure().name == 'FAILURE'
     complaint = capfd.readouterr().err
     assert 'configure failed:' in complaint and said in complaint

@@ -133,7 +133,7 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     ('name', 'value', 'said'),
     [
         ('planner', '/nowhere', '/nowhere'),
-        ('folder', '/proc/nowhere', '/proc/nowhere'),
+        ('storage_directory', '/proc/nowhere', '/proc/nowhere'),
         ('encoder', 'magic', 'encoder must be minilm, hashing'),
         ('method', 'magic', 'method must be one of'),
         ('load_policy', 'magic', 'load_policy must be one of'),

@@ -13,7 +13,8 @@ from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
 PATIENT = ['--request_seconds', '240']
-SMALL = '--engine.max_batch_robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
+SMALL = '--engine.max_batch_robots 1 --engine.rows 6 --engine.reserved_rows 2'.split()
+SMALL += ['--engine.streams', '1']
 
 
 def test_command_serves_until_stopped(capsys):

@@ -86,7 +86,7 @@ def test_a_robot_trusts_the_certificate_of_its_environment(tmp_path, monkeypatch
     pair = certificate(tmp_path)
     monkeypatch.setenv('SSL_CERT_FILE', pair['certificate'] if is_trusted else '')
     with running_server(**pair) as opened:
-        said, address = [], Address(f'wss://127.0.0.1:{opened.port}', reply_seconds=PATIENCE)
+        said, address = [], Address(f'wss://127.0.0.1:{opened.port}', reply_timeout=PATIENCE)
         robot = RemotePolicy(address, lambda extensions: None, said.append)
         robot.start()
         try:

@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> dict:
         engine=dict(sizes=engine.sizes, seconds=engine.seconds),
         words=words,
         streams=measure.STREAMS,
-        prompt_interval=measure.PROMPT_INTERVAL,
+        prompt_interval_frames=measure.PROMPT_INTERVAL,
         rows=made,
     )
 

@@ -135,7 +135,7 @@ def order(
     habits = made.habits
     if words is not None:
         prompts = tuple(Embodiment.load('tabletop').contract.language.prompts)
-        habits = replace(habits, prompts=prompts, prompt_interval=PROMPT_INTERVAL)
+        habits = replace(habits, prompts=prompts, prompt_interval_frames=PROMPT_INTERVAL)
     return replace(
         made,
         habits=habits,

@@ -65,8 +65,12 @@ class SuiteParams:
         "Folder or file of weights; empty: those of the preset; 'random': untrained weights",
         'start',
     )
-    rate: float = param(
-        10.0, 'Frames, and control periods, per second', 'start', range=(0.1, 200.0)
+    control_frequency: float = param(
+        10.0,
+        'Frames, and control periods, per second (Hz)',
+        'start',
+        range=(0.1, 200.0),
+        old=('rate',),
     )
     autostart: bool = param(True, 'Configure and activate at the start', 'start')
 
@@ -82,7 +86,7 @@ class SuiteParams:
     @property
     def period(self) -> float:
         """Return the time (s) between two frames."""
-        return 1.0 / self.rate
+        return 1.0 / self.control_frequency
 
 
 class Parameters:

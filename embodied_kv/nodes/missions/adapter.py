@@ -87,7 +87,7 @@ class MissionAdapter:
             tier = self._checkpoints.take(lambda: self._session.observer.now(self._calls.check))
         except CapsuleError as error:
             return self._on_fault(
-                f'no checkpoint before step {step} (parameter boundary_tier): {error}'
+                f'no checkpoint before step {step} (parameter step_checkpoint_tier): {error}'
             )
         if tier is not self._tier:  # warn once
             self._on_fault(
