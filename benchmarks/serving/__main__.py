@@ -64,7 +64,7 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
     if most == 1:
         profile = replace(profile, sizes=profile.sizes[:1], seconds=profile.seconds[:1])
     sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
-    config = ServerConfig(port=0, request_rate=10_000.0, request_seconds=PATIENCE)
+    config = ServerConfig(port=0, max_request_rate=10_000.0, request_timeout=PATIENCE)
     server = PolicyServer(config, sessions, robot.contract)
     runner.listen(sessions.on_deltas)
     sessions.start()

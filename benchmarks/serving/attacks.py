@@ -4,9 +4,9 @@ The server is a process of its own. The key `good` has a client that asks once a
 and a capsule. The key `bad` attacks from another process. Each attack is compared with a control,
 in which as many processes use a CPU without attacking, so the ratio of both p99 is what the attack
 adds. During an attack the resident memory may grow by what the key `bad` may take, twice: its part
-of `memory_mib` and what is decoded of it. After it the memory has to be within a tenth of that
-before, and the session and the capsule of `good` have to be there. Where one of these is broken,
-the exit status is 1.
+of `message_buffer_mib` and what is decoded of it. After it the memory has to be within a tenth of
+that before, and the session and the capsule of `good` have to be there. Where one of these is
+broken, the exit status is 1.
 
 Physics: both share the processor cores of the machine. An attack that costs the server nothing but
 the time of a core has a ratio of 1.
@@ -48,7 +48,7 @@ REST = 60.0  # s until that is reached
 HOME = {'session_id': 'arm', 'name': 'home'}
 PING, FIRST, MORE = (bytes([kind, 0x80]) + bytes(4) for kind in (0x89, 0x02, 0x00))
 LARGE = 31 * MIB
-MEMORY = 128  # MiB, memory_mib of the server
+MEMORY = 128  # MiB, message_buffer_mib of the server
 
 
 @contextmanager
@@ -220,7 +220,12 @@ def served(preset: str) -> Iterator[tuple[int, int]]:
         port = free.getsockname()[1]
         free.close()
         options = {'contract': CONTRACT, 'preset': preset, 'checkpoint': 'random'}
-        options |= {'port': port, 'api_keys': file, 'all_capsules_mib': 16, 'memory_mib': MEMORY}
+        options |= {
+            'port': port,
+            'api_keys_file': file,
+            'all_capsules_mib': 16,
+            'message_buffer_mib': MEMORY,
+        }
         words = [word for name, value in options.items() for word in (f'--{name}', str(value))]
         with log.open('w') as out:
             process = subprocess.Popen(

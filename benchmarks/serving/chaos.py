@@ -49,11 +49,11 @@ QUIET = 0.2  # of the mob's seconds
 WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
-    connections=128,
-    message_mib=16,
-    request_rate=20.0,
-    silence_seconds=5.0,
-    capsule_mib=1,
+    max_connections=128,
+    max_message_mib=16,
+    max_request_rate=20.0,
+    client_timeout=5.0,
+    session_capsules_mib=1,
     all_capsules_mib=8,
 )
 
@@ -116,8 +116,8 @@ def run(args: argparse.Namespace) -> dict:
             runner.engine,
             runner.device,
             runner.profile(),
-            c.connections,
-            c.capsule_mib,
+            c.max_connections,
+            c.session_capsules_mib,
             c.all_capsules_mib,
         )
         server = PolicyServer(c, sessions, robot.contract)

@@ -89,8 +89,8 @@ class PolicyServerNode(SuiteNode):
             host.engine,
             host.device,
             self._profile,
-            config.connections,
-            config.capsule_mib,
+            config.max_connections,
+            config.session_capsules_mib,
             config.all_capsules_mib,
             self._fingerprint,
             self._scheduling,
@@ -124,7 +124,7 @@ class PolicyServerNode(SuiteNode):
 
     def reload(self) -> bool:
         """Read keys and certificate again; return False if there are none."""
-        names = 'api_keys', 'certificate'  # in any state of the node
+        names = 'api_keys_file', 'certificate'  # in any state of the node
         if not any(self.get_parameter(name).value for name in names):
             return False
         if self._server is not None:

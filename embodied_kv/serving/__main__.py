@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         memory = tuple(_read(part, MEMORY, given) for part in KEPT)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # an unreadable file is an error before the weights are loaded
-        if config.api_keys or config.certificate:
+        if config.api_keys_file or config.certificate:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server can reload them
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
@@ -83,8 +83,8 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
                 runner.engine,
                 runner.device,
                 scheduling.profile_of(runner.engine.config.max_batch_robots, runner.profile),
-                config.connections,
-                config.capsule_mib,
+                config.max_connections,
+                config.session_capsules_mib,
                 config.all_capsules_mib,
                 scheduling=scheduling,
                 cloud=cloud,
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             closing.callback(sessions.stop)
             if memories is not None:
                 closing.callback(memories.close)
-            if config.api_keys or config.certificate:
+            if config.api_keys_file or config.certificate:
                 signal.signal(signal.SIGHUP, lambda *_: server.reload())
             closing.callback(server.stop)
             address = f'{config.scheme}://{config.host}:{server.start()}'

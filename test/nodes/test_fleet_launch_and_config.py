@@ -72,10 +72,10 @@ def test_the_yaml_names_parameters_that_exist(section):
 def test_the_yaml_holds_every_parameter_of_the_server_but_a_few_with_its_default():
     given = {name: value for name, value in SERVED.items() if name not in NESTED}
     defaults = {k: v for part in PARTS['/**/policy_server'] for k, v in asdict(part()).items()}
-    other = {'scheduler': 'kairos', 'connections': 160, 'connections_per_key': 160}
+    other = {'scheduler': 'kairos', 'max_connections': 160, 'max_connections_per_key': 160}
     assert given == defaults | other
     ServerConfig(**{f.name: given[f.name] for f in fields(ServerConfig)})
-    assert given['connections'] >= CONNECTIONS * SERVED['memory']['planner_rows']
+    assert given['max_connections'] >= CONNECTIONS * SERVED['memory']['planner_rows']
     own = {'request_ahead': 1, 'rtc': True}
     assert CONFIG['/**']['server'] == asdict(RemoteParams()) | own
 

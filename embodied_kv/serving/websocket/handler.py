@@ -229,7 +229,7 @@ class ConnectionHandler:
         self._connection.requests += 1
         self._connection.account.requests += 1
         await self._pace()
-        end = time.monotonic() + self._server.config.request_seconds
+        end = time.monotonic() + self._server.config.request_timeout
         try:
             if isinstance(message, str):
                 raise RefusedError('messages must be binary frames of msgpack (got a text frame)')
@@ -245,7 +245,7 @@ class ConnectionHandler:
             forget(error)
         except TimeoutError as error:
             outcome = 'late'
-            text = f'no answer within {self._server.config.request_seconds:g} s'
+            text = f'no answer within {self._server.config.request_timeout:g} s'
             forget(error)
         except (ConnectionClosed, ClientLeftError):
             outcome = 'left'
@@ -357,7 +357,7 @@ class ConnectionHandler:
     ) -> TimedObservation:
         server = self._server
         parsed = await self._elsewhere(server.work, server.parser.read, request)
-        engine, prompt = server.sessions.engine, server.config.prompt
+        engine, prompt = server.sessions.engine, server.config.default_prompt
         name, number = session.name, session.next
         frame = calls.observation(engine, parsed, call, name, number, began, prompt)
         if frame.horizon is not None and server.horizon:
@@ -430,7 +430,7 @@ class ConnectionHandler:
     async def _pace(self) -> None:
         """Wait as long as the request rate of the client requires."""
         now = time.monotonic()
-        self._free = max(now, self._free + 1 / self._server.config.request_rate)
+        self._free = max(now, self._free + 1 / self._server.config.max_request_rate)
         await asyncio.sleep(self._free - now)
 
     async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
@@ -455,7 +455,7 @@ class ConnectionHandler:
 
     async def _send(self, message: bytes | str, limit: float = math.inf) -> None:
         """Send a message within `limit` s and the timeout of silence. Raises ClientLeftError."""
-        limit = min(limit, self._server.config.silence_seconds)
+        limit = min(limit, self._server.config.client_timeout)
         try:
             await asyncio.wait_for(self._connection.send(message), limit)
         except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError
