@@ -34,7 +34,7 @@ def exists(module):
 
 
 @pytest.mark.parametrize('old, new', RENAMES['modules'].items())
-def test_a_moved_module_is_where_it_is_said_to_be(old, new):
+def test_moved_module_exists_under_its_new_name(old, new):
     assert exists(new)
     assert not exists(old) or new.startswith(f'{old}.'), 'it became a package'
 

@@ -234,7 +234,7 @@ def test_a_folder_that_is_not_there_is_not_made_a_file(tmp_path):
         (OSError(errno.EIO, 'Broken'), 'here cannot be kept: Broken; check this disk'),
     ],
 )
-def test_an_error_says_what_to_do(tmp_path, error, message):
+def test_error_names_the_remedy(tmp_path, error, message):
     with pytest.raises(RefusedError, match=message):
         with storage.explained('here', 'kept', RefusedError, storage.REMEDIES):
             raise error

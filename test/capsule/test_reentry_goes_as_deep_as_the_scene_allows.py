@@ -112,11 +112,11 @@ SMALL = {view: image[:8] for view, image in summary().images.items()}
         ({'images': SMALL}, 'the front image is (8, 16, 3), in the capsule (16, 16, 3)'),
     ],
 )
-def test_what_cannot_be_compared_holds(changes, reason):
+def test_incomparable_scene_resumes_at_depth_hold(changes, reason):
     assert decide(**changes) == Decision(Depth.HOLD, f'{reason}: the robot holds')
 
 
-def test_without_an_observation_or_a_witness_it_holds():
+def test_restore_without_an_observation_or_a_stored_scene_holds():
     assert choose_depth(summary(), None, LIMITS) == Decision(
         Depth.HOLD, 'there is no recent observation: the robot holds'
     )

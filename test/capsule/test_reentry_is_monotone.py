@@ -60,7 +60,7 @@ anything = st.builds(
 
 
 @given(st.none() | anything, st.none() | anything)
-def test_whatever_is_seen_there_is_a_decision_in_one_line(then, now):
+def test_every_scene_gets_a_decision_with_a_one_line_reason(then, now):
     decision = choose_depth(then, now, Limits())
     assert decision.reason and '\n' not in decision.reason
     if now is None or then is None:

@@ -88,7 +88,7 @@ def test_a_full_disk_is_opened_and_renewed(store, monkeypatch):
         assert store.remove('cup1').changed
 
 
-def test_what_adds_uses_the_room_inside_the_database(store):
+def test_additions_use_free_pages_of_the_database(store):
     fill(store)
     pages = store._records._db.execute('PRAGMA page_count').fetchone()
     with pytest.raises(DiskFullError, match=r'is full; free disk space, or delete \*.safetensors'):
@@ -192,7 +192,7 @@ print('survived', n > 100)
 """
 
 
-def test_a_real_disk_that_is_full_again_and_again():
+def test_memory_survives_a_real_disk_that_fills_up_repeatedly():
     if not shutil.which('unshare'):
         pytest.skip('unshare is not installed')
     mount = 'mount -t tmpfs -o size=600k tmpfs /mnt || exit 77; exec "$@"'

@@ -76,7 +76,7 @@ def test_a_question_finds_what_it_is_about(memory):
     assert len(memory.retrieve('where is the red ball?', 1000)) == 2
 
 
-def test_it_comes_back_with_its_groups_and_kv(memory):
+def test_reopened_memory_has_its_groups_and_kv(memory):
     memory.advance(10)
     memory.upsert(('task 2', 'task', 'picked up yellow cylinder from shelf'))
     memory.store.keep(*(kv(unit) for unit in memory.units()))

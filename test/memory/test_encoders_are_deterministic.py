@@ -28,7 +28,7 @@ def without(monkeypatch):
     monkeypatch.setattr(importlib, 'import_module', absent)
 
 
-def test_meaning_goes_by_words_and_spelling():
+def test_similar_words_and_spelling_have_similar_embeddings():
     one, two, three, four = HashingEncoder().encode(TEXTS)
     assert one @ two > 0.3 > one @ three and one @ four > one @ three
 
@@ -79,7 +79,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
         encoder(str(tmp_path))
 
 
-def test_minilm_knows_meaning():
+def test_minilm_ranks_by_meaning():
     pytest.importorskip('gt_all_' + 'minilm_l6_v2', reason="the extra 'memory' is absent")
     make = encoder('minilm')
     mug, cup, door = make.encode(['a mug', 'a cup', 'the door is locked'])

@@ -18,7 +18,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_is_refused_and_left_as_it_is(folder):
+def test_store_of_another_model_is_refused_and_unchanged(folder):
     with pytest.raises(RobotMemoryError, match=r'must hold KV of the model second .got first'):
         MemoryStore(folder, 'second')
     with MemoryStore(folder, 'first') as store:

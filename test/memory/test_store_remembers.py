@@ -113,7 +113,7 @@ def test_a_layer_that_is_not_there_is_refused(store):
             store.load_memory(unit(store, 'cup').key, layer)
 
 
-def test_any_dtype_comes_back(store):
+def test_kv_of_any_dtype_is_returned_unchanged(store):
     put(store, cup='on table')
     one = unit(store, 'cup')
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):

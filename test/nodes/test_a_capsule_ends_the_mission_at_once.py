@@ -23,7 +23,7 @@ def suite(robot, tmp_path):
     return suite
 
 
-def test_it_is_over_before_its_node_knows(suite):
+def test_mission_ends_before_its_node_is_notified(suite):
     session = suite.node.host.session(suite.node.robot)
     session.snapshot('before')  # no mission is on
     over = []
@@ -43,7 +43,7 @@ def test_it_is_over_before_its_node_knows(suite):
     assert [record.name for record in session.registry.entries()] == ['before']
 
 
-def test_it_asks_and_rewinds_nothing_more(suite):
+def test_ended_mission_sends_no_request_and_restores_nothing(suite):
     suite.mute = True
     goal = suite.send()
     suite.robot.until(lambda: suite.asked, show=False)

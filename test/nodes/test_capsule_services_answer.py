@@ -130,7 +130,7 @@ def test_rollback_goes_back_to_the_newest_boundary_and_its_instruction(robot, tm
     assert perception._frames.instruction == 'reach'
 
 
-def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+def test_refusal_is_one_sentence(robot, tmp_path):
     begin(robot, tmp_path)
     done(robot, 'snapshot', name='home')
     for verb, fields, message in (
@@ -179,7 +179,7 @@ def resave(path, fingerprint):
     disk.save(replace(capsule, fingerprint=fingerprint))
 
 
-def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+def test_inactive_node_refuses_with_its_state(robot, tmp_path):
     *_, capsules = begin(robot, tmp_path)
     capsules.trigger_deactivate()
     for verb in SERVICES:

@@ -61,7 +61,7 @@ def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
     assert plan.fresh == 0 and done(robot, 'stats').step >= 2
 
 
-def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+def test_refusal_is_one_sentence(robot, tmp_path):
     begin(robot, tmp_path)
     done(robot, 'upsert', segments=segments(*TABLE))
     known = texts(robot)
@@ -118,7 +118,7 @@ def test_each_namespace_has_a_folder_of_its_own(robots, tmp_path):
     assert (tmp_path / 'memory' / left.namespace[1:] / 'memory.sqlite').exists()
 
 
-def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+def test_inactive_node_refuses_with_its_state(robot, tmp_path):
     node = begin(robot, tmp_path)
     node.trigger_deactivate()
     for verb in SERVICES:

@@ -54,7 +54,7 @@ def test_memory_that_the_computation_makes_is_its_own():
     assert x.tensor.tolist() == [3] * 4
 
 
-def test_what_is_only_read_needs_no_declaration():
+def test_memory_that_is_only_read_needs_no_declaration():
     x, weight = Buffer('x', torch.zeros((4,), dtype=torch.float32)), torch.ones(4)
     capture(lambda: x.write(weight), x).replay()
     assert x.tensor.tolist() == [1] * 4

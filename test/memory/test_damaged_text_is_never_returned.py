@@ -42,7 +42,7 @@ def change(folder, *statements):
         'checksum = NULL',
     ],
 )
-def test_any_field_of_a_segment(folder, damage):
+def test_damage_in_any_field_of_a_segment_is_refused(folder, damage):
     change(folder, f"UPDATE segments SET {damage} WHERE id = 'cup'")
     with MemoryStore(folder, 'model') as store:
         for read in (
@@ -60,7 +60,7 @@ def test_any_field_of_a_segment(folder, damage):
         assert Memory(store, HashingEncoder(), len, 100).sentences == {'bin': TEXTS['bin']}
 
 
-def test_bits_that_flip_in_the_file(folder):
+def test_flipped_bits_in_the_file_are_refused(folder):
     path = folder / DATABASE
     content = path.read_bytes()
     assert content.count(b'left table') == 1
@@ -72,7 +72,7 @@ def test_bits_that_flip_in_the_file(folder):
         store.list()
 
 
-def test_a_fact(folder):
+def test_damaged_fact_is_refused(folder):
     change(folder, "UPDATE facts SET value = 'you' WHERE name = 'who'")
     with (
         MemoryStore(folder, 'model') as store,
@@ -81,13 +81,13 @@ def test_a_fact(folder):
         store.fact('who')
 
 
-def test_the_lengths_of_a_unit(folder):
+def test_damaged_lengths_of_a_unit_are_refused(folder):
     change(folder, "UPDATE units SET lengths = '[1]'")
     with pytest.raises(RobotMemoryError, match=r'is damaged \(unit .*checksum'):
         MemoryStore(folder, 'model')
 
 
-def test_an_embedding_cut_short_is_made_again(folder):
+def test_truncated_embedding_is_computed_again(folder):
     change(folder, "UPDATE segments SET embedding = x'00' WHERE id = 'cup'")
     with MemoryStore(folder, 'model') as store:
         memory = Memory(store, HashingEncoder(), len, 100)
