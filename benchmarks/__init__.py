@@ -11,6 +11,7 @@ prints a table, then its figures as one JSON line.
 - fleet: many robots on one engine, simulated; fleet.serving: through a policy
   server; fleet.profile: what a batch costs. horizon: how far to execute a chunk.
 - peers: ours beside LeRobot's own pi0.5, which `--lerobot` names; no part of all.
+- parity: the model against recorded numbers of the references; no part of all.
 - latency: chunks that come late, in five ways to go on.
 - whole: missions of a fleet with all parts, and without each: the leave-one-out table.
 - common: what they share.

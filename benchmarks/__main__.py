@@ -49,7 +49,6 @@ FULL = (
     ('memory.judge',),
     ('memory.records',),
     ('memory.construction',),
-    ('memory.budgets',),
     ('fleet.calibrate',),
     ('fleet',),
     ('demo', '--busy', '2'),

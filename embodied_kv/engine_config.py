@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, fields
+from functools import partial
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.parameter import parameter
 
 COMPILE = ('off', 'auto', 'now')
 RTC_SCHEDULES = ('linear', 'exponential', 'ones', 'zeros')
 
 
-def _param(default: Any, help: str, **more: object) -> Any:
-    """Return a field with its `help`. more: range, choices, fix (a remedy), old (former names)."""
-    return field(default=default, metadata={'help': help, **more})
+_param = partial(parameter, when='start')  # more: choices, fix (a remedy), old (former name)
 
 
 @dataclass(frozen=True)

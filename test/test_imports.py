@@ -27,7 +27,7 @@ MAY_IMPORT = {
     '__init__': set(),
     'types': set(),
     'config': set(),
-    'engine_config': {'config'},
+    'engine_config': {'config', 'parameter'},
     'errors': set(),
     'storage': {'errors'},
     'text': set(),

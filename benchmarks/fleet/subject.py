@@ -11,8 +11,8 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.fleet import trace_reader
 from benchmarks.fleet.workload import Common, Job, Workload, draw, recorded_jobs, sample
-from embodied_kv.fleet import trace
 from embodied_kv.fleet.profile import Profile
 
 
@@ -57,7 +57,7 @@ class Subject:
     @classmethod
     def recorded(cls, path: str, profile: Profile, common: Common) -> Subject:
         """Of a trace; its horizons are what they were."""
-        whole = recorded_jobs(*trace.read(path))
+        whole = recorded_jobs(*trace_reader.read(path))
 
         def jobs(count: int, seed: int) -> tuple[list[Job], list[Job]]:
             same = sample(whole, count, np.random.default_rng(seed))

@@ -1,7 +1,7 @@
 """Our numbers on this device beside those that openpi and LeRobot recorded.
 
-Every quantity that `model.parity` knows, of the golden file and of the recorded checkpoints of
-test/data; and each case once more through a whole engine, from raw pictures to robot actions.
+Every quantity that `benchmarks.parity` knows, of the golden file and of the recorded checkpoints
+of test/data; and each case once more through a whole engine, from raw pictures to robot actions.
 
 Physics: float32 with sums in another order; a convolution must not be left to TF32, which has 10
 bits.
@@ -20,10 +20,10 @@ import torch
 
 from benchmarks.common import report
 from benchmarks.common.command import BenchmarkError, add_device, command
+from benchmarks.parity import __main__ as parity
+from benchmarks.parity.cases import Case, is_case
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity import __main__ as parity
-from embodied_kv.model.parity.cases import Case, is_case
 from embodied_kv.types import Observation
 
 DATA = Path(__file__).resolve().parents[2] / 'test' / 'data'
@@ -31,7 +31,7 @@ CHUNK, OTHER_TIMES = 1e-4, 5e-4  # of an action's spread; openpi's times differ 
 
 
 def quantities(path: Path, device: str) -> dict:
-    """A row: the verdict of `model.parity`, and the lines that fail."""
+    """A row: the verdict of `benchmarks.parity`, and the lines that fail."""
     said = io.StringIO()
     with redirect_stdout(said):
         ok = parity.compare(str(path), device)

@@ -23,13 +23,12 @@ from benchmarks.common import clock, report
 from benchmarks.common.command import add_device, command
 from embodied_kv.config import PI05, TINY
 from embodied_kv.kv.arena import Arena
-from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.keep import Keep, keep_ratio
 from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.model.random import init_random
 
@@ -114,7 +113,7 @@ def rows(s: Size, device: str) -> Iterator[dict]:
         device=model.device,
     )
     move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
-    keep = Keep(named_schedule('falling', b.layers, max(SHARE, 1.5 / b.layers)))
+    keep = Keep(keep_ratio(max(SHARE, 1.5 / b.layers), b.layers))
     rate = bus(device)
     reuses: tuple[Reuse, ...] = (FullRecompute(), Reuse(), keep)
     for reuse in reuses:

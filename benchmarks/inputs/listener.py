@@ -23,12 +23,12 @@ from benchmarks.inputs.rigs import ARM, HAND, TOPICS, Rig
 from embodied_kv.config import TINY
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import SUCCESS, SuiteNode
-from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.clock import FrameThrottle
 from embodied_kv.nodes.observation.inputs import ObservationInputs, ObservationParams
 from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 from embodied_kv.robots.channels import COMPRESSED, IMAGE
 from embodied_kv.robots.sources import View
+from embodied_kv.serving.remote_policy.remote_part import RemoteHost
 
 WARMUP = 2.0  # s after the first frame that are not measured
 PATIENCE = 20.0  # s for the first frame

@@ -9,12 +9,12 @@ Parts, each a command:
 - records: the same ways on records of eight tokens, by a judge of eight layers.
 - churn: updates between plans and what loads cost, foretold and measured.
 - construction: KEEP without groups, hops or segments, in accuracy.
-- budgets: units that keep a part of their tokens.
 
 What they stand on, from below:
 - settings: all numbers, from settings.yaml, fixed before any result.
 - story: the household, its updates and questions.
 - blocks: memory in fixed blocks, as the baselines keep it.
+- reuse_variants: CacheBlend, EPIC and other settings of KEEP, which the node does not have.
 - ways: methods of reuse over constructions of memory.
 - asking: all ways through the same stories.
 - floor: what is physically the least.

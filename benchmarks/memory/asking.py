@@ -20,11 +20,11 @@ from tempfile import TemporaryDirectory
 
 from rich.progress import Progress
 
+from benchmarks.memory.invalidation import PREFIX
 from benchmarks.memory.settings import Settings, Side
 from benchmarks.memory.spans import COMPUTE, Timeline
 from benchmarks.memory.story import Facts, Moment, draw_story
 from benchmarks.memory.ways import BenchPlanning, TimedPlan, Way, open_way
-from embodied_kv.memory.invalidation import PREFIX
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 
 RAM = '/dev/shm'

@@ -19,12 +19,12 @@ from itertools import chain, takewhile
 import numpy as np
 from torch import Tensor
 
+from benchmarks.memory.reuse_variants import ComparingPrefill, variant_method
 from benchmarks.memory.spans import TimedLoader
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.groups import EmbeddingTable, Group, Transition
-from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import FullRecompute
+from embodied_kv.memory.reuse import FullRecompute, Reuse
 from embodied_kv.memory.segment import Unit, UnitKv
 from embodied_kv.planning.planner_row import PlannerRow
 
@@ -91,6 +91,8 @@ class Behind(FullRecompute):
 class WatchedRow(PlannerRow):
     """Counts the tokens whose KV it computes for units; `loader` has the timeline of the last run.
 
+    The config is a `VariantConfig`, and its methods are those of `variant_method`.
+
     fronts: of a unit that was computed before, only what lies behind the first change. rotate:
     whether stored keys are turned to the positions they come to.
     """
@@ -98,16 +100,19 @@ class WatchedRow(PlannerRow):
     def __init__(self, *row: object, fronts: bool = False, rotate: bool = True) -> None:
         model, load, config, _ = row
         super().__init__(*row)
-        if not rotate:
-            self._prefill = Prefill(
-                model, self.arena, 0, load, _stays, config.load_policy, self._step
-            )
+        move = self._prefill._move if rotate else _stays
+        self._prefill = ComparingPrefill(
+            model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
+        )
         self._prefill.loader = self._timed
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
 
     def _timed(self, *given: object, **named: object) -> TimedLoader:
         self.loader = TimedLoader(*given, **named)
         return self.loader
+
+    def method(self, name: str) -> Reuse:
+        return variant_method(name, self._config, len(self.arena.layers))
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
         lengths = tuple(map(len, tokens))

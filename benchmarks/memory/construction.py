@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 from rich.console import Console
@@ -33,10 +32,9 @@ from benchmarks.common.report import show
 from benchmarks.memory.judge_ask import Problem, problem
 from benchmarks.memory.judge_batch import ProblemBatch
 from benchmarks.memory.judge_ways import LINKS, SHARES, SIZES, Part, average
+from benchmarks.memory.reuse_variants import VariantConfig, variant_method
 from embodied_kv.memory.prompt import Piece
 from embodied_kv.memory.reuse import Reuse
-from embodied_kv.planning.config import PlanningConfig
-from embodied_kv.planning.planner_row import reuse_method
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS, MAX_HOPS, Chains, furthest
 from training.judge.exam import draw_cell
@@ -99,8 +97,8 @@ def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], li
 
 def way(name: str, share: float, layers: int) -> Reuse:
     """What the node runs, with that share of memory in each layer beyond the first."""
-    config = replace(PlanningConfig(recompute_ratio=average(share, layers)), **WAYS[name])
-    return reuse_method(config.method, config, layers)
+    config = VariantConfig(recompute_ratio=average(share, layers), **WAYS[name])
+    return variant_method(config.method, config, layers)
 
 
 def constructed(chains: Chains, construction: str, static: np.ndarray) -> Iterator[Problem]:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from benchmarks.memory.reuse_variants import ComparingPrefill
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
-from embodied_kv.memory.prefill import Load, Prefill, Work
+from embodied_kv.kv.views import SparsePositionView
+from embodied_kv.memory.prefill import Load, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
@@ -117,7 +118,7 @@ class Asking:
         self._model = model
         arena = arena_of(model, model.config.max_tokens)
         move = Rotation(frequencies(b.head_dim, b.rope_theta))
-        self._prefill = Prefill(model, arena, 0, load or IsolatedKv(model), move)
+        self._prefill = ComparingPrefill(model, arena, 0, load or IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:
         """The answer, read greedily off the prompt's last token."""

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.memory.judge_ask import Problem
-from embodied_kv.memory.prompt import LayerLayout
-from embodied_kv.memory.reuse import LayerState, Reuse
+from benchmarks.memory.reuse_variants import ComparedState, layer_keys
+from embodied_kv.memory.reuse import Reuse
 from embodied_kv.model.planner import Planner
 from training.common.views import seen
 
@@ -81,8 +81,6 @@ class ProblemBatch:
         for layer in range(model.config.backbone.layers):
             hidden = model.layer(layer, hidden, apart, self._rope)
             self._stored.append((apart.k, apart.v))
-        everything = torch.ones(tokens, dtype=torch.bool)
-        self._layouts = [LayerLayout(problem.prompt, everything) for problem in problems]
 
     @torch.inference_mode()
     def ask(self, reuse: Reuse) -> Replies:
@@ -113,14 +111,13 @@ class ProblemBatch:
         chosen = []
         for i, problem in enumerate(self._problems):
             positions = computed[i].nonzero()[:, 0]
-            state = LayerState(
+            state = ComparedState(
                 problem.prompt,
                 layer,
                 positions,
                 view.q[i, positions],
                 view.sums[i].T[positions],
                 view.k[i].transpose(0, 1),
-                self._layouts[i],
                 deviation=lambda i=i, positions=positions: deviations()[i, positions],
             )
             chosen.append(reuse.after(state, computed[i]))
@@ -128,7 +125,7 @@ class ProblemBatch:
 
     def _deviations(self, layer: int, hidden: Tensor) -> Tensor:
         """How far each token's keys in a layer are from the stored ones, [B, T]."""
-        new = self._model.keys(layer, hidden, self._rope)
+        new = layer_keys(self._model, layer, hidden, self._rope)
         return (new - self._stored[layer][0]).float().square().sum((2, 3))
 
 

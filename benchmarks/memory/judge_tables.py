@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.common.paired import paired
 from benchmarks.memory.judge_batch import Replies
 from benchmarks.memory.judge_ways import FULL, LEAST_FULL, LEAST_LOST, REUSE
-from embodied_kv.memory.schedule import SCHEDULES
+from benchmarks.memory.reuse_variants import SCHEDULES
 from training.evaluate.report import rate
 
 FAMILIES = ('keep', 'cacheblend token', 'cacheblend segment')

@@ -22,10 +22,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from embodied_kv.memory.importance import PROPAGATIONS
-from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.reuse import CacheBlend, FullRecompute, Reuse
-from embodied_kv.memory.schedule import SCHEDULES, named_schedule
+from benchmarks.memory.reuse_variants import (
+    PROPAGATIONS,
+    SCHEDULES,
+    CacheBlend,
+    VariedKeep,
+    named_schedule,
+)
+from embodied_kv.memory.reuse import FullRecompute, Reuse
 
 SHARES = (0.16, 0.32)  # of memory, in each layer beyond the first
 SIZES = (25, 50)  # segments
@@ -64,9 +68,9 @@ def ways(share: float, layers: int) -> Iterator[tuple[str, Reuse]]:
         schedule = named_schedule(name, layers, average(share, layers))
         for restart, added in ((0.0, ''), (RESTART, ' restart')):
             for hop in PROPAGATIONS:
-                keep = Keep(schedule, restart=restart, propagation=hop)
+                keep = VariedKeep(schedule=schedule, restart=restart, propagation=hop)
                 yield f'keep {hop} {name}{added}', keep
-        yield f'keep without hops {name}', Keep(schedule, hops=0)
+        yield f'keep without hops {name}', VariedKeep(hops=0, schedule=schedule)
         yield f'cacheblend token {name}', CacheBlend(schedule)
         yield f'cacheblend segment {name}', CacheBlend(schedule, segments=True)
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from torch import Tensor
 
 from benchmarks.memory.blocks import Blocks, WatchedRow
+from benchmarks.memory.invalidation import PREFIX, Invalidation
+from benchmarks.memory.reuse_variants import VariantConfig
 from benchmarks.memory.settings import Settings, Side
 from benchmarks.memory.spans import Timeline
 from embodied_kv.config import BackboneConfig
 from embodied_kv.memory.encoder import Encoder, encoder
-from embodied_kv.memory.invalidation import PREFIX, Invalidation
+from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.prefill import Load
+from embodied_kv.memory.store import Change
 from embodied_kv.model.planner import PLANNER_MISSIONS, PlannerConfig
 from embodied_kv.model.planner_checkpoint import (
     LoadedPlanner,
@@ -27,7 +30,6 @@ from embodied_kv.model.planner_checkpoint import (
     load_planner,
     random_planner,
 )
-from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import Plan
 from embodied_kv.planning.planning import Planning
 from training.planner.corpus import planner_tokenizer
@@ -38,7 +40,7 @@ RANDOM = 'random'
 
 @dataclass(frozen=True)
 class Way:
-    """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the PlanningConfig.
+    """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the VariantConfig.
 
     rotate: whether stored keys are turned to where they come. timed, answered: where it differs
     from others, in seconds, in what it says. load_seconds: that reading a token of a layer takes
@@ -99,14 +101,16 @@ class BenchPlanning(Planning):
         self,
         planner: LoadedPlanner,
         folder: Path,
-        config: PlanningConfig,
+        config: VariantConfig,
         way: Way,
         encoder: str = 'hashing',
     ) -> None:
-        super().__init__(planner, folder, config, encoder_of(encoder))
+        own = replace(config, method=KEEP)  # the node has fewer methods than the row below
+        super().__init__(planner, folder, own, encoder_of(encoder))
+        self.config = config
         if way.blocks:
             self.memory.groups = Blocks(self.memory.encoder.width, way.blocks)
-            self._invalidation = Invalidation((way.blocks,))
+        self._invalidation = Invalidation((way.blocks,) if way.blocks else ())
         self._way, self.row = (
             way,
             WatchedRow(
@@ -118,6 +122,20 @@ class BenchPlanning(Planning):
                 rotate=way.rotate,
             ),
         )
+
+    def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
+        """Add or change segments of this memory, which is new, and note what that invalidates."""
+        changes = super().upsert(*segments)
+        for change in changes:
+            if change.changed:
+                id = change.segment.id
+                self._invalidation.note(id, self.memory.groups.tokens(id))
+        return changes
+
+    def advance(self, steps: int = 1) -> tuple[Transition, ...]:
+        """Advance the world step, and count what its changes invalidated."""
+        self._invalidation.end()
+        return super().advance(steps)
 
     def plan(self, *given: object, **named: object) -> TimedPlan:
         """Return the plan with the timeline of its prefill."""
@@ -132,7 +150,8 @@ class BenchPlanning(Planning):
     @property
     def lost(self) -> int:
         """Tokens whose KV updates made useless, until the end of the last step."""
-        return self.stats().invalidated.get(self._way.construction, 0)
+        counted = self.stats().invalidated | self._invalidation.lost
+        return counted.get(self._way.construction, 0)
 
 
 def open_way(
@@ -153,7 +172,7 @@ def open_way(
         cache_mib=made.cache_mib,
         method=way.method,
     )
-    config = PlanningConfig(**numbers | way.numbers)
+    config = VariantConfig(**numbers | way.numbers)
     return BenchPlanning(planner, folder, config, way, made.encoder)
 
 

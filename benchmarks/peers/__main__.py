@@ -28,12 +28,12 @@ import torch
 
 from benchmarks.common import physics, report
 from benchmarks.common.command import add_engine, command
+from benchmarks.parity.golden import RESULT
 from benchmarks.peers import figures, lerobot, measure
 from benchmarks.peers.both import Both
 from benchmarks.peers.plot import plot
 from benchmarks.peers.ways import WAYS, Asked
 from embodied_kv.config import DTYPES, ModelConfig, preset
-from embodied_kv.model.parity.golden import RESULT
 
 FRAMES = 3  # that are compared; the first of them is timed
 EAGER = ('ours_eager', 'theirs_eager')

@@ -10,6 +10,7 @@ from random import Random
 
 import numpy as np
 
+from benchmarks.capsule.replay import replay as replay_capsule
 from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import ROBOTS, World
 from embodied_kv.capsule.capsule import CapsuleError
@@ -48,7 +49,7 @@ def fork(world: World, random: Random) -> None:
 
 def replay(world: World, random: Random) -> None:
     """The chunk of a capsule's frame, made again."""
-    _session(world, random).replay(_name(world, random))
+    replay_capsule(_session(world, random), _name(world, random))
 
 
 def load(world: World, random: Random) -> None:
@@ -69,7 +70,7 @@ def pin(world: World, random: Random) -> None:
 
 def unpin(world: World, random: Random) -> None:
     """It may give way again."""
-    world.registry.unpin(_name(world, random))
+    world.registry.pin(_name(world, random), pinned=False)
 
 
 def drop(world: World, random: Random) -> None:

@@ -47,7 +47,7 @@ def given_up(world: World) -> None:
     registry, planning = world.registry, world.planning
     with world.faults.paused():
         for entry in registry.entries():
-            registry.unpin(entry.name)
+            registry.pin(entry.name, pinned=False)
             registry.drop(entry.name)
         for name in _names(world.folder / 'capsules'):
             registry.drop(name)

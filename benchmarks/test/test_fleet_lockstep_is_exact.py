@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from benchmarks.fleet import trace_reader
 from benchmarks.fleet.serving.lockstep import Order, run
 from benchmarks.fleet.serving.robot import SET_POINTS, Habits
 from benchmarks.fleet.workload import recorded_jobs
 from embodied_kv.config import TINY
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.fleet import trace
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.policy import Policy
 from embodied_kv.serving.engine_runner import EngineRunner
@@ -128,7 +128,7 @@ def test_one_robot_is_served_alike_by_all_schedulers(fleet):
 def test_what_is_executed_can_be_replayed(fleet, tmp_path):
     path = tmp_path / 'trace.jsonl'
     fleet(QUICK, [[3], [4]], trace=str(path))
-    period, rounds = trace.read(path)
+    period, rounds = trace_reader.read(path)
     jobs = recorded_jobs(period, rounds)
     assert (period, len(jobs)) == (TINY.action_dt, 2)
     assert all(0.99 * QUICK < record.inference < 1.21 * QUICK for record in rounds)
@@ -156,7 +156,7 @@ def test_tasks_with_the_same_instruction_are_different_tasks(fleet, monkeypatch,
     result, _ = fleet(QUICK, [[3, 3]], trace=str(tmp_path / 'trace.jsonl'))
     first, second = result['tasks']
     assert second['seconds'] == pytest.approx(first['seconds'])
-    assert len(recorded_jobs(*trace.read(tmp_path / 'trace.jsonl'))) == 2
+    assert len(recorded_jobs(*trace_reader.read(tmp_path / 'trace.jsonl'))) == 2
 
 
 def test_an_error_of_the_engine_ends_the_run(fleet, engine, monkeypatch):

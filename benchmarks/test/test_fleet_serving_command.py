@@ -4,11 +4,11 @@ import json
 
 import pytest
 
+from benchmarks.fleet import trace_reader
 from benchmarks.fleet.serving import __main__ as serving
 from benchmarks.fleet.serving import measure
 from benchmarks.fleet.workload import recorded_jobs
 from embodied_kv.demo.sim.tasks import FAMILIES
-from embodied_kv.fleet import trace
 from training.evaluate import worlds
 
 PROFILE = """engine: given
@@ -63,7 +63,7 @@ def test_the_last_line_is_every_figure(small, capsys):
         assert 0 < row['p25'] <= row['average'] <= row['p95'] <= 1.2 + 1e-9
         assert row['rounds'] >= 2 and row['decision']['median'] > 0
     assert {pair['robots'] for pair in found['pairs']} == {1, 2}
-    assert recorded_jobs(*trace.read('trace.jsonl'))
+    assert recorded_jobs(*trace_reader.read('trace.jsonl'))
 
 
 @pytest.mark.parametrize(

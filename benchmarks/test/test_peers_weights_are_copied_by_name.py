@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from benchmarks.common.command import BenchmarkError
+from benchmarks.parity.golden import Golden
 from benchmarks.peers.weights import copy
-from embodied_kv.model.parity.golden import Golden
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import init_random
 from embodied_kv.model.weights import Weights, fill

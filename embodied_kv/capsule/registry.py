@@ -170,9 +170,6 @@ class Registry:
         with self._changing:
             self._put(replace(self._item(name), pinned=pinned))
 
-    def unpin(self, name: str) -> None:
-        self.pin(name, pinned=False)
-
     def move(self, name: str, tier: Tier) -> None:
         """Move a capsule to a tier, even if pinned, but not off the disk. Raises NoRoomError."""
         with self._changing:

@@ -16,29 +16,25 @@ class Statistics:
 
     columns: float32 [layers, heads, n], softmax attention summed over the queries. density:
     float32 [layers, heads], share of visible entries that reach p times the maximum of their row
-    (1 - gamma, 3.1), for one p. queries: number of queries. visible: int [n], number of queries
-    that can see each position; None: all. keys, values: [layers, kv_heads, n, head_dim], for
-    methods with `reads_kv`.
+    (1 - gamma, 3.1), for one p. queries: number of queries. keys, values: [layers, kv_heads, n,
+    head_dim], for methods with `reads_kv`.
     """
 
     columns: Tensor
     density: Tensor
     kv_heads: int
     queries: int
-    visible: Tensor | None = None
     keys: Tensor | None = None
     values: Tensor | None = None
 
     def __post_init__(self) -> None:
-        layers, heads, n = self.columns.shape
+        layers, heads, _ = self.columns.shape
         if self.density.shape != (layers, heads):
             raise ValueError(
                 f'density must be of shape {(layers, heads)} (got {tuple(self.density.shape)})'
             )
         if heads % self.kv_heads:
             raise ValueError(f'heads must be a multiple of {self.kv_heads} KV heads (got {heads})')
-        if self.visible is not None and self.visible.shape != (n,):
-            raise ValueError(f'visible must be of shape {(n,)} (got {tuple(self.visible.shape)})')
 
     @classmethod
     def unscored(

@@ -1,4 +1,4 @@
-"""H2O: heavy hitters of all queries."""
+"""H2O, heavy hitters of all queries; and ZipCache, which chooses the same here."""
 
 from __future__ import annotations
 
@@ -18,3 +18,13 @@ class H2o(Method):
 
     def scores(self, stats: Statistics) -> Tensor:
         return stats.grouped(stats.columns)
+
+
+@dataclass(frozen=True)
+class ZipCache(H2o):
+    """Attention divided by the queries that see a token (He et al. 2024; 3.2), not quantised.
+
+    Every query of a bidirectional prefix sees every token, so the choice is that of H2O.
+    """
+
+    name = 'zipcache'

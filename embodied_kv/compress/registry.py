@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from embodied_kv.compress.base import Method
 from embodied_kv.compress.full import Full
-from embodied_kv.compress.h2o import H2o
+from embodied_kv.compress.h2o import H2o, ZipCache
 from embodied_kv.compress.knorm import KeyNorm
 from embodied_kv.compress.kvpress import PREFIX, from_kvpress
 from embodied_kv.compress.pyramidkv import PyramidKv
@@ -15,7 +15,6 @@ from embodied_kv.compress.snapkv import SnapKv
 from embodied_kv.compress.streaming_llm import StreamingLlm
 from embodied_kv.compress.vl_cache import VlCache
 from embodied_kv.compress.vl_cache_pooled import VlCachePooled
-from embodied_kv.compress.zipcache import ZipCache
 
 METHODS: dict[str, type[Method]] = {
     m.name: m

@@ -39,9 +39,8 @@ class Engine:
     """Prefill, denoise and decode over lists, so a fleet batches over robots by the same calls.
 
     The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between
-    two frames of a robot. watched: prove of every graph that it writes only its buffers, by one
-    run of each. say: receives a line for the user before something is compiled. Raises ValueError
-    for invalid parameters, with the remedy.
+    two frames of a robot. say: receives a line for the user before something is compiled. Raises
+    ValueError for invalid parameters, with the remedy.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class Engine:
         policy: Policy,
         config: EngineConfig,
         period: float = 0.1,
-        watched: bool = False,
         say: Callable[[str], object] | None = None,
     ) -> None:
         if config.time_budget and config.deadline_margin_ms >= period * 1e3:
@@ -97,7 +95,7 @@ class Engine:
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
         )
-        self.graphs = GraphCache(model.device, watched, compiler_for(policy, config, say))
+        self.graphs = GraphCache(model.device, compiler_for(policy, config, say))
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)

@@ -1,11 +1,15 @@
 """What a transformer layer sees of the cache, `attend(layer, q, k, v)`, and where k and v go.
 
 Three views use the same rows: `PrefixWrite` writes a prefix, `SuffixRead` reads it under a suffix
-that is not stored, `TailAppend` reads it under decode KV that grows. `store` alone is for a last
-layer whose output is not needed. A view is made once for a number of slots and tokens and bound to
-rows again and again; slots without a row are padding. What is bound lies in the fields of a step's
-inputs, which `bind` sends, so other fields are written before. q: [slots, tokens, heads,
-head_dim]; k, v: [slots, tokens, kv_heads, head_dim]; the result is like q.
+that is not stored, `TailAppend` reads it under decode KV that grows. Two more are for a model
+without prefix rows: `DecodeView` appends a token to the row of each slot, and `SparsePositionView`
+computes tokens at any positions of one row, whose other tokens are loaded. `store` alone is for a
+last layer whose output is not needed.
+
+A view is made once for a number of slots and tokens and bound to rows again and again; slots
+without a row are padding. What is bound lies in the fields of a step's inputs, which `bind` sends,
+so other fields are written before. q: [slots, tokens, heads, head_dim]; k, v: [slots, tokens,
+kv_heads, head_dim]; the result is like q.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.attention import segments_attention
+from embodied_kv.kernels.attention import row_attention, segments_attention
 from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
@@ -321,3 +325,88 @@ class TailAppend:
         self.store(layer, q, k, v)
         own = Segment(*self._tails.layers[layer], self._tail)
         return self._prefix.attend(layer, q, own)
+
+
+class DecodeView:
+    """The newest token of each slot's row, which reads its own row up to itself.
+
+    positions: int64 [slots, 1]. inputs: with `fields`.
+    """
+
+    fits_compiled = False
+
+    def __init__(self, arena: Arena, slots: int, inputs: StepInputs | None = None) -> None:
+        self._arena = arena
+        self.inputs = inputs or StepInputs(arena.device, DecodeView.fields(arena, slots))
+        self._batch = batch_over(self.inputs, 'row', slots, arena.lengths, 1, True)
+        self._positions = self.inputs.cut('positions', slots, 1)
+        self.positions = self._positions.device
+
+    @staticmethod
+    def fields(arena: Arena, slots: int) -> Fields:
+        """Return the fields that it needs of its inputs."""
+        return table_field('row', slots, arena.lengths) | {'positions': (slots, np.int64)}
+
+    def bind(self, rows: Sequence[int]) -> DecodeView:
+        """Bind the first slots to rows whose lengths include the new tokens."""
+        self._batch.bind(rows)
+        place(self._positions.host, self._arena.lengths[0, list(rows)] - 1)
+        self.inputs.send()
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Return what it reads in addition to the arena."""
+        return [Buffer('row.table', self._batch.table), Buffer('positions', self.positions)]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        store_rows(k, v, *self._arena.layers[layer], self._batch)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        return row_attention(q, *self._arena.layers[layer], self._batch, layer)[0]
+
+
+class SparsePositionView:
+    """A view of one row, whose length includes all positions; it is bound to the computed tokens.
+
+    Each token is stored and reads what lies before it. q: [1, T, heads, head_dim], k and v: [1, T,
+    kv_heads, head_dim], for T bound positions. queries: those of the last layer, [T, heads,
+    head_dim]. sums: the log-sum-exp of their scores, [T, heads].
+    """
+
+    def __init__(self, arena: Arena, row: int) -> None:
+        self._arena, self._row = arena, row
+        self.queries: Tensor | None = None
+        self.sums: Tensor | None = None
+
+    def bind(self, positions: Tensor) -> SparsePositionView:
+        """Bind to positions, int64 [T], ascending."""
+        count = len(positions)
+        # One slot for each token, because each has its own limit; none is padding.
+        batch = RowBatch(count, self._arena.lengths, causal=True, device=self._arena.device)
+        self._batch = batch.bind([self._row] * count, starts=positions.tolist())
+        return self
+
+    def put(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
+        """Write K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
+        span = slice(start, start + k.shape[1])
+        for own, given in zip(self._arena.layers[layer], (k, v), strict=True):
+            own[self._row, :, span] = given
+
+    def keys(self, layer: int) -> Tensor:
+        """Return a view of K of the whole row, [kv_heads, length, head_dim]."""
+        length = int(self._arena.lengths[0, self._row])
+        return self._arena.layers[layer][0][self._row, :, :length]
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        new = (part.transpose(0, 1) for part in (k, v))
+        store_rows(*new, *self._arena.layers[layer], self._batch)
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        self.queries = q[0]
+        rows = self._arena.layers[layer]
+        out, sums = row_attention(q.transpose(0, 1), *rows, self._batch, layer)
+        self.sums = sums[:, 0]
+        return out.transpose(0, 1)

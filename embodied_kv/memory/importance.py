@@ -2,12 +2,13 @@
 
 Source: KEEP, section 4.2 and figure 6. The paper replaces all scores at each hop by the attention
 of the relevant set. Under a causal mask a segment attends to earlier ones only, so hops drift to
-the front of the prompt and forget what the question found first. `restart` keeps that share of the
-first scores at each hop, as personalised PageRank does (Page et al. 1999; 0 is the paper).
+the front of the prompt and forget what the question found first. So each hop here keeps a share of
+the first scores, `restart`, as personalised PageRank does (Page et al. 1999; 0 is the paper).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,12 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.memory.schedule import share
-from embodied_kv.memory.segment import check_choice
-
-# How a hop reads attention between segments: without that of a segment to itself, with it, in both
-# directions, or in both directions with the scores of all hops added.
-PROPAGATIONS = ('directed', 'diagonal', 'symmetric', 'accumulated')
+RESTART = 0.5
 
 
 @dataclass(frozen=True)
@@ -39,8 +35,7 @@ def importance(
     ratio: float,
     candidates: Sequence[int] | None = None,
     hops: int = 8,
-    restart: float = 0.0,
-    propagation: str = 'directed',
+    restart: float = RESTART,
 ) -> Importance:
     """Return the segments that the next layer computes: `share` of s, or all candidates if fewer.
 
@@ -55,12 +50,10 @@ def importance(
             never relevant and propagate nothing.
         hops: Maximum number of propagations; 0 is importance to the query alone.
         restart: Share of the first scores that each hop keeps, in [0, 1].
-        propagation: One of PROPAGATIONS.
 
     Raises:
         ValueError: An argument is out of range, or attention is negative or not finite.
     """
-    check_choice('propagation', propagation, PROPAGATIONS)
     s = len(query)
     if query.shape != (s,) or between.shape != (s, s):
         raise ValueError(
@@ -82,29 +75,32 @@ def importance(
     if not (np.isfinite(used).all() and (used >= 0).all()):
         raise ValueError('attention must be finite and >= 0')
     rows = np.where(alive[:, None] & alive, rows, 0)
-    rows = rows + rows.T if propagation in ('symmetric', 'accumulated') else rows
-    rows = rows if propagation == 'diagonal' else rows * (1 - np.eye(s))
-    scores = total = first = _normalised(np.where(alive, first, 0))
+    rows *= 1 - np.eye(s)
+    scores = first = normalised(np.where(alive, first, 0))
     count = min(share(ratio, s), int(alive.sum()))
-    relevant, stable, hop = _top(scores, alive, count), False, 0
+    relevant, stable, hop = highest(scores, alive, count), False, 0
     while not stable and hop < hops:
-        spread = _normalised(rows[relevant].sum(0))
+        spread = normalised(rows[relevant].sum(0))
         if not spread.any():  # the relevant segments attend to no other candidate
             spread = first
-        hopped = _normalised((1 - restart) * spread + restart * first)
-        total = total + hopped if propagation == 'accumulated' else hopped
-        scores = _normalised(total)
-        before, relevant = relevant, _top(scores, alive, count)
+        scores = normalised((1 - restart) * spread + restart * first)
+        before, relevant = relevant, highest(scores, alive, count)
         stable, hop = np.array_equal(before, relevant), hop + 1
     return Importance(tuple(relevant.tolist()), tuple(scores.tolist()), hop, stable)
 
 
-def _normalised(scores: np.ndarray) -> np.ndarray:
+def normalised(scores: np.ndarray) -> np.ndarray:
+    """Return the scores divided by their sum; zeros if it is 0."""
     total = scores.sum()
     return scores / total if total > 0 else np.zeros_like(scores)
 
 
-def _top(scores: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
+def highest(scores: np.ndarray, alive: np.ndarray, count: int) -> np.ndarray:
     """Return the indices of the highest scores among the candidates, ascending."""
     order = np.argsort(np.where(alive, -scores, np.inf), kind='stable')
     return np.sort(order[:count])
+
+
+def share(ratio: float, segments: int) -> int:
+    """Return ratio * segments, rounded half up after removal of the float error of the ratio."""
+    return math.floor(round(ratio * segments, 9) + 0.5)

@@ -1,36 +1,38 @@
 """KEEP: recompute the segments that matter to the question, found over several hops of attention.
 
-Source: KEEP, section 4.2.
+The paper does not state its shares by layer. Here each layer after the first computes the same
+share, which is more accurate than a falling one (docs/benchmarks/memory.md).
+
+Source: KEEP, section 4.2: the first layer computes all segments, and a segment that one layer
+drops stays dropped.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from embodied_kv.memory.importance import importance
+from embodied_kv.memory.importance import Importance, importance, share
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse, always_computed
-from embodied_kv.memory.schedule import Schedule, share
 
 BLOCK = 128  # queries whose attention is computed together
+SCORING_TOKENS = 16  # tokens of a segment whose attention is read; the paper reads all
 
 
 @dataclass(frozen=True)
 class Keep(Reuse):
     """All segments in the first layer, then the relevant ones by multi-hop importance.
 
-    `schedule` has the share of the segments per layer. See `importance` for hops, restart and
-    propagation, and `segment_attention` for scoring_tokens.
+    `ratio` is the share of the segments that each layer after the first computes; see `importance`
+    for `hops`.
     """
 
-    schedule: Schedule
+    ratio: float
     hops: int = 8
-    restart: float = 0.0
-    scoring_tokens: int = 16
-    propagation: str = 'directed'
     name, first_layer_full = 'keep', True
 
     def after(self, state: LayerState, computed: Tensor) -> Tensor:
@@ -40,18 +42,33 @@ class Keep(Reuse):
         dropped = {*prompt.owner[~computed].tolist()}
         pieces = enumerate(prompt.pieces)
         candidates = [i for i, piece in pieces if piece.unit and i not in dropped]
-        ratio = self.schedule.ratios[state.layer + 1]
-        if not candidates or not share(ratio, len(prompt.pieces)):
+        if not candidates or not share(self.ratio, len(prompt.pieces)):
             return mask
-        attention = segment_attention(state, self.scoring_tokens)
-        choice = importance(
-            *attention, ratio, candidates, self.hops, self.restart, self.propagation
-        )
+        choice = self.choice(state, candidates)
         state.on_choice(choice)
         return mask | torch.isin(prompt.owner, torch.tensor(choice.relevant))
 
+    def choice(self, state: LayerState, candidates: Sequence[int]) -> Importance:
+        """Return which of the candidates, given as indices of pieces, are relevant."""
+        return importance(*segment_attention(state), self.ratio, candidates, self.hops)
 
-def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tensor, Tensor]:
+
+def keep_ratio(recompute_ratio: float, layers: int) -> float:
+    """Return the share of each layer after the first that makes this mean over all layers.
+
+    Raises ValueError if the layers cannot reach the mean: the first layer alone makes 1 / layers.
+    """
+    if not 1 / layers <= recompute_ratio <= 1:
+        raise ValueError(
+            f'recompute_ratio must be in [{1 / layers:.4g}, 1] with {layers} layers '
+            f'(got {recompute_ratio})'
+        )
+    return round((layers * recompute_ratio - 1) / max(1, layers - 1), 12)
+
+
+def segment_attention(
+    state: LayerState, scoring_tokens: int = SCORING_TOKENS
+) -> tuple[Tensor, Tensor]:
     """Return the attention from the question to each of s segments, [s], and between them, [s, s].
 
     The values are float32 means over heads and over the tokens of both segments. The row of a
@@ -62,7 +79,7 @@ def segment_attention(state: LayerState, scoring_tokens: int = 0) -> tuple[Tenso
     scoring = _spread(prompt, scoring_tokens)
     scoring[prompt.question_at :] = True
     asking = scoring[state.positions]
-    onto = prompt.means[state.layout.present].to(state.keys.device)
+    onto = prompt.means.to(state.keys.device)
     attention = _attention(state, asking, onto).cpu()  # [T, s]
     positions = state.positions[asking]
     question = attention[positions >= prompt.question_at].mean(0)
@@ -90,7 +107,7 @@ def _attention(state: LayerState, asking: Tensor, onto: Tensor) -> Tensor:
     sums of its softmax already, so each block of queries reads only the keys before it.
     """
     device, kv_heads = state.keys.device, len(state.keys)
-    places = state.layout.places[state.positions[asking]].to(device)
+    places = state.positions[asking].to(device)
     mine = asking.to(device)
     heads, dim = state.queries.shape[1:]
     queries = (state.queries[mine].float() * dim**-0.5).unflatten(1, (kv_heads, -1))

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
 from embodied_kv.kv.transfer import copy_to
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader, LoadQueue
-from embodied_kv.memory.prompt import LayerLayout, Prompt
+from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
 from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.runtime.stream import Event, Stream
@@ -61,16 +61,13 @@ class Model(Protocol):
         self, i: int, hidden: Tensor, cache: SparsePositionView, rope: tuple[Tensor, Tensor]
     ) -> Tensor: ...
 
-    def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor: ...
-
 
 @dataclass
 class Work:
-    """What a prefill did: tokens computed, loaded and lacking by layer; choices by importance."""
+    """What a prefill did: tokens computed and loaded by layer; choices by importance."""
 
     computed: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)
-    lacks: list[int] = field(default_factory=list)
     chosen: list[Importance] = field(default_factory=list)
 
 
@@ -87,7 +84,7 @@ class Prefill:
     """Prefill of one row of an arena with prompts, one after another.
 
     Args:
-        load: `MemoryStore.load_memory`. Two threads call it where a method reads deviations.
+        load: `MemoryStore.load_memory`.
         step: Runs a piece of computation, waits for it, and returns its result.
         block: Tokens of a step.
     """
@@ -134,39 +131,26 @@ class Prefill:
                 work.computed.append(len(tokens.positions))
                 work.loaded.append(sum(absent.values()))
                 with loader.computing(layer):
-                    layout = LayerLayout(prompt, tokens.mask)
-                    work.lacks.append(layout.lacks)
-                    if layout.lacks:
-                        rows = (part[self._row] for part in self._arena.layers[layer])
-                        self._run_step(partial(layout.compact, *rows))
-                    blocks = self.prefill_layer(tokens, layer, layout)
-                    state = prompt, reuse, work, layer, layout, tokens, blocks
+                    blocks = self.prefill_layer(tokens, layer)
+                    state = prompt, reuse, work, layer, tokens, blocks
                     tokens = self._run_step(partial(self._choose, *state))
                     absent = _absent(prompt, tokens.mask, resident)
                     loader.drop(absent, layer + 1)
-        if any(work.lacks):
-            length = prompt.length - min(work.lacks)
-            self._run_step(partial(self._arena.set_length, self._row, length))
         return tokens.hidden[:, -1:], work
 
-    def prefill_layer(self, tokens: LayerTokens, layer: int, layout: LayerLayout) -> list[Block]:
+    def prefill_layer(self, tokens: LayerTokens, layer: int) -> list[Block]:
         """Compute a layer of these tokens, whose KV is then in the row, and return the blocks.
 
         This is the second interface of the paper. All other KV of the layer is in the row already.
         """
-        positions, hidden = (
-            tokens.positions.split(self._block),
-            tokens.hidden.split(self._block, 1),
-        )
+        parts = tokens.positions.split(self._block), tokens.hidden.split(self._block, 1)
         return [
-            self._run_step(partial(self._compute, layer, layout, *block))
-            for block in zip(positions, hidden, strict=True)
+            self._run_step(partial(self._compute, layer, *block))
+            for block in zip(*parts, strict=True)
         ]
 
-    def _compute(
-        self, layer: int, layout: LayerLayout, positions: Tensor, hidden: Tensor
-    ) -> Block:
-        view = SparsePositionView(self._arena, self._row).bind(layout.places[positions])
+    def _compute(self, layer: int, positions: Tensor, hidden: Tensor) -> Block:
+        view = SparsePositionView(self._arena, self._row).bind(positions)
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
@@ -178,7 +162,6 @@ class Prefill:
         reuse: Reuse,
         work: Work,
         layer: int,
-        layout: LayerLayout,
         tokens: LayerTokens,
         blocks: list[Block],
     ) -> LayerTokens:
@@ -193,17 +176,17 @@ class Prefill:
             tokens.positions,
             torch.cat(queries),
             torch.cat(sums),
-            SparsePositionView(self._arena, self._row).keys(layer)[
-                :, : prompt.length - layout.lacks
-            ],
-            layout,
-            deviation=partial(self._deviation, prompt, layer + 1, tokens),
-            on_choice=work.chosen.append,
+            SparsePositionView(self._arena, self._row).keys(layer),
+            work.chosen.append,
         )
-        mask = reuse.after(state, tokens.mask)
+        mask = self.choice(reuse, state, tokens)
         stays = mask[tokens.positions]
         stay = tokens.hidden[:, stays.to(tokens.hidden.device)]
         return LayerTokens(mask, tokens.positions[stays], stay)
+
+    def choice(self, reuse: Reuse, state: LayerState, tokens: LayerTokens) -> Tensor:
+        """Return the mask of the tokens that the next layer computes."""
+        return reuse.after(state, tokens.mask)
 
     def _run_step(self, work: Callable[[], T]) -> T:
         @wraps(work)
@@ -227,13 +210,13 @@ class Prefill:
     def _put(self, prompt: Prompt, pieces: dict[str, int], segment: str, layer: int) -> None:
         """Write the stored KV of a segment into the row; runs on the loading thread."""
         i = pieces[segment]
-        k, v = self._stored(prompt, i, layer)
+        k, v = self.stored(prompt, i, layer)
         SparsePositionView(self._arena, self._row).put(layer, prompt.starts[i], k, v)
 
-    def _stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
+    def stored(self, prompt: Prompt, i: int, layer: int) -> tuple[Tensor, Tensor]:
         """Return stored K and V of segment i, on the device, at its positions in the prompt."""
         piece = prompt.pieces[i]
-        tokens = piece.stored or slice(piece.offset, piece.offset + len(piece.ids))
+        tokens = slice(piece.offset, piece.offset + len(piece.ids))
         try:
             stored = self._load(piece.unit, layer)
         except RobotMemoryError as fault:
@@ -241,26 +224,11 @@ class Prefill:
         k, v = (copy_to(part, self._arena.device, wait=False)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 
-    def _deviation(self, prompt: Prompt, layer: int, tokens: LayerTokens) -> Tensor:
-        """Return the squared distance of each token's keys from the stored ones, float32 [T]."""
-        positions = tokens.positions
-        rope = self._model.rope(positions[None].to(self._arena.device))
-        new = self._model.keys(layer, tokens.hidden, rope)[0]  # [T, kv_heads, head_dim]
-        found = torch.zeros(len(positions), device=new.device)
-        for i, (piece, start) in enumerate(zip(prompt.pieces, prompt.starts, strict=True)):
-            at = (positions >= start) & (positions < start + len(piece.ids))
-            if piece.unit and at.any():
-                k, _ = self._stored(prompt, i, layer)
-                mine = at.to(new.device)
-                old = k[:, (positions[at] - start).to(new.device)].transpose(0, 1)
-                found[mine] = (new[mine] - old).float().square().sum((1, 2))
-        return found.cpu()
-
 
 def _absent(prompt: Prompt, mask: Tensor, resident: int) -> dict[str, int]:
-    """Return the kept tokens of each segment that is neither computed in full nor resident."""
+    """Return the tokens of each segment that is neither computed in full nor resident."""
     return {
-        piece.segment: piece.kept
+        piece.segment: len(piece.ids)
         for piece, start in zip(prompt.pieces, prompt.starts, strict=True)
         if start >= resident and not mask[start : start + len(piece.ids)].all()
     }

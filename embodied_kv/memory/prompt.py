@@ -19,12 +19,6 @@ class Piece:
     ids: Sequence[int]  # its tokens
     unit: str = ''  # the unit whose stored KV holds it; '' if there is none
     offset: int = 0  # the position of its first token in that unit, which was computed from 0 on
-    stored: slice | None = None  # its places among the tokens that the unit keeps; None: all
-
-    @property
-    def kept(self) -> int:
-        """Return the number of its tokens that the unit keeps."""
-        return len(self.ids) if self.stored is None else self.stored.stop - self.stored.start
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,30 +67,3 @@ class Prompt:
     def question_at(self) -> int:
         """Return the position of the first token of the question."""
         return self.length - len(self.question)
-
-
-class LayerLayout:
-    """The places of a prompt's tokens in the row, in one layer.
-
-    A unit that keeps part of its tokens is thin where it is loaded, and whole where it is
-    recomputed, so layers differ in which tokens they have. The tokens of a layer lie without gaps
-    in the order of the prompt, so a read up to a token reads exactly what precedes it.
-    """
-
-    def __init__(self, prompt: Prompt, computed: Tensor) -> None:
-        """Lay out a layer that computes the tokens of a mask, bool [length]."""
-        # bool [length]; of a thin piece that is loaded, the first `kept` places
-        self.present = torch.ones(prompt.length, dtype=torch.bool)
-        for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
-            end = start + len(piece.ids)
-            if piece.unit and piece.kept < len(piece.ids) and not computed[start:end].all():
-                self.present[start + piece.kept : end] = False
-        self.places = self.present.cumsum(0) - 1  # int64 [length]
-        self.lacks = prompt.length - int(self.present.sum())
-
-    def compact(self, *rows: Tensor) -> None:
-        """Move loaded K and V [kv_heads, tokens, head_dim] to their places, in place."""
-        if self.lacks:
-            at = self.present.nonzero()[:, 0]
-            for row in rows:
-                row[:, : len(at)] = row[:, at.to(row.device)]

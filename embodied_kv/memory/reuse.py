@@ -2,7 +2,7 @@
 
 A method returns a mask over the prompt's tokens for each layer, within the mask of the layer
 before: a token whose hidden state was dropped cannot be computed later. Head and question are
-always_computed computed, and so are segments without stored KV. KEEP is in `keep.py`.
+always computed, and so are segments without stored KV. KEEP is in `keep.py`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from embodied_kv.memory.importance import Importance
-from embodied_kv.memory.prompt import LayerLayout, Prompt
-from embodied_kv.memory.schedule import Schedule, share
+from embodied_kv.memory.prompt import Prompt
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,9 +26,7 @@ class LayerState:
     positions: Tensor  # int64 [T], the tokens that it computed
     queries: Tensor  # of these tokens, [T, heads, head_dim]
     sums: Tensor  # log-sum-exp of their attention scores, [T, heads]
-    keys: Tensor  # [kv_heads, tokens, head_dim], of all tokens of the layer, see `layout`
-    layout: LayerLayout  # the places of the prompt's tokens
-    deviation: Callable[[], Tensor]  # squared distance of the next layer's keys, float [T]
+    keys: Tensor  # [kv_heads, length, head_dim], of all tokens of the prompt
     on_choice: Callable[[Importance], object] = lambda choice: None  # receives choices
 
 
@@ -73,7 +70,7 @@ class PrefixCaching(Reuse):
         self._last: Tensor = torch.empty(0, dtype=torch.int64)
 
     def resident(self, prompt: Prompt) -> int:
-        """Return the length of the common start; the last token is always_computed computed."""
+        """Return the length of the common start; the last token is always computed."""
         shared = min(len(self._last), prompt.length - 1)
         differ = (self._last[:shared] != prompt.ids[:shared]).nonzero()
         self._last = prompt.ids
@@ -83,60 +80,7 @@ class PrefixCaching(Reuse):
         self._last = torch.tensor(ids, dtype=torch.int64)
 
 
-@dataclass(frozen=True)
-class Epic(Reuse):
-    """The first tokens of every segment, in every layer (Hu et al. 2024)."""
-
-    tokens: int = 1
-    name = 'epic'
-
-    def first(self, prompt: Prompt) -> Tensor:
-        mask = always_computed(prompt)
-        for start, piece in zip(prompt.starts, prompt.pieces, strict=True):
-            mask[start : start + min(self.tokens, len(piece.ids))] = True
-        return mask
-
-
-@dataclass(frozen=True)
-class CacheBlend(Reuse):
-    """The tokens whose keys differ most from the stored ones (Yao et al. 2025).
-
-    The first layer computes everything. After it, `schedule` has the share of memory per layer,
-    which is chosen among the tokens of the layer before by the deviation of the next layer's keys;
-    a layer with the share of the one before keeps its tokens. With `segments`, whole segments are
-    chosen by their mean deviation instead of single tokens.
-    """
-
-    schedule: Schedule
-    segments: bool = False
-    name, first_layer_full = 'cacheblend', True
-
-    def after(self, state: LayerState, computed: Tensor) -> Tensor:
-        before, ratio = self.schedule.ratios[state.layer : state.layer + 2]
-        if ratio == before:
-            return computed
-        prompt, mask = state.prompt, always_computed(state.prompt)
-        deviation = torch.full((prompt.length,), -torch.inf)
-        deviation[state.positions] = state.deviation()
-        if self.segments:
-            means = [
-                deviation[start : start + len(piece.ids)].mean() if piece.unit else -torch.inf
-                for start, piece in zip(prompt.starts, prompt.pieces, strict=True)
-            ]
-            pieces = _most(torch.tensor(means), ratio, len(prompt.pieces))
-            return mask | torch.isin(prompt.owner, pieces)
-        memory = (~mask).nonzero()[:, 0]
-        mask[memory[_most(deviation[memory], ratio, len(memory))]] = True
-        return mask
-
-
 def always_computed(prompt: Prompt) -> Tensor:
     """Return the tokens that every method computes: head, question, and text without KV."""
     bare = torch.tensor([not piece.unit for piece in prompt.pieces] + [True])
     return bare[prompt.owner]
-
-
-def _most(deviation: Tensor, ratio: float, of: int) -> Tensor:
-    """Return the indices of the largest finite values, that share of `of`; ties to the lower."""
-    count = min(share(ratio, of), int(deviation.isfinite().sum()))
-    return deviation.sort(descending=True, stable=True).indices[:count]

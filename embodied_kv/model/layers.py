@@ -78,7 +78,7 @@ class RmsNorm(nn.Module):
         """Recompute the scale for all threads and streams.
 
         Captured graphs read the former tensor, so the scale is written in place. Neither a trace
-        nor `runtime.writes` of the surrounding computation records this.
+        nor a dispatch mode of the surrounding computation records this.
         """
         weight, former = self.weight, self._made and self._made[-1]
         version = weight._version

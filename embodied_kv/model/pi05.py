@@ -34,18 +34,10 @@ class Pi05(BackboneModel):
         """Return [..., T, width] of ids [..., T], scaled by sqrt(width)."""
         return self.backbone.embed_tokens(ids)
 
-    def prefill(
-        self, embeddings: Tensor, cache: KvView, last_hidden: bool = False
-    ) -> Tensor | None:
-        """Write packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen.
-
-        Returns the hidden states after the final norm if `last_hidden`, else None.
-        """
+    def prefill(self, embeddings: Tensor, cache: KvView) -> None:
+        """Write packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen."""
         positions = arange_positions(*embeddings.shape[:2], embeddings.device)
-        if last_hidden:
-            return self.backbone(embeddings, positions, cache)
         self.backbone.fill(embeddings, positions, cache)
-        return None
 
     def suffix_rope(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rotary tables of action slots at logical positions [B, chunk].

@@ -67,11 +67,6 @@ class Planner(BackboneModel):
         """Return hidden [B, T, width] after layer i."""
         return self.backbone.layer(i, hidden, cache, rope)
 
-    def keys(self, i: int, hidden: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-        """Return the K [B, T, kv_heads, head_dim] that layer i stores for hidden [B, T, width]."""
-        layer = self.backbone.layers[i]
-        return layer.project(layer.attn_norm(hidden), rope)[1]
-
     def forward(self, ids: Tensor, positions: Tensor, cache: KvView) -> Tensor:
         """Return hidden states [B, T, width] after the final norm of ids, positions [B, T]."""
         return self.backbone(self.embed(ids), positions, cache)

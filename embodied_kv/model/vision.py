@@ -88,13 +88,3 @@ class VisionTower(nn.Module):
     def project(self, hidden: Tensor) -> Tensor:
         """Return [B, tokens, backbone width] of [B, patches, vision width]."""
         return self.projector(merge_patches(hidden, self.merge))
-
-    def trace(self, images: Tensor) -> dict[str, Tensor]:
-        """Return each stage by name, for parity."""
-        patches = self.embed_patches(images)
-        hidden = self.encode(patches)
-        return {
-            'patch_embeddings': patches,
-            'last_hidden': hidden,
-            'image_embeddings': self.project(hidden),
-        }

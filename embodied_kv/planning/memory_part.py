@@ -37,10 +37,6 @@ class MemoryPart:
     def __init__(self, planning: Planning) -> None:
         self._planning = planning
 
-    def buffers(self) -> list[Tensor]:
-        """Return the planner's row; the KV of memory is in files."""
-        return self._planning.row.arena.memory
-
     def freeze(self) -> FrozenPart:
         """Return the sentences, the last plan, and the plan in the row.
 
@@ -146,14 +142,11 @@ def _read_row(facts: Mapping) -> RowPlan | None:
     plan = _read_plan(row.get('plan'))
     if plan is None or not (plan.answer or plan.over):
         raise _damaged("that of the planner's row")
-    absent, most = row.get('absent', []), len(plan.prompt)
-    whole = isinstance(absent, list) and all(type(n) is int and 0 <= n < most for n in absent)
-    held = RowPlan(plan, tokens, tuple(absent) if whole else (), bool(row.get('chosen')))
     # The last token of the answer has been computed only if <eos> followed it.
-    read_last = held.read - plan.next_position
-    if not whole or tokens < 1 or not (not plan.answer) <= read_last <= plan.over:
+    read_last = tokens - plan.next_position
+    if tokens < 1 or not (not plan.answer) <= read_last <= plan.over:
         raise _damaged(f'{tokens} tokens of its row')
-    return held
+    return RowPlan(plan, tokens)
 
 
 def _damaged(reason: object) -> CapsuleError:

@@ -256,10 +256,6 @@ class MissionPart:
     ) -> None:
         self._state, self._go_on = state, go_on
 
-    def buffers(self) -> tuple:
-        """Return no buffers: a mission is words and numbers."""
-        return ()
-
     def freeze(self) -> FrozenPart:
         """Return the state."""
         state = self._state()

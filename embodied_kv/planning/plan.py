@@ -68,21 +68,10 @@ class PlanRecord:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A plan whose KV is in the first `tokens` places of the planner's row.
-
-    `absent` has the number of prompt tokens that each layer lacks, () for none. `chosen` states
-    that the prompt has been compressed.
-    """
+    """A plan whose KV is in the first `tokens` places of the planner's row."""
 
     plan: PlanRecord
     tokens: int
-    absent: tuple[int, ...] = ()
-    chosen: bool = False
-
-    @property
-    def read(self) -> int:
-        """Return how many tokens of prompt and answer were computed, including absent ones."""
-        return self.tokens + min(self.absent, default=0)
 
     def with_token(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
         """Return the plan with one more token, and `tokens` places in use."""
@@ -91,7 +80,7 @@ class RowPlan:
     def fits(self, most: int) -> bool:
         """Return whether a planner with a limit of `most` answer tokens reaches this state."""
         said = len(self.plan.answer)
-        if self.read > self.plan.next_position:  # <eos> followed the last token
+        if self.tokens > self.plan.next_position:  # <eos> followed the last token
             return said <= most
         return said == most if self.plan.over else said < most
 

@@ -17,7 +17,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial, wraps
 from itertools import chain
 from typing import TypeVar
@@ -25,31 +24,21 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from embodied_kv.compress.registry import method
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
-from embodied_kv.memory.keep import Keep
+from embodied_kv.memory.keep import Keep, keep_ratio
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
-from embodied_kv.memory.reuse import CacheBlend, Epic, FullRecompute, PrefixCaching, Reuse
+from embodied_kv.memory.reuse import FullRecompute, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.compression import (
-    compress_row,
-    compress_unit,
-    unit_attention,
-    unit_method,
-)
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planner_rows import Decoding, PlannerRows
 
 PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
-METHODS = ('keep', *PLAIN_METHODS, 'cacheblend', 'epic')
-# They recompute part of a segment, or compare all of its tokens with the stored ones.
-NEED_WHOLE_UNITS = ('cacheblend', 'epic')
+METHODS = ('keep', *PLAIN_METHODS)
 
 
 def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
@@ -58,14 +47,9 @@ def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
     Raises ValueError if the name is unknown, or the layers cannot reach the recompute ratio.
     """
     check_choice('method', name, METHODS)
-    if name == 'epic':
-        return Epic(config.epic_tokens)
     if name in PLAIN_METHODS:
         return PLAIN_METHODS[name]()
-    schedule = named_schedule(config.recompute_schedule, layers, config.recompute_ratio)
-    if name == 'cacheblend':
-        return CacheBlend(schedule, config.granularity == 'segment')
-    return Keep(schedule, config.hops, config.restart, config.scoring_tokens, config.propagation)
+    return Keep(keep_ratio(config.recompute_ratio, layers), config.hops)
 
 
 T = TypeVar('T')
@@ -111,10 +95,7 @@ class PlannerRow:
             model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
         )
         self._filled_by = ''  # the method that filled the row; '' if that failed
-        self._reuse = reuse_method(config.method, config, b.layers)
-        self._method = method('vl_cache', shares='equal')  # for the row
-        self._units = unit_method(config.unit_compress)
-        self._block = max(1, config.step_tokens // b.layers)  # tokens of a step in all layers
+        self._reuse = self.method(config.method)
         self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
@@ -167,9 +148,7 @@ class PlannerRow:
     def check(self, held: RowPlan) -> None:
         """Raise ValueError unless the plan fits the layers, tokens and methods of this planner."""
         self.method(held.plan.method)
-        layers, tokens = len(self.arena.layers), self._model.config.backbone.vocab_size
-        if held.absent and len(held.absent) != layers:
-            raise ValueError(f'absent must have {layers} layers (got {len(held.absent)})')
+        tokens = self._model.config.backbone.vocab_size
         if not all(0 <= token < tokens for token in (*held.plan.prompt, *held.plan.answer)):
             raise ValueError(f'tokens must be in [0, {tokens})')
 
@@ -181,11 +160,9 @@ class PlannerRow:
         if self.can_continue(asked):
             held, nothing = self.held, [0] * len(self.arena.layers)
             self._resumed = False
-            decoding = self._decode(held, prompt.question_at, eos)
-            return chain(held.plan.answer, decoding), Work(nothing, nothing[:])
+            return chain(held.plan.answer, self._decode(held, eos)), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
-        begun = RowPlan(asked, 0, tuple(work.lacks))
-        return self._decode(begun, prompt.question_at, eos, hidden), work
+        return self._decode(RowPlan(asked, 0), eos, hidden), work
 
     def can_continue(self, asked: PlanRecord) -> bool:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
@@ -212,7 +189,7 @@ class PlannerRow:
                     self.arena.clear(0, held.tokens)
                     self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
             reuse.holds(held.plan.prompt)
-            self._reuse, self._filled_by = reuse, '' if any(held.absent) else held.plan.method
+            self._reuse, self._filled_by = reuse, held.plan.method
             self.held, self._resumed = held, True
             return True
         finally:
@@ -223,7 +200,7 @@ class PlannerRow:
         if method != self._filled_by:
             self._reuse = self.method(method)
         filled = self._run(prompt, self._reuse)
-        self._filled_by = '' if any(filled[1].lacks) else method
+        self._filled_by = method
         return filled
 
     def _run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
@@ -245,53 +222,19 @@ class PlannerRow:
         with self.in_use():
             self._run(Prompt((), (), everything), FullRecompute())
             k, v = self._step(lambda: [p.to('cpu', copy=True) for p in self.arena.row(0)])
-            lengths = tuple(map(len, tokens))
-            if (ratio := self._config.unit_keep_ratio) < 1:
-                columns = None
-                if self._units.queries is not None:
-                    args = self._model, self.arena, everything, self._step, self._block
-                    columns = unit_attention(*args).cpu()
-                thin = partial(compress_unit, k, v, lengths, columns, self._units, ratio)
-                k, v, lengths = self._step(thin)
-        return UnitKv(unit, k, v, lengths)
+        return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
-    def _decode(
-        self, held: RowPlan, question_at: int, eos: int, hidden: Tensor | None = None
-    ) -> Iterator[int]:
+    def _decode(self, held: RowPlan, eos: int, hidden: Tensor | None = None) -> Iterator[int]:
         """Yield the tokens that follow; `hidden` is that of the prompt, for the first token."""
-        most, choosing = self._config.answer_tokens, self._config.row_compress_after + 1
         if not (held.plan.answer or held.plan.over):
             held = self._step(torch.inference_mode()(partial(self._first, held, eos, hidden)))
             yield from held.plan.answer
-        while not held.plan.over:
+        said, on_held = len(held.plan.answer), partial(setattr, self, 'held')
+        decoding = Decoding(self._row, held, eos, self._config.answer_tokens, on_held)
+        # A step of all rows advances only unfinished answers.
+        for held in self._rows.decode(decoding, self._given_step):
+            yield from held.plan.answer[said:]
             said = len(held.plan.answer)
-            chooses = self._config.row_keep_ratio < 1 and not held.chosen
-            if chooses and said == choosing:
-                held = self._compress(held, question_at)
-            until = choosing if chooses and said < choosing else most
-            on_held = partial(setattr, self, 'held')
-            decoding = Decoding(self._row, held, until, eos, most, on_held)
-            # A step of all rows advances only unfinished answers.
-            for held in self._rows.decode(decoding, self._given_step):
-                yield from held.plan.answer[said:]
-                said = len(held.plan.answer)
-
-    def _compress(self, held: RowPlan, question_at: int) -> RowPlan:
-        """Compress the prompt by what question and answer attend to."""
-        self._filled_by, self.held = '', None
-        plan = held.plan
-        absent = compress_row(
-            self._model,
-            self.arena,
-            (*plan.prompt, *plan.answer)[question_at : plan.next_position],
-            question_at,
-            held.absent or (0,) * len(self.arena.layers),
-            self._method,
-            self._config.row_keep_ratio,
-            self._step,
-            self._block,
-        )
-        return replace(held, absent=absent, chosen=True)
 
     @property
     def bytes(self) -> int:
@@ -309,7 +252,7 @@ class PlannerRow:
         """
         if self._using.locked() or not (used := self.bytes_used):
             return []
-        cost = held.read * self._token_seconds if (held := self.held) else 0.0
+        cost = held.tokens * self._token_seconds if (held := self.held) else 0.0
         idle = time.monotonic() - self._used_at
         return [Evictable(used, cost, partial(self._evict, self._fills), idle)]
 

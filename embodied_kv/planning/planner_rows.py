@@ -20,9 +20,9 @@ import torch
 
 from embodied_kv.engine.shapes import doubling, smallest
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.decode_view import DecodeView
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.transfer import host_memory
+from embodied_kv.kv.views import DecodeView
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.plan import RowPlan
@@ -38,14 +38,12 @@ class TokenStep:
     """Greedy decoding of a batch of rows by one captured graph per batch size. Not thread-safe.
 
     All graphs are captured by the constructor. A batch is padded to the next of the ascending
-    sizes. For `watched`, see `runtime.graph_cache.GraphCache`.
+    sizes.
     """
 
-    def __init__(
-        self, model: Planner, arena: Arena, sizes: Sequence[int], watched: bool = False
-    ) -> None:
+    def __init__(self, model: Planner, arena: Arena, sizes: Sequence[int]) -> None:
         self._model, self._arena, self._sizes = model, arena, tuple(sizes)
-        self.graphs = GraphCache(arena.device, watched)
+        self.graphs = GraphCache(arena.device)
         most = self._sizes[-1]
         fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
         self._inputs = StepInputs(arena.device, fields)
@@ -74,23 +72,16 @@ class TokenStep:
         )
 
     @torch.inference_mode()
-    def run(
-        self,
-        rows: Sequence[int],
-        ids: Sequence[int],
-        positions: Sequence[int],
-        absent: Sequence[Sequence[int]],
-    ) -> list[int]:
+    def run(self, rows: Sequence[int], ids: Sequence[int]) -> list[int]:
         """Append a token to each row, whose length counts it already; return the next tokens.
 
-        `positions` are logical, and `absent` has the tokens before it that each layer of each row
-        lacks, () for none. Raises ValueError for more rows than the largest batch has.
+        Raises ValueError for more rows than the largest batch has.
         """
         slots = smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
         sent, graph = self._inputs.cut('ids', slots).host, self.graphs[Shape(KIND, slots, 1)]
         sent[:] = 0
         sent[: len(ids)] = ids
-        graph.view.bind(rows, positions, absent)
+        graph.view.bind(rows)
         graph.replay()
         self._host.copy_(self._chosen, non_blocking=True)
         Stream.current(self._arena.device).synchronize()
@@ -103,14 +94,9 @@ class Decoding:
 
     row: int
     held: RowPlan  # the plan in the row
-    until: int  # number of answer tokens at which decoding pauses
     eos: int
     most: int  # maximum number of answer tokens
     on_held: Callable[[RowPlan], None]  # receives `held` after each token, on the engine thread
-
-    @property
-    def is_paused(self) -> bool:
-        return self.held.plan.over or len(self.held.plan.answer) >= self.until
 
 
 class PlannerRows:
@@ -157,17 +143,17 @@ class PlannerRows:
             self._free.append(row)
 
     def decode(self, decoding: Decoding, step: Step) -> Iterator[RowPlan]:
-        """Yield the plan in the row after each step until decoding pauses.
+        """Yield the plan in the row after each step until its answer ends.
 
         `step` runs a piece of computation on the engine thread, and waits for it.
         """
         with self._lock:
             self._decoding.append(decoding)
         try:
-            while not decoding.is_paused:
+            while not decoding.held.plan.over:
                 said = len(decoding.held.plan.answer)
                 with self._asking:
-                    if len(decoding.held.plan.answer) == said and not decoding.is_paused:
+                    if len(decoding.held.plan.answer) == said and not decoding.held.plan.over:
                         step(self._advance)
                 yield decoding.held
             yield decoding.held  # another thread may have requested the last step
@@ -179,17 +165,15 @@ class PlannerRows:
     def _advance(self) -> None:
         """Decode one token of every row with an unfinished answer."""
         with self._lock:
-            decoding = sorted((s for s in self._decoding if not s.is_paused), key=lambda s: s.row)
+            active = (one for one in self._decoding if not one.held.plan.over)
+            decoding = sorted(active, key=lambda one: one.row)
             if not decoding:
                 return
             for one in decoding:
-                length = one.held.plan.next_position + 1 - min(one.held.absent, default=0)
-                self.arena.set_length(one.row, length)
+                self.arena.set_length(one.row, one.held.plan.next_position + 1)
             tokens = self._token_step.run(
                 [one.row for one in decoding],
                 [one.held.plan.answer[-1] for one in decoding],
-                [one.held.plan.next_position for one in decoding],
-                [one.held.absent for one in decoding],
             )
             for one, token in zip(decoding, tokens, strict=True):
                 length = int(self.arena.lengths[0, one.row])

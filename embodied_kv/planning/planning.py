@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -29,7 +29,6 @@ from threading import RLock
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
-from embodied_kv.memory.invalidation import Invalidation
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.prefill import KvLostError, Step
 from embodied_kv.memory.prompt import Piece, Prompt
@@ -41,7 +40,7 @@ from embodied_kv.model.planner_prompts import HEAD, question_words, segment_word
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
-from embodied_kv.planning.planner_row import NEED_WHOLE_UNITS, PlannerRow
+from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 
 log = logging.getLogger(__name__)
@@ -77,23 +76,14 @@ class PlannerPrompts:
         self,
         units: Iterable[Unit],
         question: list[int],
-        kept: Mapping[str, Sequence[int]] | None = None,
+        loads: bool = False,
     ) -> Prompt:
-        """Return the prompt of the units and the question.
-
-        `kept` has, by the key of each unit whose KV may be loaded, the tokens of each segment in
-        that KV.
-        """
+        """Return the prompt of the units and the question; with `loads`, KV of units is read."""
         pieces = []
         for unit in units:
-            offset = at = 0
-            counts = (kept or {}).get(unit.key)
-            for i, (id, tokens) in enumerate(zip(unit.ids, self.unit(unit), strict=True)):
-                if counts is None:
-                    pieces.append(Piece(id, tokens))
-                else:
-                    stored = slice(at, at := at + counts[i])
-                    pieces.append(Piece(id, tokens, unit.key, offset, stored))
+            offset = 0
+            for id, tokens in zip(unit.ids, self.unit(unit), strict=True):
+                pieces.append(Piece(id, tokens, unit.key if loads else '', offset))
                 offset += len(tokens)
         return Prompt(self.head, tuple(pieces), question)
 
@@ -144,8 +134,7 @@ class Planning(AbstractContextManager):
                 self.config.tokens,
                 self.config.grouping,
             )
-            if self.config.unit_keep_ratio == 1:
-                self._forget_thin_units()
+            self._forget_thin_units()
             kv_budget = kv_budget or KvBudget()
             self.row = PlannerRow(
                 planner.model, store.load_memory, self.config, step, kv_budget, rows
@@ -156,10 +145,6 @@ class Planning(AbstractContextManager):
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # the last complete plan; a restore replaces it
         self.pools = self.row, store.cache
-        self._invalidation = Invalidation()
-        for segment in self.memory.segments:
-            self._invalidation.note(segment.id, self.memory.groups.tokens(segment.id))
-        self._invalidation.end()
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -171,19 +156,12 @@ class Planning(AbstractContextManager):
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
         """Add or change segments given as (id, kind, text), atomically; see `Memory.upsert`."""
         with self._lock:
-            changes = self.memory.upsert(*segments)
-            for change in changes:
-                if change.changed:
-                    id = change.segment.id
-                    self._invalidation.note(id, self.memory.groups.tokens(id))
-            return changes
+            return self.memory.upsert(*segments)
 
     def remove(self, id: str) -> Change:
         """Remove a segment. Raise RobotMemoryError if it does not exist."""
         with self._lock:
-            change = self.memory.remove(id)
-            self._invalidation.note(id, None)
-            return change
+            return self.memory.remove(id)
 
     def advance(self, steps: int = 1) -> tuple[Transition, ...]:
         """Advance the world step, make unchanged groups static, and return their transitions.
@@ -193,7 +171,6 @@ class Planning(AbstractContextManager):
         """
         with self._lock:
             transitions = self.memory.advance(steps)
-            self._invalidation.end()
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
                 used, store = {unit.key for unit in self._readable_units()}, self.memory.store
@@ -247,7 +224,7 @@ class Planning(AbstractContextManager):
                 plans=self._plans,
                 fresh=self._fresh,
                 transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
-                invalidated={'groups': self._groups_lost, **self._invalidation.lost},
+                invalidated={'groups': self._groups_lost},
             )
 
     def warm(self, most: int | None = None) -> int:
@@ -310,7 +287,7 @@ class Planning(AbstractContextManager):
         needs = loads and not self.row.can_continue(asked)
         fresh = self._compute(self.memory.missing(units)) if needs else 0
         if needs:
-            prompt = self._prompts.prompt(units, question_ids, self._kept_tokens(units, method))
+            prompt = self._prompts.prompt(units, question_ids, loads=True)
         computed = time.perf_counter()
         with self.row.in_use():
             decoding, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
@@ -375,7 +352,10 @@ class Planning(AbstractContextManager):
         return (*units, *(Unit((segment,)) for unit in units for segment in unit.segments))
 
     def _forget_thin_units(self) -> None:
-        """Remove stored KV except that of readable units with all of their tokens."""
+        """Remove stored KV except that of readable units with all of their tokens.
+
+        Earlier versions stored a part of a unit's tokens if they were configured to.
+        """
         store, count = self.memory.store, self.memory.groups.tokens
         stored = [unit for unit in self._readable_units() if unit.key in store]
         whole = {u.key for u in stored if sum(store.lengths(u.key)) == sum(map(count, u.ids))}
@@ -389,22 +369,6 @@ class Planning(AbstractContextManager):
             jointly = not self.memory.missing([unit]) or self.memory.missing(singles)
             found += [unit] if jointly else singles
         return tuple(found)
-
-    def _kept_tokens(self, units: Sequence[Unit], method: str) -> dict[str, tuple[int, ...]]:
-        """Return the tokens of each segment in stored KV, by the keys that the method can read.
-
-        Raises KvLostError for a unit without KV.
-        """
-        found = {}
-        for unit in units:
-            try:
-                counts = self.memory.store.lengths(unit.key)
-            except RobotMemoryError as fault:
-                raise KvLostError(unit.key, fault) from fault
-            is_thin = sum(counts) < sum(map(len, self._prompts.unit(unit)))
-            if not (is_thin and method in NEED_WHOLE_UNITS):
-                found[unit.key] = counts
-        return found
 
 
 @contextmanager

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -21,7 +21,6 @@ from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.compiled import Compiler, Computation
 from embodied_kv.runtime.inputs import StepInputs
 from embodied_kv.runtime.stream import Stream
-from embodied_kv.runtime.writes import DeclaredWrites
 
 CAPACITY = 8192  # graphs of a cache
 
@@ -106,18 +105,17 @@ class GraphCache:
     On CUDA they share one pool of scratch memory. So they must be replayed one after another, on
     one stream, and they leave results in their buffers only.
 
-    watched: whether each computation runs once under `DeclaredWrites` before it is captured, which
-    proves that it writes only its buffers. compiler: compiles the shapes in its `names`; None:
-    nothing is compiled. captures: number of captures so far; replays do not change it.
+    compiler: compiles the shapes in its `names`; None: nothing is compiled. captures: number of
+    captures so far; replays do not change it. watch: a context for a first run of each computation
+    before its capture, given what it declares to write; None: no such run on a CPU.
     """
 
+    watch: ClassVar[Callable[[Buffers], AbstractContextManager[object]] | None] = None
+
     def __init__(
-        self,
-        device: str | torch.device = 'cpu',
-        watched: bool = False,
-        compiler: Compiler | None = None,
+        self, device: str | torch.device = 'cpu', compiler: Compiler | None = None
     ) -> None:
-        self.captures, self._watched, self._compiler = 0, watched, compiler
+        self.captures, self._compiler = 0, compiler
         self._graphs: dict[Shape, Graph[Any]] = {}
         self._stream = Stream.on(device)  # memory of a pool is reused on the same stream only
         self._pool = torch.cuda.graph_pool_handle() if self._stream.cuda is not None else None
@@ -161,7 +159,7 @@ class GraphCache:
         """Capture `work(view)` as the graph of this shape; the written buffers keep their bytes.
 
         On CUDA the computation runs before it is captured, because its first runs allocate,
-        compile and tune, which cannot be captured. On a CPU it runs only if it is watched.
+        compile and tune, which cannot be captured. On a CPU it runs only with `watch`.
 
         Args:
             shape: The key; each shape is captured once.
@@ -175,7 +173,6 @@ class GraphCache:
             ValueError: The shape is captured already, the cache is full, or a buffer has a second
                 name or another device.
             TypeError: The computation returns a result.
-            UndeclaredWriteError: It writes something else, and is watched.
             BufferMovedError: It rebinds a buffer.
         """
         if shape in self._graphs:
@@ -204,11 +201,10 @@ class GraphCache:
                     f'graph (got {buffer.device})'
                 )
         run: Computation = partial(run_eagerly, fn)
-        if self._watched or self._stream.cuda is not None:
+        if self.watch is not None or self._stream.cuda is not None:
             with self._capture_stream():
                 # Each run begins where the first does: what a run counts up may have an end.
-                watch = DeclaredWrites(declared) if self._watched else nullcontext()
-                with written.preserved(), watch:
+                with written.preserved(), self.watch(declared) if self.watch else nullcontext():
                     _warm_up(fn, written)
                 if self._stream.cuda is not None:
                     with written.preserved():

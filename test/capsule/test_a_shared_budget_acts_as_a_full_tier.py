@@ -40,7 +40,7 @@ def done(registry, verb, name, what):
         move=lambda: registry.move(name, what),
         get=lambda: registry.get(name, promote=Tier.DISK),
         pin=lambda: registry.pin(name),
-        unpin=lambda: registry.unpin(name),
+        unpin=lambda: registry.pin(name, pinned=False),
         drop=lambda: registry.drop(name),
     )
     try:

@@ -47,7 +47,7 @@ def test_capsule_that_must_not_be_evicted_blocks_new_ones(registry, kv_budget):
     registry.add(capsule('b', 6), Tier.HOST)  # other tiers have bounds of their own
     with pytest.raises(NoRoomError, match='capsules: no room'):
         registry.move('b', Tier.DEVICE)
-    registry.unpin('a')
+    registry.pin('a', pinned=False)
     registry.drop('a')
     registry.move('b', Tier.DEVICE)
     assert kv_budget.bytes_used == 6

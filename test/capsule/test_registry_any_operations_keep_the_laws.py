@@ -154,7 +154,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data())
     def unpin(self, data):
         name = data.draw(st.sampled_from(sorted(self.pinned)))
-        self.registry.unpin(name)
+        self.registry.pin(name, pinned=False)
         del self.pinned[name]
 
     @precondition(lambda self: self.made)

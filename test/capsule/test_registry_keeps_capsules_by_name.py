@@ -88,7 +88,7 @@ def test_pinned_capsule_changes_its_tier_only_by_a_move():
     registry.move('a', DISK)
     registry.get('a')
     assert tiers(registry)['a'] == 'disk' and registry.entries()[-1].pinned
-    registry.unpin('a')
+    registry.pin('a', pinned=False)
     registry.get('a')
     assert tiers(registry)['a'] == 'host+'
     registry.drop('a')

@@ -72,18 +72,6 @@ def test_zipcache_on_a_bidirectional_prefix_equals_h2o():
         assert torch.equal(a, b)
 
 
-def test_zipcache_on_a_causal_prefix_is_not_biased_to_early_tokens():
-    n = 40
-    attention = torch.ones(n, n).tril()  # each query spreads evenly, and the last ones look at 30
-    attention /= attention.sum(1, keepdim=True)
-    attention[35:, 30] += 0.2
-    columns = attention.sum(0)[None, None]
-    stats = Statistics(columns, torch.ones(1, 1), 1, n, visible=torch.arange(n, 0, -1))
-    zipcache, h2o = (method(name).scores(stats)[0, 0] for name in ('zipcache', 'h2o'))
-    assert torch.allclose(zipcache, attention.sum(0) / torch.arange(n, 0, -1))
-    assert zipcache[1:].argmax() == 29 and h2o[1:].argmax() == 0
-
-
 def test_random_repeats_by_its_seed_and_ignores_scores():
     one, two = make_statistics(seed=1), make_statistics(seed=2)
     picks = [method('random', seed=s).select(stats, 0.1) for s, stats in ((3, one), (3, two))]

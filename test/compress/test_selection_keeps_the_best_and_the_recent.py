@@ -99,5 +99,3 @@ def test_statistics_of_wrong_shapes_are_refused():
         Statistics(torch.ones(2, 4, 9), torch.ones(2, 3), 2, 1)
     with pytest.raises(ValueError, match='heads must be a multiple of 3 KV heads .got 4.'):
         Statistics(torch.ones(2, 4, 9), torch.ones(2, 4), 3, 1)
-    with pytest.raises(ValueError, match=r'visible must be of shape \(9,\) \(got \(8,\)\)'):
-        Statistics(torch.ones(2, 4, 9), torch.ones(2, 4), 2, 1, visible=torch.ones(8))

@@ -177,11 +177,9 @@ def test_an_unknown_method_leaves_the_row_as_it_is(tmp_path):
         assert planning.row.held == held
 
 
-@pytest.mark.parametrize('keep', [1.0, 0.2])
-def test_what_came_back_is_worth_what_it_would_cost_and_was_used_just_now(tmp_path, keep):
-    numbers = dict(row_keep_ratio=keep)
-    planning, frozen, _ = cut_off(tmp_path / 'one', 3, **numbers)
-    with planning, filled(tmp_path / 'two', **numbers) as two:
+def test_what_came_back_is_worth_what_it_would_cost_and_was_used_just_now(tmp_path):
+    planning, frozen, _ = cut_off(tmp_path / 'one', 3)
+    with planning, filled(tmp_path / 'two') as two:
         two.plan(OTHER, method='full')
         two.row._used_at -= 1_000_000  # long ago
         resumed(two, frozen)

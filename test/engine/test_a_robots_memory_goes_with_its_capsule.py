@@ -14,7 +14,7 @@ import torch
 from capsule_sessions import begin, capsules_of, go_on
 from hypothesis import given
 from hypothesis import strategies as st
-from planning_cases import CONFIG, LAYERS, PLANNER, QUESTION, TABLE, filled, open_planning
+from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, filled, open_planning
 
 from benchmarks.whole.capsules import STAY
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
@@ -204,12 +204,6 @@ def test_a_boundary_waits_for_no_change_that_is_being_written(robot):
         lambda row, plan: dict(tokens=row['tokens'] - 1),
         lambda row, plan: dict(tokens=row['tokens'] + 2),
         lambda row, plan: dict(tokens=row['tokens'] + 1, plan=plan | dict(over=False)),
-        lambda row, plan: dict(absent=[3] * LAYERS),
-        lambda row, plan: dict(absent=[-1] * LAYERS, tokens=row['tokens'] + 1),
-        lambda row, plan: dict(
-            absent=[len(plan['prompt'])] * LAYERS, tokens=row['tokens'] - len(plan['prompt'])
-        ),
-        lambda row, plan: dict(absent=[0] * (LAYERS + 1)),
         lambda row, plan: dict(plan=plan | dict(answer=[-1, *plan['answer'][1:]])),
         lambda row, plan: dict(plan=plan | dict(answer=[VOCABULARY, *plan['answer'][1:]])),
         lambda row, plan: dict(plan=plan | dict(prompt=[VOCABULARY, *plan['prompt'][1:]])),

@@ -40,8 +40,8 @@ def assert_same(row, other):
 @pytest.mark.parametrize('at', [0, 2, 8])
 @pytest.mark.parametrize('work', ['warm', 'plan'])
 def test_a_queued_step_of_an_ended_use_does_nothing(tmp_path, work, at):
-    step, options = GivingUp(), dict(unit_keep_ratio=0.5, row_keep_ratio=0.5)
-    with filled(tmp_path / 'one', step=step, **options) as planning:
+    step = GivingUp()
+    with filled(tmp_path / 'one', step=step) as planning:
         do = planning.warm if work == 'warm' else lambda: planning.plan(QUESTION, method='full')
         step.at = at
         with pytest.raises(CancelledError):
@@ -53,7 +53,7 @@ def test_a_queued_step_of_an_ended_use_does_nothing(tmp_path, work, at):
             assert 'use of the planner row ended' in str(error)
         assert_same(row_of(planning), before)
         planning.row.check_integrity()
-        with filled(tmp_path / 'two', **options) as other:
+        with filled(tmp_path / 'two') as other:
             other.warm(), planning.warm()
             assert said(planning.plan(QUESTION)) == said(other.plan(QUESTION))
 

@@ -1,15 +1,18 @@
 """Every graph of an engine, watched: it writes the buffers it names and nothing else."""
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.shapes import Kind
+from embodied_kv.runtime.graph_cache import GraphCache
 
 
-def test_every_graph_writes_its_buffers_alone(make_engine, policy):
+def test_every_graph_writes_its_buffers_alone(make_engine, policy, monkeypatch):
     config = make_engine(
         max_batch_robots=3, streams=5, decode_batch_multiple=2, decode_tokens=20
     ).config
-    engine = Engine(policy, config, watched=True)  # raises UndeclaredWriteError otherwise
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWriteError
+    engine = Engine(policy, config)
     assert engine.graphs.captures == len(engine.graphs)
     engine.kv.check_integrity()
 

@@ -7,12 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model import prepacked
 from embodied_kv.model.policy import Policy
+from embodied_kv.runtime.graph_cache import GraphCache
 
 pytestmark = pytest.mark.skipif(platform.machine() not in prepacked.X86, reason='packs on x86')
 CONFIG = EngineConfig(rows=4, streams=2, decode_tokens=32, time_budget=False)
@@ -23,7 +25,8 @@ def engines(monkeypatch):
     """One without, and one with packed weights, which is watched."""
     plain = Engine(Policy.random(TINY, seed=1), CONFIG)
     monkeypatch.setattr(prepacked, 'LEAST', {torch.float32: 1})
-    made = Engine(Policy.random(TINY, seed=1), CONFIG, watched=True)
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)
+    made = Engine(Policy.random(TINY, seed=1), CONFIG)
     assert not prepacked.prepacked_names(plain.policy.model)
     assert prepacked.prepacked_names(made.policy.model)
     return plain, made

@@ -4,18 +4,19 @@ import pytest
 import torch
 from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, open_planning
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.kv.arena import Arena
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.planner_rows import PlannerRows, TokenStep
-from embodied_kv.runtime.graph_cache import Shape
+from embodied_kv.runtime.graph_cache import GraphCache, Shape
 
 CUDA = pytest.param(
     'cuda', marks=pytest.mark.skipif(not torch.cuda.is_available(), reason='no CUDA device')
 )
 ROWS = 4
-# rows, tokens, positions, tokens that each layer lacks
-FIRST = [0, 1, 3], [7, 90, 11], [30, 4, 17], [(), (), (0, 3, 3, 1)]
-SECOND = [1], [33], [5], [()]
+# rows, tokens, positions
+FIRST = [0, 1, 3], [7, 90, 11], [30, 4, 17]
+SECOND = [1], [33], [5]
 
 
 def arena_on(device):
@@ -34,17 +35,17 @@ def arena_on(device):
     return arena
 
 
-def run(step, arena, rows, ids, positions, absent):
-    for row, at, lacks in zip(rows, positions, absent, strict=True):
-        arena.set_length(row, at + 1 - min(lacks, default=0))
-    return step.run(rows, ids, positions, absent)
+def run(step, arena, rows, ids, positions):
+    for row, at in zip(rows, positions, strict=True):
+        arena.set_length(row, at + 1)
+    return step.run(rows, ids)
 
 
-def eager(rows, ids, positions, absent):
+def eager(rows, ids, positions):
     """The same tokens, each row by itself -> those that follow, and the arena then."""
     arena = arena_on('cpu')
     step, said = TokenStep(PLANNER.model, arena, [1]), []
-    for one in zip(rows, ids, positions, absent, strict=True):
+    for one in zip(rows, ids, positions, strict=True):
         said += run(step, arena, *([part] for part in one))
     return said, arena.kv
 
@@ -83,15 +84,16 @@ def test_more_rows_than_there_are_slots_are_refused():
         run(step, arena, *FIRST)
 
 
-def test_a_step_writes_its_buffers_and_the_new_tokens_alone():
+def test_a_step_writes_its_buffers_and_the_new_tokens_alone(monkeypatch):
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWriteError
     arena = arena_on('cpu')
-    step = TokenStep(PLANNER.model, arena, [1, 4], watched=True)  # raises UndeclaredWriteError
+    step = TokenStep(PLANNER.model, arena, [1, 4])
     before = arena.kv.clone()
-    rows, _, positions, absent = FIRST
+    rows, _, positions = FIRST
     run(step, arena, *FIRST)
     changed = (arena.kv != before).any(-1).any(0).any(2).nonzero()  # layer, row, place
     assert sorted(map(tuple, changed.tolist())) == sorted(
-        (layer, row, at - (lacks or (0,) * CONFIG.backbone.layers)[layer])
-        for row, at, lacks in zip(rows, positions, absent, strict=True)
+        (layer, row, at)
+        for row, at in zip(rows, positions, strict=True)
         for layer in range(CONFIG.backbone.layers)
     )

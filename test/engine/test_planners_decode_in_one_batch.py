@@ -21,12 +21,11 @@ from embodied_kv.planning.planner_rows import PlannerRows
 
 ASKED = ('where is the red cube?', 'who holds the bin, and where?', 'what?')
 LONGEST = (7, 12, 9)  # tokens of their answers
-KEPT = (1.0, 0.4, 1.0)  # of their prompts
 
 
 def begun(number, rows=None, step=lambda work: work(), eos=-1) -> tuple[PlannerRow, Iterator[int]]:
     """A robot's row, and the tokens that it is about to say."""
-    numbers = NUMBERS | {'answer_tokens': LONGEST[number], 'row_keep_ratio': KEPT[number]}
+    numbers = NUMBERS | {'answer_tokens': LONGEST[number]}
     row = PlannerRow(PLANNER.model, None, PlanningConfig(**numbers), step, None, rows)
     return row, saying_of(row, number, eos)
 

@@ -3,6 +3,8 @@
 import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
 
+from embodied_kv.memory.segment import UnitKv
+
 ALL = len(TABLE)
 
 
@@ -98,7 +100,7 @@ def test_a_restart_answers_the_same(tmp_path, method):
         assert said(plan) == said(wanted)
 
 
-def test_invalidation_is_counted_beside_blocks_and_prefix(tmp_path):
+def test_tokens_that_lost_their_kv_are_counted_by_the_step(tmp_path):
     with filled(tmp_path) as planning:
         sizes = [planning.memory.groups.tokens(id) for id, _, _ in TABLE]
         planning.advance()
@@ -106,10 +108,19 @@ def test_invalidation_is_counted_beside_blocks_and_prefix(tmp_path):
         planning.upsert(('blue bin', 'place', 'blue bin: shut, on the left table'))
         assert planning.stats().invalidated['groups'] == 0, 'the step is not over'
         planning.advance()
-        assert planning.stats().invalidated == {
-            'groups': sizes[1],
-            'blocks of 1': sizes[1],
-            'blocks of 16': sum(sizes[1:]),
-            'blocks of 64': sum(sizes[1:]),
-            'prefix': sum(sizes[1:]),
-        }
+        assert planning.stats().invalidated == {'groups': sizes[1]}
+
+
+def test_kv_that_an_earlier_version_stored_in_part_is_computed_again(tmp_path):
+    with filled(tmp_path, method='full_reuse') as planning:
+        wanted, store = said(planning.plan(QUESTION)), planning.memory.store
+        unit, *_ = planning.memory.units()
+        made = planning.row.compute(unit, planning._prompts.unit(unit))
+        parts = (part[:, :, : len(unit.segments)].clone() for part in (made.k, made.v))
+        store.forget(unit.key)
+        store.keep(UnitKv(unit, *parts, (1,) * len(unit.segments)))
+        units = planning.stats().kept
+    with open_planning(tmp_path, method='full_reuse') as planning:
+        assert planning.stats().kept == units - 1
+        plan = planning.plan(QUESTION)
+        assert plan.fresh == 1 and said(plan) == wanted

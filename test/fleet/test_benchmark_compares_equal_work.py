@@ -17,7 +17,7 @@ from benchmarks.fleet.runs import HIGHEST, PENDING, POLICIES, Bench, Plan
 from benchmarks.fleet.subject import Subject
 from benchmarks.fleet.workload import read
 from embodied_kv.fleet.profile import Profile
-from embodied_kv.fleet.trace import Recorder, Round
+from embodied_kv.fleet.trace import Round, TraceWriter
 
 COMMON, WORKLOADS = read()
 PLAN = Plan(
@@ -185,7 +185,7 @@ def test_a_variation_that_is_none_is_refused(cv, capsys):
 
 def test_a_recorded_trace_is_a_subject(tmp_path):
     path = tmp_path / 'a.jsonl'
-    with closing(Recorder(path, 0.1)) as recorder:
+    with closing(TraceWriter(path, 0.1)) as recorder:
         for i in range(3):
             recorder.add(Round('a', i, 10, 20, 0.1, 0, i + 0.5, i + 1.0, 5))
     subject = Subject.recorded(str(path), Profile('e', (1,), (0.1,), 20), COMMON)

@@ -6,8 +6,9 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from benchmarks.fleet.trace_reader import TraceError, read
 from benchmarks.fleet.workload import Job, poisson, recorded_jobs, sample
-from embodied_kv.fleet.trace import Recorder, Round, TraceError, read
+from embodied_kv.fleet.trace import Round, TraceWriter
 
 HEADER = '{"format": "embodied_kv.fleet.trace", "version": 1, "period": 0.1}'
 ROUND = dict(
@@ -27,7 +28,7 @@ def test_recorded_trace_is_read_and_replayed(tmp_path):
         Round(**ROUND | dict(round=1, observation_bytes=30, horizon=9)),
     ]
     path = tmp_path / 'a.jsonl'
-    with closing(Recorder(path, 0.1)) as recorder:
+    with closing(TraceWriter(path, 0.1)) as recorder:
         for record in rounds:
             recorder.add(record)
         assert read(path) == (0.1, rounds)  # it is there before the file is closed
@@ -73,7 +74,7 @@ def test_bytes_that_are_no_text_are_refused(tmp_path):
 
 def test_a_recorder_writes_no_numbers_that_json_lacks(tmp_path):
     with pytest.raises(ValueError, match='JSON'):
-        Recorder(tmp_path / 'a.jsonl', float('nan'))
+        TraceWriter(tmp_path / 'a.jsonl', float('nan'))
 
 
 def test_arrivals_are_poisson_and_seeded():

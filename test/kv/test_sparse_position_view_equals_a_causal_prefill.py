@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.model.planner import Planner, PlannerConfig
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 50), max_tokens=24)

@@ -4,7 +4,7 @@ import torch
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.rotate import Rotation, frequencies

@@ -11,16 +11,14 @@ from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
-from embodied_kv.memory.reuse import CacheBlend, Reuse
+from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.runtime.stream import Stream
 
 FAULTS = 8  # operations that fail, at most, evenly spread
 METHODS = {
     'full_reuse': Reuse,
-    'cacheblend': lambda: CacheBlend(named_schedule('gradual', B.layers, 0.5)),
-    'keep': lambda: Keep(named_schedule('falling', B.layers, 0.5)),
+    'keep': lambda: Keep(0.3),
 }
 
 

@@ -2,12 +2,21 @@
 
 import pytest
 import torch
-from memory_cases import CONFIG, KvOfUnits, make_planner, make_prefill, make_prompt
+from memory_cases import CONFIG, B, KvOfUnits, make_arena, make_planner, make_prompt
 
+from benchmarks.memory.reuse_variants import (
+    CacheBlend,
+    ComparingPrefill,
+    Epic,
+    Schedule,
+    VariedKeep,
+    named_schedule,
+)
+from embodied_kv.memory.importance import share
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import CacheBlend, always_computed
-from embodied_kv.memory.schedule import Schedule, named_schedule, share
+from embodied_kv.memory.reuse import always_computed
+from embodied_kv.memory.rotate import Rotation, frequencies
 
 LAYERS = CONFIG.backbone.layers
 
@@ -26,8 +35,9 @@ class Watched(CacheBlend):
 
 
 def run(prompt, reuse):
-    model = make_planner()
-    return make_prefill(model, KvOfUnits(model, prompt)).run(prompt, reuse)[1]
+    model, move = make_planner(), Rotation(frequencies(B.head_dim, B.rope_theta))
+    units = KvOfUnits(model, prompt)
+    return ComparingPrefill(model, make_arena(), 0, units, move).run(prompt, reuse)[1]
 
 
 @pytest.fixture
@@ -68,7 +78,7 @@ def test_by_segment_it_computes_as_many_as_keep(prompt, name):
         assert len(pieces) == count
         assert all(mask[prompt.owner == i].all() for i in pieces), 'whole segments'
     same = Prompt(prompt.head, tuple(_alike(prompt)), prompt.question)
-    assert run(same, reuse).computed == run(same, Keep(schedule)).computed
+    assert run(same, reuse).computed == run(same, VariedKeep(schedule=schedule)).computed
 
 
 def test_a_segment_without_stored_kv_takes_no_share(prompt):
@@ -86,3 +96,23 @@ def test_a_segment_without_stored_kv_takes_no_share(prompt):
 def _alike(prompt):
     """Segments of two tokens each, so that as many segments are as many tokens."""
     return [Piece(piece.segment, piece.ids[:2], piece.unit) for piece in prompt.pieces]
+
+
+@pytest.mark.parametrize('reuse', [CacheBlend(Schedule((1.0,) * LAYERS)), Epic(tokens=99)])
+def test_all_recomputed_computes_every_token(prompt, reuse):
+    work = run(prompt, reuse)
+    assert work.computed == [prompt.length] * LAYERS and not any(work.loaded)
+
+
+def test_epic_takes_the_first_tokens_of_each(prompt):
+    work = run(prompt, Epic(tokens=2))
+    assert work.computed == [int(always_computed(prompt).sum()) + 16] * LAYERS
+
+
+@pytest.mark.parametrize('segments', [2, 5, 8])
+def test_an_unvaried_keep_chooses_what_the_node_does(segments):
+    prompt, chosen = make_prompt(segments=segments), []
+    even = Schedule((1.0, *[0.4] * (LAYERS - 1)))
+    for reuse in (Keep(0.4, hops=3), VariedKeep(hops=3, schedule=even)):
+        chosen.append(run(prompt, reuse))
+    assert chosen[0] == chosen[1] and len(chosen[0].chosen) == LAYERS - 1

@@ -9,33 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
+from benchmarks.memory.reuse_variants import Epic, VariedKeep, named_schedule
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
-from embodied_kv.kv.sparse_position_view import SparsePositionView
+from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import KvLostError, Prefill
-from embodied_kv.memory.prompt import LayerLayout
-from embodied_kv.memory.reuse import (
-    CacheBlend,
-    Epic,
-    FullRecompute,
-    LayerState,
-    PrefixCaching,
-    Reuse,
-)
+from embodied_kv.memory.reuse import FullRecompute, LayerState, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import Schedule, named_schedule
 from embodied_kv.memory.segment import RobotMemoryError
 
 LAYERS = B.layers
 MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
+FALLING = named_schedule('falling', LAYERS, 0.5)
 METHODS = {
     'full_reuse': Reuse,
     'full': FullRecompute,
     'prefix': PrefixCaching,
     'epic': lambda: Epic(2),
-    'cacheblend': lambda: CacheBlend(named_schedule('gradual', LAYERS, 0.5)),
-    'keep': lambda: Keep(named_schedule('falling', LAYERS, 0.5)),
+    'keep': lambda: Keep(0.4),
+    'keep that drops in each layer': lambda: VariedKeep(schedule=FALLING),
 }
 
 
@@ -75,20 +68,9 @@ def one_by_one(model, arena, load, prompt, reuse):
                 view.put(layer, start, *stored(i, layer))
         rope = model.rope(positions[None])
         hidden = model.layer(layer, hidden, view, rope)
-
-        def deviation(layer=layer, positions=positions, hidden=hidden, rope=rope):
-            new, found = model.keys(layer + 1, hidden, rope)[0], torch.zeros(len(positions))
-            for i, start in enumerate(prompt.starts):
-                at = (positions >= start) & (positions < start + len(prompt.pieces[i].ids))
-                if at.any():
-                    old = stored(i, layer + 1)[0][:, positions[at] - start].transpose(0, 1)
-                    found[at] = (new[at] - old).square().sum((1, 2))
-            return found
-
         if layer + 1 < LAYERS:
-            keys = view.keys(layer)
-            own = positions, view.queries, view.sums, keys, LayerLayout(prompt, mask)
-            state = LayerState(prompt, layer, *own, deviation)
+            own = positions, view.queries, view.sums, view.keys(layer)
+            state = LayerState(prompt, layer, *own)
             mask = reuse.after(state, mask)
             stays = mask[positions]
             positions, hidden = positions[stays], hidden[:, stays]
@@ -128,7 +110,7 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 @pytest.mark.parametrize('policy', POLICIES)
 def test_no_layer_starts_before_its_loads_end(policy):
     model, prompt = make_planner(), make_prompt(segments=6)
-    keep = Keep(named_schedule('falling', LAYERS, 0.5))
+    keep = VariedKeep(schedule=FALLING)
     prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
     timed = recording(prefill)
     prefill.run(prompt, keep)
@@ -176,7 +158,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
         finally:
             inside.now = False
 
-    keep = Keep(named_schedule('falling', LAYERS, 0.5))
+    keep = VariedKeep(schedule=FALLING)
     wanted, _ = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, keep)
     hidden, work = Prefill(model, make_arena(), 0, load, MOVE, step=step).run(prompt, keep)
     assert torch.equal(hidden, wanted) and len(steps) == 1 + 2 * LAYERS
@@ -185,7 +167,7 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
 
 
 @pytest.mark.parametrize('policy', POLICIES)
-@pytest.mark.parametrize('method', ['full_reuse', 'cacheblend', 'keep'])
+@pytest.mark.parametrize('method', ['full_reuse', 'keep'])
 def test_error_of_lost_kv_names_its_unit(policy, method):
     model, prompt = make_planner(), make_prompt(segments=5)
     units = KvOfUnits(model, prompt)
@@ -195,7 +177,7 @@ def test_error_of_lost_kv_names_its_unit(policy, method):
             raise RobotMemoryError('no KV of this unit')
         return units(unit, layer)
 
-    keep = Keep(Schedule((1.0, 0.0, *(0.0,) * (LAYERS - 2))))
+    keep = Keep(0.0)
     reuse = keep if method == 'keep' else METHODS[method]()
     prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
     with pytest.raises(KvLostError, match='no KV of this unit') as lost:

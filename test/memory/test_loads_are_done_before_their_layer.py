@@ -11,16 +11,14 @@ from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
 from embodied_kv.memory.prefill import Prefill
-from embodied_kv.memory.reuse import Epic, Reuse
+from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.schedule import named_schedule
 from embodied_kv.runtime.stream import Stream
 
 MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
 METHODS = {
     'full_reuse': Reuse,
-    'epic': lambda: Epic(1),
-    'keep': lambda: Keep(named_schedule('falling', B.layers, 0.5)),
+    'keep': lambda: Keep(0.3),
 }
 
 

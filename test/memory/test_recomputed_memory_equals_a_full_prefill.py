@@ -6,17 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import CONFIG, KvOfUnits, make_planner, make_prefill, make_prompt
 
-from embodied_kv.memory.keep import Keep, segment_attention
+from embodied_kv.memory.importance import share
+from embodied_kv.memory.keep import Keep, keep_ratio, segment_attention
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.reuse import (
-    CacheBlend,
-    Epic,
-    FullRecompute,
-    PrefixCaching,
-    Reuse,
-    always_computed,
-)
-from embodied_kv.memory.schedule import Schedule, share
+from embodied_kv.memory.reuse import FullRecompute, PrefixCaching, Reuse, always_computed
 
 LAYERS = CONFIG.backbone.layers
 CLOSE = dict(atol=2e-5, rtol=0)
@@ -27,13 +20,7 @@ def run(prompt, reuse, units=None):
     return make_prefill(model, units or KvOfUnits(model, prompt)).run(prompt, reuse)
 
 
-EVERYTHING = [
-    FullRecompute(),
-    PrefixCaching(),
-    Keep(Schedule((1.0,) * LAYERS)),
-    CacheBlend(Schedule((1.0,) * LAYERS)),
-    Epic(tokens=99),
-]
+EVERYTHING = [FullRecompute(), PrefixCaching(), Keep(1.0)]
 
 
 @pytest.mark.parametrize('reuse', EVERYTHING, ids=lambda reuse: reuse.name)
@@ -81,14 +68,11 @@ def test_without_moving_the_keys_it_is_worse():
 
 @settings(deadline=None, max_examples=20)
 @given(
-    ratios=st.lists(
-        st.sampled_from([0.0, 0.2, 0.5, 0.8, 1.0]), min_size=LAYERS - 1, max_size=LAYERS - 1
-    ),
+    ratio=st.sampled_from([0.0, 0.2, 0.5, 0.8, 1.0]),
     segments=st.integers(1, 8),
     hops=st.integers(0, 4),
 )
-def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, hops):
-    schedule = Schedule((1.0, *sorted(ratios, reverse=True)))
+def test_keep_computes_its_share_in_each_layer_and_nothing_twice(ratio, segments, hops):
     prompt = make_prompt(segments=segments)
     seen = []
 
@@ -98,21 +82,25 @@ def test_keep_computes_the_scheduled_share_and_nothing_twice(ratios, segments, h
             seen.append((computed, mask))
             return mask
 
-    _, work = run(prompt, Watched(schedule, hops))
+    _, work = run(prompt, Watched(ratio, hops))
     assert work.computed[0] == prompt.length
-    for (computed, mask), count in zip(
-        seen, [share(r, segments) for r in schedule.ratios[1:]], strict=True
-    ):
+    assert len(seen) == LAYERS - 1
+    for computed, mask in seen:
         assert not (mask & ~computed).any()  # what was dropped stays dropped
         kept = {int(i) for i in prompt.owner[mask] if i >= 0}
-        assert len(kept) == count
+        assert len(kept) == share(ratio, segments)
         assert mask[always_computed(prompt)].all()
 
 
-def test_epic_takes_the_first_tokens_of_each():
-    prompt = make_prompt(segments=6)
-    _, work = run(prompt, Epic(tokens=2))
-    assert work.computed == [int(always_computed(prompt).sum()) + 12] * LAYERS
+def test_mean_share_over_the_layers_is_the_recompute_ratio():
+    assert keep_ratio((1 + 3 * 0.16) / 4, 4) == 0.16 and keep_ratio(1.0, 1) == 0
+    assert (1 + 3 * keep_ratio(0.4, 4)) / 4 == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize('ratio', [0.24, 1.01, float('nan')])
+def test_recompute_ratio_out_of_reach_is_refused(ratio):
+    with pytest.raises(ValueError, match=r'recompute_ratio must be in \[0\.25, 1\] with 4 layers'):
+        keep_ratio(ratio, 4)
 
 
 def test_prefix_caching_computes_what_lies_behind_a_change():
@@ -150,7 +138,7 @@ def test_segment_attention_is_a_mean_over_heads_and_tokens():
 
     class Looking(FullRecompute):
         def after(self, state, computed):
-            states.append((segment_attention(state), state))
+            states.append((segment_attention(state, 0), state))
             return computed
 
     run(prompt, Looking())
@@ -176,7 +164,7 @@ def test_scoring_tokens_approximate_the_attention_of_a_segment(scoring_tokens):
     class Looking(FullRecompute):
         def after(self, state, computed):
             states.append(
-                (segment_attention(state, scoring_tokens), segment_attention(state), state)
+                (segment_attention(state, scoring_tokens), segment_attention(state, 0), state)
             )
             return computed
 

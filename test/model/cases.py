@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
-from embodied_kv.model.parity.cases import openpi_facts, widths
+from embodied_kv.model.verify import openpi_facts, widths
 from embodied_kv.robots.declared import Declared
 
 DATA = Path(__file__).parents[1] / 'data'

@@ -9,11 +9,11 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.model.layers import RmsNorm, Rope, rms, rotate
 from embodied_kv.runtime.buffer import Buffer, Buffers
 from embodied_kv.runtime.stream import Stream
-from embodied_kv.runtime.writes import DeclaredWrites
 
 WIDTH = 8
 X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))

@@ -5,7 +5,7 @@ import shutil
 import pytest
 from cases import ALOHA, CASES, LEROBOT, LIBERO, retensor, rewrite
 
-from embodied_kv.model.parity.__main__ import main
+from benchmarks.parity.__main__ import main
 
 COUNTS = {LEROBOT: 23, LIBERO: 42, ALOHA: 32}
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from cases import ALOHA, LEROBOT
 
+from benchmarks.parity.cases import Case
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity.cases import Case
 from embodied_kv.types import Observation
 
 

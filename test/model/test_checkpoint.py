@@ -9,10 +9,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from benchmarks.parity.golden import Golden
 from embodied_kv.config import TINY, preset
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.checkpoints.own import bundled, save
-from embodied_kv.model.parity.golden import Golden
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.random import init_random

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from cases import ALOHA, CASES, LEROBOT, LIBERO
 
+from benchmarks.parity.cases import Case
+from benchmarks.parity.golden import RESULT, Golden
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity.cases import Case
-from embodied_kv.model.parity.golden import RESULT, Golden
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing.images import BILINEAR
 from embodied_kv.runtime.compiled import Compiler

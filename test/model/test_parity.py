@@ -8,7 +8,7 @@ from numpy_reference import write_golden
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from embodied_kv.model.parity.__main__ import main
+from benchmarks.parity.__main__ import main
 
 GOLDEN = Path(__file__).parents[1] / 'data' / 'pi05_tiny_a.safetensors'
 

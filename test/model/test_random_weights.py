@@ -5,6 +5,7 @@ import torch
 from embodied_kv.config import TINY
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite
+from embodied_kv.model.backbone import arange_positions
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.random import BLOCK, init_random
 
@@ -47,7 +48,7 @@ def test_hidden_states_depend_on_the_picture_and_stay_near_one():
         dtype=torch.float32,
     )  # fmt: skip
     view = PrefixWrite(arena, 2, tokens).bind([0, 1], [tokens, tokens])
-    hidden = model.prefill(embeddings, view, last_hidden=True)
+    hidden = model.backbone(embeddings, arange_positions(2, tokens, embeddings.device), view)
     assert 0.3 < hidden.std() < 3
     assert (hidden[0] - hidden[1]).abs().mean() > 0.05
     assert 0.01 < model.backbone.logits(hidden).std() < 10

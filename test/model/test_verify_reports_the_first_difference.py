@@ -7,8 +7,7 @@ import pytest
 from cases import ALOHA, LEROBOT, LIBERO, declared, opened
 
 from embodied_kv.model import verify
-from embodied_kv.model.parity.cases import grid
-from embodied_kv.model.verify import Reference
+from embodied_kv.model.verify import Reference, grid
 
 
 @pytest.fixture(scope='module')

@@ -47,7 +47,7 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
     stats = done(robot, 'stats')
     assert (stats.segments, stats.units, stats.units_kept, stats.plans) == (3, 3, 3, 3)
     assert stats.bytes > 0 and stats.fresh == 3 and stats.step == 0
-    assert list(stats.ways)[0] == 'groups' and len(stats.ways) == len(stats.invalidated) == 5
+    assert list(stats.ways) == ['groups'] and list(stats.invalidated) == [0]
     assert stats.message.startswith('3 segments in 0 static and ')
     assert node.report()[1] == 'memory: 3 segments'
 

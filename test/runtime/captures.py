@@ -1,5 +1,6 @@
 """Captures of functions over buffers, for tests that have no rows."""
 
+from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs
 
@@ -13,9 +14,13 @@ class NoRows:
         self.inputs = StepInputs('cpu', {})
 
 
-def watched(device='cpu', **more):
+class WatchedGraphs(GraphCache):
     """A cache that proves the declared writes of each computation."""
-    return GraphCache(device, watched=True, **more)
+
+    watch = DeclaredWrites
+
+
+watched = WatchedGraphs
 
 
 def capture(cache, name, fn, writes, **more):

@@ -7,8 +7,8 @@ from captures import watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.common.declared_writes import UndeclaredWriteError
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.writes import UndeclaredWriteError
 
 
 def capture(fn, *buffers):

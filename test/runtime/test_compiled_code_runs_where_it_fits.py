@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from captures import NoRows
+from captures import NoRows, watched
 
 from embodied_kv.runtime.buffer import Buffer, BufferMovedError
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -34,7 +34,7 @@ def captured(compiler, view):
     def add(_):
         x.tensor.add_(1)
 
-    cache = GraphCache(watched=True, compiler=compiler)
+    cache = watched(compiler=compiler)
     return cache, cache.capture(SHAPE, add, view, writes=[x]), x
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from server_cases import libero, running_server
 
-from embodied_kv.fleet import trace
+from benchmarks.fleet import trace_reader
 from embodied_kv.fleet.profile import Profile, ProfileError, write
 from embodied_kv.serving.scheduling import SchedulingConfig
 
@@ -23,13 +23,13 @@ def test_executions_are_written_in_their_order(tmp_path):
             client.infer(libero() | chosen | {'execution': ran(0, 0.0, 0.3, remaining=1)})
             client.infer(libero() | chosen | {'execution': ran(1, 0.3, 0.5)})
         dt = opened.robot.contract.dt
-    period, (first, second) = trace.read(path)
+    period, (first, second) = trace_reader.read(path)
     assert period == pytest.approx(dt)
     assert (first.horizon, first.start, first.end, first.requested) == (3, 0.0, 0.3, 0)
     assert (second.round, second.requested) == (1, 2)
     assert first.task.startswith('arm/')
     assert first.inference > 0 and first.observation_bytes > 28 * 28 * 3
-    assert json.loads(path.read_text().splitlines()[0])['format'] == trace.FORMAT
+    assert json.loads(path.read_text().splitlines()[0])['format'] == trace_reader.FORMAT
 
 
 def test_a_trace_that_cannot_be_written_is_an_error():

@@ -10,7 +10,7 @@ instead of `shadow` the arm would move.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, fields
 from itertools import takewhile
 from typing import TypeVar
 
@@ -24,16 +24,12 @@ from rclpy.exceptions import ParameterException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from embodied_kv.parameter import parameter as param
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 
 T = TypeVar('T')
 Value = bool | int | float | str | Sequence[float] | Sequence[str]
-
-
-def param(default: Value, help: str, when: str = 'configure', **more: object) -> Field:
-    """Return a field of a parameter dataclass; arrays are tuples."""
-    return field(default=default, metadata={'help': help, 'when': when, **more})
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], None]:
@@ -155,7 +151,7 @@ class Parameters:
                     if old in given and old not in self._fields:
                         self.problems[new] = f'parameter {old} was renamed; use {new}'
                 for gone in f.metadata.get('replaces', ()):
-                    if gone in given and gone not in self._fields:
+                    if (gone := prefix + gone) in given and gone not in self._fields:
                         self.problems[new] = f'parameter {gone} was removed; use {new}'
         for other in given.keys() - self._fields:
             for name in self._fields:

@@ -30,10 +30,6 @@ class InstructionPart:
     def __init__(self, instruction: Callable[[], str], tell: Callable[[str], None]) -> None:
         self._instruction, self._tell = instruction, tell
 
-    def buffers(self) -> tuple:
-        """Return no buffers, because the instruction is stored as a fact."""
-        return ()
-
     def freeze(self) -> FrozenPart:
         """Return the instruction in force; '' without one."""
         return FrozenPart(facts={'instruction': self._instruction()})
@@ -73,10 +69,6 @@ class ActionPart:
     ) -> None:
         self._control, self._now = control, now
         self._dt, self._joints = dt, joints
-
-    def buffers(self) -> tuple:
-        """Return no buffers, because the engine keeps no chunk that is executed."""
-        return ()
 
     def freeze(self) -> FrozenPart:
         """Return the remaining actions as `values`, float64 [n, joints]; empty without a chunk."""

@@ -16,11 +16,11 @@ from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters, param
-from embodied_kv.nodes.common.remote_host import RemoteHost
 from embodied_kv.nodes.observation.inputs import ObservationBuffer
 from embodied_kv.nodes.observation.synchronizer import SyncedMoment
 from embodied_kv.serving.remote_policy.connection import Address, RemotePolicy
 from embodied_kv.serving.remote_policy.messages import RequestWriter
+from embodied_kv.serving.remote_policy.remote_part import RemoteHost
 from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
 from embodied_kv.text import shown
 

@@ -1,23 +1,30 @@
 """The state of a robot at its policy server as a part of the robot's capsules.
 
 The part uses the requests `snapshot`, `export`, `import` and `restore`; each call waits for the
-server.
+server. `RemoteHost` has the sessions of a process whose robots have no model.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from threading import RLock
+from typing import ClassVar, TypeVar
 
 import torch
 
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
+from embodied_kv.config import ModelConfig
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.remote_policy.connection import RemotePolicy, Reply, ask
 from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.robot_session import RobotSession
 
 SECONDS = 30.0  # maximum for a capsule
+
+T = TypeVar('T')
 
 
 class RemotePart:
@@ -42,10 +49,6 @@ class RemotePart:
     def asked(self, stamp: int) -> None:
         """Count a request about an observation of this stamp (ns)."""
         self.committed, self.stamp = self.committed + 1, stamp
-
-    def buffers(self) -> tuple:
-        """Return no buffers: the server has them."""
-        return ()
 
     def streams(self) -> list[DecodeStream]:
         """Return no streams: the server has them."""
@@ -83,3 +86,38 @@ class RemotePart:
             return ask(self._policy, 'exports', request, SECONDS)
         except CodedError as error:
             raise CapsuleError(str(error), error.code) from error
+
+
+class RemoteHost:
+    """The dimensions of a policy server's model, and the sessions of this process.
+
+    fingerprint, kv_budget, memory_device: as in `EngineHost`. The capsules of a server contain its
+    fingerprint; this process has no KV budget.
+    """
+
+    fingerprint, kv_budget, memory_device = 'policy server', None, 'cpu'
+    _sessions: ClassVar[dict[str, RobotSession]] = {}  # by robot
+    _lock: ClassVar[RLock] = RLock()
+
+    def __init__(self, model: ModelConfig) -> None:
+        self.model = model
+
+    def session(self, robot: str) -> RobotSession:
+        """Return the session of a robot, one for all its nodes."""
+        with self._lock:
+            if robot not in self._sessions:
+                self._sessions[robot] = RobotSession(RemotePart(robot), None, _Caller())
+            return self._sessions[robot]
+
+
+class _Caller:
+    """Runs work on the calling thread, one piece at a time, because no engine thread exists."""
+
+    def __init__(self) -> None:
+        self._lock = RLock()
+
+    def __call__(self, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+        with self._lock:
+            future.set_result(work())
+        return future

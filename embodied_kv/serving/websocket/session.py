@@ -113,9 +113,6 @@ class RoundPart:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def buffers(self) -> tuple:
-        return ()
-
     def freeze(self) -> FrozenPart:
         return FrozenPart(facts={'next': self._session.next})
 

@@ -8,106 +8,33 @@ runs it: valid tokens, packed into a row of the arena.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from embodied_kv.config import PI05, ModelConfig
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import read_json
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.policy import Policy
+from embodied_kv.model.verify import (
+    ABOUT,
+    ANY_RATE,
+    CHUNK,
+    Quantity,
+    grid,
+    openpi_facts,
+    predict,
+    widths,
+)
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
-ABOUT, TENSORS, FACTS = 'case.json', 'case.safetensors', 'facts.json'
-ANY_RATE = 1.0  # 1/s: no recorded number depends on the rate
+TENSORS, FACTS = 'case.safetensors', 'facts.json'
 # EXACT tolerates another last bit of float64 in numpy's arcsine; float32 must agree.
-EXACT, PIXEL, CHUNK, VELOCITY, ROUNDING = 1e-12, 1e-6, 1e-4, 1.5e-4, 1e-6
-# The camera names of each robot's transform, and the slots that it puts them into.
-OPENPI_CAMERAS = {
-    'LiberoInputs': {
-        'observation/image': 'base_0_rgb',
-        'observation/wrist_image': 'left_wrist_0_rgb',
-    },
-    'DroidInputs': {
-        'observation/exterior_image_1_left': 'base_0_rgb',
-        'observation/wrist_image_left': 'left_wrist_0_rgb',
-    },
-    'AlohaInputs': {
-        'cam_high': 'base_0_rgb',
-        'cam_left_wrist': 'left_wrist_0_rgb',
-        'cam_right_wrist': 'right_wrist_0_rgb',
-    },
-}
-# The transforms of every pi0.5 of openpi, and those with fields that are read here.
-OPENPI_KNOWN = {
-    *OPENPI_CAMERAS,
-    *('InjectDefaultPrompt', 'DeltaActions', 'Normalize', 'ResizeImages', 'TokenizePrompt'),
-    'PadStatesAndActions',
-}
-# For each part of a config: its fields, and the keys of `dims` in case.json.
-WIDTHS = {
-    'vision': dict(
-        image_size='image_size',
-        patch_size='patch',
-        width='vision_width',
-        layers='vision_layers',
-        heads='vision_heads',
-        mlp='vision_mlp',
-    ),
-    'backbone': dict(
-        width='text_width',
-        layers='layers',
-        heads='heads',
-        kv_heads='kv_heads',
-        head_dim='head_dim',
-        mlp='text_mlp',
-        vocab_size='vocab',
-    ),
-    'expert': dict(width='expert_width', mlp='expert_mlp'),
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Quantity:
-    """A computed tensor that is compared with a recorded one.
-
-    tolerance: one for all entries, or one for each entry of the last dimension. where: the entries
-    that are compared; None for all.
-    """
-
-    value: Tensor
-    tolerance: float | Tensor
-    where: Tensor | None = None
-
-    def compare(self, recorded: Tensor) -> tuple[float, bool]:
-        """Return the largest absolute difference, and whether all are within tolerance.
-
-        The difference is infinite where the shapes differ or a value is NaN.
-        """
-        if self.value.shape != recorded.shape:
-            return float('inf'), False
-        difference = (self.value.cpu().double() - recorded.cpu().double()).abs()
-        difference = difference.nan_to_num(float('inf'))
-        within = difference <= self.tolerance
-        if self.where is not None:
-            where = self.where.cpu()
-            difference, within = difference[where], within[where]
-        error = float(difference.max()) if difference.numel() else 0.0
-        return error, bool(within.all())
-
-    @property
-    def widest(self) -> float:
-        """The largest tolerance."""
-        return float(torch.as_tensor(self.tolerance).max())
+EXACT, PIXEL, VELOCITY, ROUNDING = 1e-12, 1e-6, 1.5e-4, 1e-6
 
 
 def report(
@@ -212,96 +139,6 @@ class Case:
             return None
         pixels = self._tensors.read(name)
         return (pixels.permute(1, 2, 0) if pixels.shape[0] == 3 else pixels).contiguous().numpy()
-
-
-def openpi_facts(facts: Mapping[str, Any]) -> tuple[dict[str, str], Declared]:
-    """Return the slot of each camera, and the facts that a contract would declare.
-
-    Raises CheckpointError.
-    """
-    transforms: dict[str, Mapping[str, Any]] = {}
-    for entry in facts['input_transforms']:
-        transforms |= entry
-    robot = next((name for name in transforms if name in OPENPI_CAMERAS), None)
-    if strange := sorted(transforms.keys() - OPENPI_KNOWN):
-        raise CheckpointError(f'not supported: the transform {strange[0]}')
-    if robot is None:
-        raise CheckpointError(f'no transform of a robot; known are {", ".join(OPENPI_CAMERAS)}')
-    dims = facts['action_dim_out']
-    mask = transforms.get('DeltaActions', {}).get('mask') or ()
-    mode = 'quantiles' if transforms['Normalize']['use_quantiles'] else 'mean_std'
-    cameras = OPENPI_CAMERAS[robot]
-    return cameras, Declared(
-        state_names=tuple(f'state {i}' for i in range(facts['state_dim'])),
-        action_names=tuple(f'action {i}' for i in range(dims)),
-        views=tuple(cameras.values()),
-        relative=(*mask, *(False,) * dims)[:dims],
-        state_in_prompt=transforms['TokenizePrompt']['discrete_state_input'],
-        normalization={'state': mode, 'action': mode},
-        conversion='aloha' if transforms[robot].get('adapt_to_pi') else 'none',
-        fps=ANY_RATE,
-    )
-
-
-def config_parts(
-    keys: Mapping[str, Mapping[str, str]], read: Callable[[str], float]
-) -> dict[str, Any]:
-    """Return the parts of PI05 with other widths. keys: as WIDTHS; read: value of a key."""
-    return {
-        part: replace(getattr(PI05, part), **{field: read(key) for field, key in names.items()})
-        for part, names in keys.items()
-    }
-
-
-def widths(dims: Mapping[str, int]) -> ModelConfig:
-    """Return PI05 with the widths of `dims` in case.json, which neither project records."""
-    parts = config_parts(WIDTHS, dims.__getitem__)
-    return replace(PI05, name='recorded', dtype='float32', **parts)
-
-
-def grid(steps: int) -> Tensor:
-    """Return our own times, float32 [steps]: computed in double and rounded once."""
-    return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
-
-
-def prefix_arena(
-    config: ModelConfig, rows: int, dtype: torch.dtype, device: str | torch.device
-) -> Arena:
-    """Return an arena with so many rows for the prefixes of a model."""
-    b = config.backbone
-    return Arena(
-        layers=b.layers,
-        rows=rows,
-        kv_heads=b.kv_heads,
-        max_tokens=config.prefix_tokens,
-        head_dim=b.head_dim,
-        dtype=dtype,
-        device=device,
-    )
-
-
-def predict(
-    policy: Policy, images: Tensor, ids: list[int], noise: Tensor, times: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the first velocity and the chunk, float32 [1, chunk, padded], on the host.
-
-    images: [present, 3, S, S]. noise: [1, chunk, padded]. times: float32 [steps], from 1 down.
-    """
-    model = policy.model
-    views = model.embed_images(images).flatten(0, 1)
-    packed = torch.cat([views, model.embed_tokens(torch.tensor(ids, device=model.device))])[None]
-    tokens, chunk = packed.shape[1], noise.shape[1]
-    arena = prefix_arena(policy.config, 1, model.dtype, model.device)
-    model.prefill(packed, PrefixWrite(arena, 1, tokens).bind([0], [tokens]))
-    arena.set_length(0, tokens)
-    cache = SuffixRead(arena, 1, chunk).bind([0])
-    rope = model.suffix_rope(cache.positions)
-    x, first = noise.to(model.device), None
-    for table in model.expert.modulation(times.to(model.device)):
-        velocity = model.velocity(x, table, cache, rope)
-        first = velocity if first is None else first
-        x = x - velocity / len(times)
-    return first.cpu(), x.cpu()
 
 
 class Replay:

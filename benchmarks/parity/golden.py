@@ -13,8 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
-from embodied_kv.model.parity.cases import Quantity, config_parts, grid, prefix_arena
+from embodied_kv.model.backbone import arange_positions
 from embodied_kv.model.pi05 import Pi05
+from embodied_kv.model.verify import Quantity, config_parts, grid, prefix_arena
+from embodied_kv.model.vision import VisionTower
 from embodied_kv.model.weights import CheckpointError, Weights, fill
 
 # Tolerances of a float32 implementation; wider ones would accept a wrong epsilon.
@@ -186,7 +188,7 @@ class Prefix:
         samples = len(i['images'])
         self.vision = {
             name: value.unflatten(0, (samples, len(c.views)))
-            for name, value in model.vision.trace(i['images'].flatten(0, 1)).items()
+            for name, value in _stages(model.vision, i['images'].flatten(0, 1)).items()
         }  # each [B, views, tokens, width]
         views = self.vision['image_embeddings'].flatten(1, 2)
         self.embeddings = torch.cat([views, model.embed_tokens(i['tokens'])], dim=1)
@@ -199,7 +201,8 @@ class Prefix:
         )
         view = PrefixWrite(self.arena, samples, packed.shape[1])
         view.bind(range(samples), self.lengths)
-        self.hidden = model.prefill(packed, view, last_hidden=True)  # [B, longest, width]
+        positions = arange_positions(*packed.shape[:2], packed.device)
+        self.hidden = model.backbone(packed, positions, view)  # [B, longest, width]
         for row, length in enumerate(self.lengths):
             self.arena.set_length(row, length)
 
@@ -300,3 +303,14 @@ def quantities(golden: Golden) -> dict[str, Quantity]:
     model = golden.model()
     prefix = Prefix(golden, model)
     return prefix.quantities(model) | suffix_quantities(golden, model, prefix)
+
+
+def _stages(vision: VisionTower, images: Tensor) -> dict[str, Tensor]:
+    """Return each stage of the tower by name."""
+    patches = vision.embed_patches(images)
+    hidden = vision.encode(patches)
+    return {
+        'patch_embeddings': patches,
+        'last_hidden': hidden,
+        'image_embeddings': vision.project(hidden),
+    }

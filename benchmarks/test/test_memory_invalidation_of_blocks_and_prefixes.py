@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.invalidation import Invalidation
+from benchmarks.memory.invalidation import Invalidation
 
 
 def six(blocks=(1, 2, 64)):

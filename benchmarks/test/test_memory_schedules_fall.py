@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.memory.schedule import SCHEDULES, Schedule, named_schedule
+from benchmarks.memory.reuse_variants import SCHEDULES, Schedule, named_schedule
 
 
 def test_average_is_the_mean_over_the_layers():

@@ -1,4 +1,4 @@
-"""Compare the model with recorded results: `python -m embodied_kv.model.parity FILE...`.
+"""Compare the model with recorded results: `python -m benchmarks.parity FILE...`.
 
 For a golden file, the command rebuilds the model, runs it as the engine does (valid tokens, packed
 into a row of the arena), scatters the result back to the padded slots of the reference, and prints
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 
 import torch
 
-from embodied_kv.model.parity.cases import Case, Replay, is_case, report
-from embodied_kv.model.parity.golden import Golden, quantities
+from benchmarks.parity.cases import Case, Replay, is_case, report
+from benchmarks.parity.golden import Golden, quantities
 from embodied_kv.model.weights import CheckpointError
 
 
@@ -41,7 +41,7 @@ def compare(path: str, device: str = 'cpu') -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
-        prog='python -m embodied_kv.model.parity',
+        prog='python -m benchmarks.parity',
         description='Compare the model with recorded results of a public reference.',
     )
     parser.add_argument('files', nargs='+', metavar='FILE', help='golden file or case folder')
