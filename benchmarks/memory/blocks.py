@@ -102,7 +102,14 @@ class WatchedRow(PlannerRow):
         super().__init__(*row)
         move = self._prefill._move if rotate else _stays
         self._prefill = ComparingPrefill(
-            model, self.arena, 0, load, move, config.load_policy, self._step, config.step_tokens
+            model,
+            self.arena,
+            0,
+            load,
+            move,
+            config.load_policy,
+            self._step,
+            config.prefill_step_tokens,
         )
         self._prefill.loader = self._timed
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0

@@ -137,7 +137,7 @@ def one(
     with (
         torch.inference_mode(),
         tempfile.TemporaryDirectory() as folder,
-        Planning(planner, folder, PlanningConfig(method=how.method)) as planning,
+        Planning(planner, folder, PlanningConfig(reuse_method=how.method)) as planning,
     ):
         for fact in remembered(case, how):
             planning.advance()

@@ -59,7 +59,12 @@ ENGINE = dict(
 )
 PLANNER = PlannerConfig('soak', BackboneConfig(32, 3, 4, 2, 8, 48, 260), max_tokens=320)
 PLANNING = PlanningConfig(
-    tokens=160, answer_tokens=4, recompute_ratio=0.5, stable_steps=3, similarity=0.2, cache_mib=1
+    max_context_tokens=160,
+    max_answer_tokens=4,
+    recompute_ratio=0.5,
+    group_stable_steps=3,
+    min_group_similarity=0.2,
+    host_cache_mib=1,
 )
 BUDGET = 450_000  # bytes: a good half of what all pools would take
 CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='drop')

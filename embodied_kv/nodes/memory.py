@@ -67,7 +67,7 @@ class Memory(SuiteNode):
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
         self._domain = load_domain(self.embodiment.contract.language)
-        self._planning, self._task_records = self._open(), params.task_records
+        self._planning, self._task_records = self._open(), params.max_task_records
         self._notes_taken: NoteTaker | None = None
         self._answers: dict[int, str] = {}  # text of streams that have not ended
         self._began = 0  # ns, of the ROS clock
@@ -87,8 +87,8 @@ class Memory(SuiteNode):
         self.subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
         self.subscribe(MissionState, 'mission/state', self._on_mission, qos.STATUS, always=True)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
-        if params.step_seconds:
-            self.every(params.step_seconds, self._advance)
+        if params.world_step_seconds:
+            self.every(params.world_step_seconds, self._advance)
         jumps = self.get_clock().create_jump_callback(SET_BACK, post_callback=self._begin)
         self._release.callback(jumps.unregister)
         self.every(PRECOMPUTE_EVERY, self._precompute)
@@ -100,7 +100,7 @@ class Memory(SuiteNode):
         planning = self._release.enter_context(
             open_planning(
                 load_planner(path, device=self.host.engine.config.device),
-                encoder(params.encoder),
+                encoder(params.text_encoder),
                 params,
                 self.params.read(PlanningConfig),
                 self.robot,

@@ -124,14 +124,14 @@ class Planning(AbstractContextManager):
             words = f'{planner.fingerprint} {self._prompts.segment("A mug is in Place 1.")}'
             self.fingerprint = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
             shared = kv_budget if planner.model.device.type == 'cpu' else None
-            cache = self.config.cache_mib * MIB
+            cache = self.config.host_cache_mib * MIB
             store = MemoryStore(folder, self.fingerprint, cache, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
                 encoder or HashingEncoder(),
                 lambda text: len(self._prompts.segment(text)),
-                self.config.tokens,
+                self.config.max_context_tokens,
                 self.config.grouping,
             )
             self._forget_thin_units()
@@ -234,7 +234,8 @@ class Planning(AbstractContextManager):
         """
         missing = self.memory.missing(self.memory.units())
         sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}
-        return self._compute([u for u, size in sizes.items() if size <= self.config.tokens][:most])
+        longest = self.config.max_context_tokens
+        return self._compute([u for u, size in sizes.items() if size <= longest][:most])
 
     def plan(
         self,
@@ -249,11 +250,13 @@ class Planning(AbstractContextManager):
         method, and for an empty or too long question.
         """
         began = time.perf_counter()
-        method = method or self.config.method
+        method = method or self.config.reuse_method
         loads = self.row.method(method).loads
         asked = self._prompts.question(question)
-        tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
-        segments = segments or self.config.segments or None
+        tokens = min(
+            self.config.max_context_tokens if tokens is None else tokens, self._room(asked)
+        )
+        segments = segments or self.config.max_context_segments or None
         ask = partial(self._plan, began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
@@ -298,7 +301,7 @@ class Planning(AbstractContextManager):
         self.last = replace(asked, answer=tuple(said), over=True)
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),
-            whole=len(said) < self.config.answer_tokens,
+            whole=len(said) < self.config.max_answer_tokens,
             method=method,
             segments=tuple(piece.segment for piece in prompt.pieces),
             tokens=prompt.length,
@@ -316,7 +319,7 @@ class Planning(AbstractContextManager):
     def _room(self, asked: Sequence[int]) -> int:
         """Return the number of tokens that a prompt has for memory."""
         row = self.row.arena.max_tokens
-        room = row - len(self._prompts.head) - len(asked) - self.config.answer_tokens
+        room = row - len(self._prompts.head) - len(asked) - self.config.max_answer_tokens
         if room < 0:
             raise ValueError(
                 f'question and answer must fit a row of {row} tokens (got a question of '
@@ -340,10 +343,11 @@ class Planning(AbstractContextManager):
                 'a recurrent planner fits no other position of a prompt'
             )
         row = model.config.max_tokens
-        if len(self._prompts.head) + config.tokens + config.answer_tokens >= row:
+        context, answer = config.max_context_tokens, config.max_answer_tokens
+        if len(self._prompts.head) + context + answer >= row:
             raise ValueError(
-                f'tokens and answer_tokens must leave room for a question in a row of {row} '
-                f'(got {config.tokens} and {config.answer_tokens}); lower one of them'
+                'max_context_tokens and max_answer_tokens must leave room for a question in a row '
+                f'of {row} (got {context} and {answer}); lower one of them'
             )
 
     def _readable_units(self) -> tuple[Unit, ...]:

@@ -77,7 +77,7 @@ class Memories:
     ) -> None:
         self._params, self._config, self._device, self._idle = params, config, device, idle
         self._planner = load_planner(path, device=device.engine.config.device)
-        self._encoder, self._kv_budget = encoder(params.encoder), kv_budget
+        self._encoder, self._kv_budget = encoder(params.text_encoder), kv_budget
         self._rows = PlannerRows(self._planner.model, rows)
         self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}

@@ -83,7 +83,7 @@ def test_a_budget_bounds_what_is_in_view(tmp_path):
 def test_a_long_question_leaves_less_room_for_memory(tmp_path):
     with filled(tmp_path) as planning:
         plan = planning.plan('where is ' + 'x' * 350)
-        assert plan.tokens + planning.config.answer_tokens <= CONFIG.max_tokens
+        assert plan.tokens + planning.config.max_answer_tokens <= CONFIG.max_tokens
         assert len(plan.segments) < len(TABLE)
 
 
@@ -117,12 +117,12 @@ def test_a_recurrent_planner(tmp_path):
 @pytest.mark.parametrize(
     ('numbers', 'message'),
     [
-        (dict(tokens=510), 'must leave room for a question in a row of 512'),
-        (dict(method='magic'), 'method must be one of'),
+        (dict(max_context_tokens=510), 'must leave room for a question in a row of 512'),
+        (dict(reuse_method='magic'), 'method must be one of'),
         (dict(recompute_ratio=0.1), r'recompute_ratio must be in \[0\.25, 1\]'),
         (dict(load_policy='magic'), 'load_policy must be one of separate'),
-        (dict(tokens=0), 'tokens must be >= 1'),
-        (dict(similarity=2.0), 'similarity must be in'),
+        (dict(max_context_tokens=0), 'max_context_tokens must be >= 1'),
+        (dict(min_group_similarity=2.0), 'similarity must be in'),
     ],
 )
 def test_numbers_that_do_not_fit(tmp_path, numbers, message):
@@ -133,4 +133,4 @@ def test_numbers_that_do_not_fit(tmp_path, numbers, message):
 
 
 def test_the_default_numbers_hold_together():
-    assert PlanningConfig().grouping.max_tokens <= PlanningConfig().tokens
+    assert PlanningConfig().grouping.max_tokens <= PlanningConfig().max_context_tokens

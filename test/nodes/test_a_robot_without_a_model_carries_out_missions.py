@@ -30,7 +30,7 @@ def test_it_looks_and_plans_by_the_server_until_it_is_cancelled(robot, tmp_path)
             server__reply_timeout=PATIENCE,
             preset='tiny',
             prompt_interval_frames=0,
-            step_seconds=0.0,
+            world_step_seconds=0.0,
             precompute=False,
             capsule_directory=str(tmp_path / 'capsules'),
             camera_timeout=60.0,

@@ -110,7 +110,7 @@ def test_it_takes_the_memory_that_it_states():
     streams = mib(engine.streams, engine.decode_tokens, model.backbone)
     c = planner.model.config
     plans = mib(memory['planner_rows'], c.max_tokens, c.backbone)
-    loaded = memory['planner_rows'] * memory['cache_mib']
+    loaded = memory['planner_rows'] * memory['host_cache_mib']
     said = (
         f'{rows:.0f} MiB of rows, {streams:.0f} MiB of streams,\n# {plans:.0f} MiB of planner '
         f"rows, up to {loaded} MiB of loaded memory's KV: "
