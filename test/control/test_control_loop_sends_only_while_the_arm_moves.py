@@ -145,7 +145,7 @@ def test_without_a_joint_state_nothing_moves():
 
 
 def test_arm_brakes_without_joint_states_and_continues_with_them(stand):
-    stand.executor._tracking._max_state_age = 0.1
+    stand.executor._tracking._max_joint_state_age = 0.1
     stand.offer(np.arange(20) / 10)
     stand.run(0.3)
     stand.speaks = False

@@ -187,7 +187,7 @@ def test_velocity_joint_that_does_not_move_as_commanded_is_reported():
     assert now < 1.0
 
 
-def test_sent_trajectories_last_at_most_max_open_loop():
+def test_sent_trajectories_last_at_most_max_trajectory_duration():
     stand = Stand(LIMITS, missed_chunk_limit=100, max_trajectory_duration=0.8)
     stand.run(0.3)
     ramp = 0.05 * np.arange(1, 41)
@@ -202,7 +202,7 @@ def test_sent_trajectories_last_at_most_max_open_loop():
     assert np.abs(speeds).max() <= VELOCITY
 
 
-def test_arm_is_at_rest_within_max_open_loop_after_the_loop_dies():
+def test_arm_is_at_rest_within_max_trajectory_duration_after_the_loop_dies():
     stand = Stand(LIMITS, missed_chunk_limit=100, max_trajectory_duration=0.8)
     stand.run(0.3)
     stand.offer(0.1 * np.arange(1, 41))
