@@ -7,5 +7,6 @@
   the machine's ceilings.
 - paired: how much two ways differ over the same questions; ratio: how many times as long one
   takes as another, over the same rounds.
+- declared_writes: proves that a computation writes only the memory that it declares.
 - hostile_device: a device on a CPU that is late, unclean and unreliable, for tests and the soak.
 """

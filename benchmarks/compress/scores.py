@@ -62,8 +62,7 @@ class Scorer:
     ) -> Statistics:
         """By the queries `asked`, positions in prefix and question in a row; p: see equation 1.
 
-        Every one of them sees the whole prefix, and the question up to itself. So no position of
-        the prefix is hidden from any: `visible` is None.
+        Every one of them sees the whole prefix, and the question up to itself.
         """
         n = len(self.prefix)
         parts = []

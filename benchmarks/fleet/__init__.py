@@ -3,6 +3,7 @@
 - calibrate: `python -m benchmarks.fleet.calibrate`, which test beds are valid.
 - subject: what is served; runs: the experiments; measure: all of them, on every subject.
 - compare: savings, tables, aims; decisions: what a decision costs.
+- trace_reader: reads the executions that a policy server wrote, to replay them.
 - paper: what Kairos reports; plots: pictures.
 - profile: `python -m benchmarks.fleet.profile`, what a batch of robots costs.
 - serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in

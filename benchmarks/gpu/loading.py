@@ -15,16 +15,18 @@ import argparse
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from benchmarks.common import clock, report
 from benchmarks.common.command import add_device, command
+from benchmarks.memory.load_policies import POLICIES, PolicyQueue
+from benchmarks.memory.spans import TimedLoader
 from embodied_kv.config import PI05, TINY
 from embodied_kv.kv.arena import Arena
 from embodied_kv.memory.keep import Keep, keep_ratio
-from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
@@ -121,7 +123,8 @@ def rows(s: Size, device: str) -> Iterator[dict]:
         for source in ('pinned', 'pageable') if reuse.loads else ('nothing',):
             kept = Kept(s, asked, source == 'pinned' and device == 'cuda')
             for policy in POLICIES if reuse.loads else POLICIES[:1]:
-                prefill = Prefill(model, arena, 0, kept, move, policy, block=1024)
+                prefill = Prefill(model, arena, 0, kept, move, block=1024)
+                prefill.loader, prefill.queue = TimedLoader, partial(PolicyQueue, policy=policy)
                 ms, hidden, moved = timed(lambda p=prefill, r=reuse: p.run(asked, r), kept, s)
                 first = hidden if first is None else first
                 yield dict(

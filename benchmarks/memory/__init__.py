@@ -14,6 +14,7 @@ What they stand on, from below:
 - settings: all numbers, from settings.yaml, fixed before any result.
 - story: the household, its updates and questions.
 - blocks: memory in fixed blocks, as the baselines keep it.
+- load_policies: how far ahead KV is loaded; invalidation: KV that updates cost each construction.
 - reuse_variants: CacheBlend, EPIC and other settings of KEEP, which the node does not have.
 - ways: methods of reuse over constructions of memory.
 - asking: all ways through the same stories.

@@ -27,10 +27,10 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.memory import floor, plots, tables
 from benchmarks.memory.asking import Reply, ask_all
+from benchmarks.memory.load_policies import POLICIES
 from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.trace import add_arguments, begin
 from benchmarks.memory.ways import BLEND, FULL, KEEP, Way, answering, timed
-from embodied_kv.memory.loader import POLICIES
 
 BRIEF = (  # columns that are shown
     'way',

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import chain, takewhile
 
 import numpy as np
 from torch import Tensor
 
+from benchmarks.memory.load_policies import PolicyQueue
 from benchmarks.memory.reuse_variants import ComparingPrefill, variant_method
 from benchmarks.memory.spans import TimedLoader
 from embodied_kv.kv.views import SparsePositionView
@@ -102,15 +104,9 @@ class WatchedRow(PlannerRow):
         super().__init__(*row)
         move = self._prefill._move if rotate else _stays
         self._prefill = ComparingPrefill(
-            model,
-            self.arena,
-            0,
-            load,
-            move,
-            config.load_policy,
-            self._step,
-            config.prefill_step_tokens,
+            model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
+        self._prefill.queue = partial(PolicyQueue, policy=config.load_policy)
         self._prefill.loader = self._timed
         self._fronts, self._last, self.fresh_tokens = fronts, {}, 0
 

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.memory.load_policies import BALANCED, POLICIES
 from embodied_kv.memory.importance import (
     RESTART,
     Importance,
@@ -242,7 +243,7 @@ class VariantConfig(PlanningConfig):
 
     recompute_schedule: one of SCHEDULES (keep, cacheblend). granularity: what cacheblend chooses.
     restart, propagation, scoring_tokens: of keep, see `walk` and `segment_attention`. epic_tokens:
-    number of first tokens of each segment that epic recomputes.
+    number of first tokens of each segment that epic recomputes. load_policy: of `load_policies`.
     """
 
     recompute_schedule: str = 'even'
@@ -251,9 +252,11 @@ class VariantConfig(PlanningConfig):
     propagation: str = 'directed'
     scoring_tokens: int = SCORING_TOKENS
     epic_tokens: int = 4
+    load_policy: str = BALANCED
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice('load_policy', self.load_policy, POLICIES)
         check_choice('propagation', self.propagation, PROPAGATIONS)
         check_choice('granularity', self.granularity, GRANULARITIES)
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from benchmarks.memory.load_policies import SEPARATE
 from embodied_kv.memory.loader import Loader, LoadQueue
-from embodied_kv.runtime.stream import Event
+from embodied_kv.runtime.stream import Event, Stream
 
 LOAD, COMPUTE = 'load', 'compute'
 
@@ -86,6 +87,8 @@ class TimedLoader(Loader):
         with super().computing(layer):
             start = time.perf_counter()
             yield
+            if getattr(self._pending, 'policy', '') == SEPARATE:
+                Stream.current(self._device).synchronize()
         self._spans.append(Span(COMPUTE, layer, start, time.perf_counter()))
 
     def _complete(self, issued: deque[Event]) -> None:

@@ -28,6 +28,7 @@ from benchmarks.common import report
 from benchmarks.common.command import command
 from benchmarks.memory import plots
 from benchmarks.memory.asking import Asked, Reply, ram, waiting
+from benchmarks.memory.load_policies import POLICIES, SEPARATE, PolicyQueue
 from benchmarks.memory.pipeline import simulate
 from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.spans import COMPUTE, LOAD, Timeline
@@ -35,10 +36,8 @@ from benchmarks.memory.story import draw_story
 from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
-from embodied_kv.memory.loader import POLICIES, LoadQueue
 
 SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
-SEPARATE = POLICIES[0]
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ class Job:
         """By policy. compute: s of each layer; load: s of each unit, in any layer."""
         found = {}
         for policy in POLICIES:
-            pending = LoadQueue(len(compute), list(self.tokens), policy)
+            pending = PolicyQueue(len(compute), list(self.tokens), policy)
             found[policy] = simulate(pending, compute, lambda unit, _: load[unit], self.drops)
         return found
 

@@ -3,9 +3,9 @@
 import pytest
 
 from benchmarks.memory.asking import waiting
+from benchmarks.memory.load_policies import POLICIES
 from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
 from benchmarks.memory.timeline import Job, costs, rows
-from embodied_kv.memory.loader import POLICIES
 
 JOB = Job((6, 4, 2), {'a': 2, 'b': 2, 'c': 2}, ((), ('c',), ('a',)))
 

@@ -8,7 +8,7 @@ Invariant: the computation of layer i starts after all loads of layer i, on any 
 The thread that enters `computing` therefore sleeps until the device has done these loads; the
 stream that computes waits for no load, and neither does an action on the same stream.
 
-Source: KEEP, section 4.3 (figure 8 for the policies), and section 5 for the dependencies.
+Source: KEEP, section 4.3 (figure 8, balanced), and section 5 for the dependencies.
 """
 
 from __future__ import annotations
@@ -20,12 +20,7 @@ from threading import Condition, Thread
 
 import torch
 
-from embodied_kv.memory.segment import check_choice
 from embodied_kv.runtime.stream import Event, Stream
-
-# How far ahead loads run: `separate` loads only the layer that is waited for, while nothing is
-# computed; `next_layer` also layer i + 1 during layer i; `balanced` then any later layer.
-POLICIES = ('separate', 'next_layer', 'balanced')
 
 
 class LoadQueue:
@@ -33,12 +28,12 @@ class LoadQueue:
 
     A unit that layer d does not recompute has no hidden state from there on, so its KV is needed
     in layers d, d + 1, ... to the last, which is known as soon as the unit is dropped. The next
-    load is always of the lowest layer, and of the units in the order of the prompt.
+    load is always of the lowest layer, and of the units in the order of the prompt. While a layer
+    is computed, any later layer is loaded.
     """
 
-    def __init__(self, layers: int, units: Sequence[str], policy: str = 'balanced') -> None:
-        check_choice('load_policy', policy, POLICIES)
-        self.layers, self.policy = layers, policy
+    def __init__(self, layers: int, units: Sequence[str]) -> None:
+        self.layers = layers
         self._order = {unit: i for i, unit in enumerate(units)}
         if len(self._order) != len(units):
             raise ValueError('units of a prompt must be distinct')
@@ -60,13 +55,11 @@ class LoadQueue:
         return bool(self._waiting[layer])
 
     def take(self, layer: int, computing: bool) -> tuple[int, str] | None:
-        """Return the next load as (layer, unit), or None if the policy allows none now.
+        """Return the next load as (layer, unit), or None if there is none now.
 
         `computing` states whether `layer` is being computed; otherwise it is waited for.
         """
-        first = layer + 1 if computing else layer
-        last = {'separate': layer, 'next_layer': first}.get(self.policy, self.layers)
-        for at in range(first, min(last + 1, self.layers)):
+        for at in range(layer + 1 if computing else layer, self.layers):
             if self._waiting[at]:
                 unit = min(self._waiting[at], key=self._order.__getitem__)
                 del self._waiting[at][unit]
@@ -148,8 +141,6 @@ class Loader:
         try:
             yield
         finally:
-            if self._pending.policy == 'separate':
-                Stream.current(self._device).synchronize()
             with self._changed:
                 self._layer, self._computing = layer + 1, False
                 self._changed.notify_all()
@@ -177,7 +168,7 @@ class Loader:
                 self._changed.notify_all()
 
     def _next(self, issued: deque[Event]) -> tuple[int, str] | None:
-        """Wait for a load that the policy allows; return None at the end."""
+        """Wait for the next load; return None at the end."""
         while True:
             with self._changed:
                 while not self._closed:

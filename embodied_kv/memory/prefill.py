@@ -14,7 +14,7 @@ Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from typing import Protocol, TypeVar
@@ -90,6 +90,7 @@ class Prefill:
     """
 
     loader: type[Loader] = Loader
+    queue: Callable[[int, Sequence[str]], LoadQueue] = LoadQueue
 
     def __init__(
         self,
@@ -98,12 +99,11 @@ class Prefill:
         row: int,
         load: Load,
         move: Move,
-        policy: str = 'balanced',
         step: Step = lambda work: work(),
         block: int = 256,
     ) -> None:
         self._model, self._arena, self._row = model, arena, row
-        self._load, self._move, self._policy, self._step = load, move, policy, step
+        self._load, self._move, self._step = load, move, step
         self._block, self._layers = block, len(arena.layers)
         self._computed: Event | None = None  # the end of the last step on the computing stream
 
@@ -122,7 +122,7 @@ class Prefill:
         resident = reuse.resident(prompt)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
-        pending, work = LoadQueue(self._layers, list(pieces), self._policy), Work()
+        pending, work = self.queue(self._layers, list(pieces)), Work()
         load, device = partial(self._put, prompt, pieces), self._arena.device
         with self.loader(pending, load, device, after=self._computed) as loader:
             absent = _absent(prompt, tokens.mask, resident)

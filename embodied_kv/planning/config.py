@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from embodied_kv.memory.groups import Grouping
-from embodied_kv.memory.loader import POLICIES
-from embodied_kv.memory.segment import check_choice
 from embodied_kv.parameter import parameter
 
 MIB = 2**20
@@ -20,7 +18,6 @@ class PlanningConfig:
         1024,
         'Maximum number of tokens of memory in a prompt, and of one segment',
         range=(1, 1_000_000),
-        replaces=('unit_keep_ratio', 'unit_compress', 'row_keep_ratio', 'row_compress_after'),
         old=('tokens',),
     )
     max_context_segments: int = parameter(
@@ -32,7 +29,11 @@ class PlanningConfig:
     reuse_method: str = parameter(
         'keep',
         'Reuse method: keep, full, prefix or full_reuse',
-        replaces=('granularity', 'epic_tokens'),
+        removed=(
+            *('granularity', 'epic_tokens', 'recompute_schedule', 'restart', 'propagation'),
+            *('scoring_tokens', 'looked', 'load_policy', 'policy', 'unit_keep_ratio'),
+            *('unit_compress', 'row_keep_ratio', 'row_compress_after'),
+        ),
         old=('method',),
     )
     recompute_ratio: float = parameter(
@@ -40,17 +41,12 @@ class PlanningConfig:
         'Share of memory that is recomputed, mean over the layers (method keep)',
         range=(0.0, 1.0),
         old=('average',),
-        replaces=('recompute_schedule',),
     )
     max_walk_hops: int = parameter(
         8,
         'Maximum number of hops of the importance walk (method keep)',
         range=(0, 1000),
-        replaces=('restart', 'propagation', 'scoring_tokens', 'looked'),
         old=('hops',),
-    )
-    load_policy: str = parameter(
-        'balanced', 'How far ahead KV is loaded: separate, next_layer or balanced', old=('policy',)
     )
     prefill_step_tokens: int = parameter(
         256,
@@ -92,7 +88,6 @@ class PlanningConfig:
         ).items():
             if getattr(self, name) < least:
                 raise ValueError(f'{name} must be >= {least} (got {getattr(self, name)})')
-        check_choice('load_policy', self.load_policy, POLICIES)
 
     @property
     def grouping(self) -> Grouping:

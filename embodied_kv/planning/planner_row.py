@@ -92,14 +92,7 @@ class PlannerRow:
         self.arena = self._rows.arena.alone(self._row)
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
         self._prefill = Prefill(
-            model,
-            self.arena,
-            0,
-            load,
-            move,
-            config.load_policy,
-            self._step,
-            config.prefill_step_tokens,
+            model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
         self._filled_by = ''  # the method that filled the row; '' if that failed
         self._reuse = self.method(config.reuse_method)

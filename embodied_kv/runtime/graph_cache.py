@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -106,11 +106,11 @@ class GraphCache:
     one stream, and they leave results in their buffers only.
 
     compiler: compiles the shapes in its `names`; None: nothing is compiled. captures: number of
-    captures so far; replays do not change it. watch: a context for a first run of each computation
-    before its capture, given what it declares to write; None: no such run on a CPU.
+    captures so far; replays do not change it. watch: class of a context for a first run of each
+    computation before its capture, made of what it declares to write; None: no such run on a CPU.
     """
 
-    watch: ClassVar[Callable[[Buffers], AbstractContextManager[object]] | None] = None
+    watch: ClassVar[type[Any] | None] = None
 
     def __init__(
         self, device: str | torch.device = 'cpu', compiler: Compiler | None = None

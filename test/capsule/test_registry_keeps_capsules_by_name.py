@@ -51,7 +51,7 @@ def test_a_name_that_no_disk_could_hold_is_refused_in_every_tier(name):
         Registry(OURS).add(capsule(name))
 
 
-@pytest.mark.parametrize('verb', ['get', 'pin', 'unpin', 'drop'])
+@pytest.mark.parametrize('verb', ['get', 'pin', 'drop'])
 def test_an_unknown_name_is_an_error_that_lists_the_known(verb):
     registry = Registry(OURS, disk=MemoryDisk())
     with pytest.raises(CapsuleError, match="no capsule 'x'; there is nothing"):

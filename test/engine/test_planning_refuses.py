@@ -120,7 +120,6 @@ def test_a_recurrent_planner(tmp_path):
         (dict(max_context_tokens=510), 'must leave room for a question in a row of 512'),
         (dict(reuse_method='magic'), 'method must be one of'),
         (dict(recompute_ratio=0.1), r'recompute_ratio must be in \[0\.25, 1\]'),
-        (dict(load_policy='magic'), 'load_policy must be one of separate'),
         (dict(max_context_tokens=0), 'max_context_tokens must be >= 1'),
         (dict(min_group_similarity=2.0), 'similarity must be in'),
     ],

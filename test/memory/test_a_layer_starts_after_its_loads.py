@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.memory.load_policies import POLICIES, PolicyQueue
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
-from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
+from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.runtime.stream import Stream
 
 UNITS = [f'unit {i}' for i in range(5)]
@@ -18,7 +19,7 @@ LAYERS = 6
 
 def one_pass(policy, at, load, compute=lambda layer: None):
     """Drop each unit as the computation of the layer before ends; return the loader."""
-    with TimedLoader(LoadQueue(LAYERS, UNITS, policy), load) as loader:
+    with TimedLoader(PolicyQueue(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
             with loader.computing(layer):
@@ -62,7 +63,7 @@ def test_balanced_loads_while_a_layer_computes():
         if len(loaded) == 2 * (LAYERS - 1):
             enough.set()
 
-    with Loader(LoadQueue(LAYERS, UNITS, 'balanced'), load) as loader:
+    with Loader(LoadQueue(LAYERS, UNITS), load) as loader:
         loader.drop(UNITS[:2], 1)
         with loader.computing(0):
             assert enough.wait(10), 'the first layer is over before all is preloaded'
@@ -72,7 +73,9 @@ def test_balanced_loads_while_a_layer_computes():
 @pytest.mark.parametrize(('policy', 'wanted'), [('separate', []), ('next_layer', [1] * 5)])
 def test_the_others_stay_behind(policy, wanted):
     loaded = []
-    with Loader(LoadQueue(LAYERS, UNITS, policy), lambda u, layer: loaded.append(layer)) as loader:
+    with Loader(
+        PolicyQueue(LAYERS, UNITS, policy), lambda u, layer: loaded.append(layer)
+    ) as loader:
         loader.drop(UNITS, 1)
         with loader.computing(0):
             until = time.monotonic() + 10

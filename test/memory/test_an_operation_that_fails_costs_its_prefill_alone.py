@@ -9,7 +9,6 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
@@ -22,9 +21,8 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', METHODS)
-def test_a_prefill_after_one_that_failed_equals_the_first(method, policy):
+def test_a_prefill_after_one_that_failed_equals_the_first(method):
     model, prompt = make_planner(), make_prompt(segments=5)
     move = Rotation(frequencies(B.head_dim, B.rope_theta))
     with HostileDevice() as device, ThreadPoolExecutor(1) as computing:
@@ -44,7 +42,7 @@ def test_a_prefill_after_one_that_failed_equals_the_first(method, policy):
         def step(work):
             return computing.submit(run, work).result(60)
 
-        prefill = Prefill(model, arena, 0, units, move, policy, step)
+        prefill = Prefill(model, arena, 0, units, move, step)
         wanted = filled()
         before = device.operations
         filled()

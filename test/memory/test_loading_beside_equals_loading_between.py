@@ -13,7 +13,6 @@ from benchmarks.memory.reuse_variants import Epic, VariedKeep, named_schedule
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
 from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import POLICIES
 from embodied_kv.memory.prefill import KvLostError, Prefill
 from embodied_kv.memory.reuse import FullRecompute, LayerState, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
@@ -77,13 +76,12 @@ def one_by_one(model, arena, load, prompt, reuse):
     return hidden[:, -1:]
 
 
-@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', METHODS)
 @settings(deadline=None, max_examples=6)
 @given(
     seed=st.integers(0, 99), segments=st.integers(0, 8), together=st.booleans(), nap=st.booleans()
 )
-def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments, together, nap):
+def test_result_and_row_are_bit_for_bit_the_same(method, seed, segments, together, nap):
     model, prompt = make_planner(), make_prompt(3, segments, together, seed)
     units = KvOfUnits(model, prompt)
 
@@ -93,7 +91,7 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 
     arena, other = make_arena(), make_arena()
     wanted = one_by_one(model, arena, units, prompt, METHODS[method]())
-    prefill = Prefill(model, other, 0, slowly, MOVE, policy)
+    prefill = Prefill(model, other, 0, slowly, MOVE)
     timed = recording(prefill)
     hidden, work = prefill.run(prompt, METHODS[method]())
     assert torch.equal(hidden, wanted)
@@ -107,11 +105,10 @@ def test_result_and_row_are_bit_for_bit_the_same(policy, method, seed, segments,
 
 
 @pytest.mark.at_once
-@pytest.mark.parametrize('policy', POLICIES)
-def test_no_layer_starts_before_its_loads_end(policy):
+def test_no_layer_starts_before_its_loads_end():
     model, prompt = make_planner(), make_prompt(segments=6)
     keep = VariedKeep(schedule=FALLING)
-    prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, policy)
+    prefill = Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE)
     timed = recording(prefill)
     prefill.run(prompt, keep)
     timeline = timed[0].timeline
@@ -137,7 +134,7 @@ def test_what_is_dropped_is_loaded_while_layers_compute():
             assert everything.wait(10), 'loads do not go on beside a step'
         return done
 
-    Prefill(model, make_arena(), 0, load, MOVE, 'balanced', step).run(prompt, Reuse())
+    Prefill(model, make_arena(), 0, load, MOVE, step).run(prompt, Reuse())
     assert loaded == sorted(loaded)
 
 
@@ -166,9 +163,8 @@ def test_everything_is_computed_in_steps_and_nothing_is_loaded_in_them():
     assert all(choice.hops >= 1 for choice in work.chosen)
 
 
-@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', ['full_reuse', 'keep'])
-def test_error_of_lost_kv_names_its_unit(policy, method):
+def test_error_of_lost_kv_names_its_unit(method):
     model, prompt = make_planner(), make_prompt(segments=5)
     units = KvOfUnits(model, prompt)
 
@@ -179,22 +175,14 @@ def test_error_of_lost_kv_names_its_unit(policy, method):
 
     keep = Keep(0.0)
     reuse = keep if method == 'keep' else METHODS[method]()
-    prefill = Prefill(model, make_arena(), 0, load, MOVE, policy)
+    prefill = Prefill(model, make_arena(), 0, load, MOVE)
     with pytest.raises(KvLostError, match='no KV of this unit') as lost:
         prefill.run(prompt, reuse)
     assert lost.value.unit == 'u3'
     assert not [t for t in threading.enumerate() if t.name == 'memory-loader']
-    again = Prefill(model, make_arena(), 0, units, MOVE, policy).run(prompt, Reuse())[0]
+    again = Prefill(model, make_arena(), 0, units, MOVE).run(prompt, Reuse())[0]
     prefill._load = units
     assert torch.equal(prefill.run(prompt, Reuse())[0], again), 'the row can be filled again'
-
-
-def test_an_unknown_policy_is_refused():
-    model, prompt = make_planner(), make_prompt()
-    with pytest.raises(ValueError, match='load_policy must be one of separate'):
-        Prefill(model, make_arena(), 0, KvOfUnits(model, prompt), MOVE, 'fast').run(
-            prompt, Reuse()
-        )
 
 
 @pytest.mark.parametrize('method', METHODS)

@@ -9,7 +9,7 @@ from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.loader import POLICIES, Loader, LoadQueue
+from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
@@ -22,20 +22,19 @@ METHODS = {
 }
 
 
-def prefilled(method, policy, step=lambda work: work()):
+def prefilled(method, step=lambda work: work()):
     """Return the hidden state of the last token, and the valid K and V of the row."""
     model, prompt = make_planner(), make_prompt(segments=5)
     arena = make_arena()
-    prefill = Prefill(model, arena, 0, KvOfUnits(model, prompt), MOVE, policy, step)
+    prefill = Prefill(model, arena, 0, KvOfUnits(model, prompt), MOVE, step)
     hidden, _ = prefill.run(prompt, METHODS[method]())
     return hidden, *arena.row(0)
 
 
-@pytest.mark.parametrize('policy', POLICIES)
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('launched', [True, False], ids=['launched', 'waited for'])
-def test_computing_on_another_thread_equals_computing_on_the_loading_one(method, policy, launched):
-    wanted = prefilled(method, policy)
+def test_computing_on_another_thread_equals_computing_on_the_loading_one(method, launched):
+    wanted = prefilled(method)
     with HostileDevice(delay=0.003) as device, ThreadPoolExecutor(1) as computing:
         own = Stream.on('cpu')
 
@@ -46,7 +45,7 @@ def test_computing_on_another_thread_equals_computing_on_the_loading_one(method,
                     own.synchronize()
                 return result
 
-        got = prefilled(method, policy, lambda work: computing.submit(run, work).result(60))
+        got = prefilled(method, lambda work: computing.submit(run, work).result(60))
         own.synchronize()
         assert device.queued
         for one, other in zip(got, wanted, strict=True):

@@ -6,15 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.memory.load_policies import POLICIES, PolicyQueue
 from benchmarks.memory.pipeline import simulate
 from benchmarks.memory.spans import COMPUTE, LOAD, Span, Timeline
-from embodied_kv.memory.loader import POLICIES, LoadQueue
+from embodied_kv.memory.loader import LoadQueue
 
 UNITS = 'abcd'
 
 
 def loads(policy, compute=(4, 4, 4, 4), drops=('', 'ab', 'c', 'd'), load=1.0, decided=1.0):
-    made = simulate(LoadQueue(4, UNITS, policy), compute, lambda *_: load, drops, decided)
+    made = simulate(PolicyQueue(4, UNITS, policy), compute, lambda *_: load, drops, decided)
     return made, [f'{span.unit}{span.layer}' for span in made.lane(LOAD)]
 
 
@@ -78,7 +79,7 @@ def test_a_unit_is_dropped_once():
 
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match='load_policy must be one of separate, next_layer, bal'):
-        LoadQueue(2, UNITS, 'fast')
+        PolicyQueue(2, UNITS, 'fast')
     with pytest.raises(ValueError, match='units of a prompt must be distinct'):
         LoadQueue(2, 'aba')
     with pytest.raises(LookupError, match='x'):
@@ -106,7 +107,7 @@ def test_any_schedule_of_loads_keeps_the_laws(data):
     ends = {}
     for policy in POLICIES:
         made = simulate(
-            LoadQueue(layers, UNITS, policy), compute, lambda u, _: cost[u], drops, decided
+            PolicyQueue(layers, UNITS, policy), compute, lambda u, _: cost[u], drops, decided
         )
         ends[policy] = made.end
         spans = {(s.layer, s.unit): s for s in made.lane(LOAD)}
@@ -119,3 +120,16 @@ def test_any_schedule_of_loads_keeps_the_laws(data):
     assert ends['next_layer'] <= ends['separate'] + 1e-6
     late = layers * max(cost.values())  # what is needed may wait behind one preload in each layer
     assert ends['balanced'] <= ends['next_layer'] + late + 1e-6
+
+
+@given(st.data())
+def test_the_node_loads_balanced(data):
+    layers = data.draw(st.integers(1, 5))
+    node, balanced = LoadQueue(layers, UNITS), PolicyQueue(layers, UNITS, 'balanced')
+    at = {u: data.draw(st.integers(0, layers - 1)) for u in UNITS}
+    for layer in range(layers):
+        for queue in (node, balanced):
+            queue.drop([u for u in UNITS if at[u] == layer], layer)
+        for _ in range(data.draw(st.integers(0, 4))):
+            computing = data.draw(st.booleans())
+            assert node.take(layer, computing) == balanced.take(layer, computing)

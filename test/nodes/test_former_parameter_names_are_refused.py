@@ -132,3 +132,13 @@ def test_all_former_names_are_reported_at_once(ros, capfd):
         assert f'was renamed; use {now}' in reported
     assert 'parameter tick_commands was removed; use contract' in reported
     node.end()
+
+
+def test_all_removed_names_are_refused_with_a_remedy(ros, capfd):
+    given = ['contract:=tabletop', 'restart:=0.2', 'load_policy:=balanced']
+    node = Memory(cli_args=['--ros-args', *(word for p in given for word in ('-p', p))])
+    assert node.trigger_configure().name == 'FAILURE'
+    said = capfd.readouterr().err
+    for name in ('restart', 'load_policy'):
+        assert f'parameter {name} was removed; delete it' in said
+    node.end()

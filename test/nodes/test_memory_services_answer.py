@@ -143,7 +143,7 @@ def test_inactive_node_refuses_with_its_state(robot, tmp_path):
         ('storage_directory', '/proc/nowhere', '/proc/nowhere'),
         ('text_encoder', 'magic', 'encoder must be minilm, hashing'),
         ('reuse_method', 'magic', 'method must be one of'),
-        ('load_policy', 'magic', 'load_policy must be one of'),
+        ('load_policy', 'balanced', 'parameter load_policy was removed'),
         ('recompute_ratio', 0.1, 'recompute_ratio must be in'),
         ('max_context_tokens', 512, 'must leave room for a question in a row of 512'),
         ('world_step_seconds', -1.0, 'parameter world_step_seconds'),

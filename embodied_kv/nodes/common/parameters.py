@@ -1,10 +1,10 @@
 """ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
 The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for an invalid value; `old`, former names, and `replaces`, names of removed parameters,
-which are refused; and `when`, the latest time of a change: 'start' (the default: read-only),
-'configure' or 'live'. Misspelt names are refused, too: ROS would ignore them, and with `shaddow`
-instead of `shadow` the arm would move.
+ValueError for an invalid value; `old`, former names, `replaces` and `removed`, names of removed
+parameters with and without a replacement, which are refused; and `when`, the latest time of a
+change: 'start' (the default: read-only), 'configure' or 'live'. Misspelt names are refused, too:
+ROS would ignore them, and with `shaddow` instead of `shadow` the arm would move.
 """
 
 from __future__ import annotations
@@ -150,9 +150,14 @@ class Parameters:
                 for old in (prefix + name for name in f.metadata.get('old', ())):
                     if old in given and old not in self._fields:
                         self.problems[new] = f'parameter {old} was renamed; use {new}'
-                for gone in f.metadata.get('replaces', ()):
-                    if (gone := prefix + gone) in given and gone not in self._fields:
-                        self.problems[new] = f'parameter {gone} was removed; use {new}'
+                removed = [
+                    f'parameter {gone} was removed; {remedy}'
+                    for kind, remedy in (('replaces', f'use {new}'), ('removed', 'delete it'))
+                    for gone in (prefix + name for name in f.metadata.get(kind, ()))
+                    if gone in given and gone not in self._fields
+                ]
+                if removed:
+                    self.problems[new] = '; '.join(removed)
         for other in given.keys() - self._fields:
             for name in self._fields:
                 if _misspells(other, name):
