@@ -33,7 +33,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.command import BenchmarkError, add_engine, command
 from embodied_kv.config import ModelConfig, preset
 from embodied_kv.engine.warmup import blank
 from embodied_kv.engine_config import EngineConfig
@@ -87,12 +87,12 @@ class Reader:
         self._thread.start()
 
     def seconds(self, way: str, given: KvHandle) -> float:
-        """Return the time from giving to receiving. Raises Refused if nothing arrives."""
+        """Return the time from giving to receiving. Raises BenchmarkError if nothing arrives."""
         self._received.clear()
         began = time.perf_counter()
         self.give(way, given)
         if not self._received.wait(LONGEST):
-            raise Refused(f'a {way} did not arrive within {LONGEST:g} s')
+            raise BenchmarkError(f'a {way} did not arrive within {LONGEST:g} s')
         return self._at - began
 
     def give(self, way: str, given: KvHandle) -> None:
@@ -136,12 +136,12 @@ class Actor:
         self._frame = replace(blank(self._runner.engine), robot='')
 
     def seconds(self, way: str, number: int) -> float:
-        """Return the time from a frame's row to its chunk. Raises Refused if there is none."""
+        """Return the time from a frame's row to its chunk. Raises BenchmarkError without one."""
         self._done.clear()
         frame = replace(self._frame, deadline=time.monotonic() + LONGEST, sequence=number)
         self._runner.device.prefill(frame, partial(self._give, way))
         if not self._done.wait(LONGEST):
-            raise Refused(f'a frame that was handed over by a {way} has no chunk')
+            raise BenchmarkError(f'a frame that was handed over by a {way} has no chunk')
         return self._at - self._began
 
     def _give(self, way: str, row: Future[KvHandle]) -> None:

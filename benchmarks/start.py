@@ -26,7 +26,7 @@ from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 
 FLOOR, LAZY, WHOLE = 'libraries', 'nodes.robot', 'nodes.robot and transformers'
 ROBOT = 'import embodied_kv.nodes.robot'
@@ -56,7 +56,7 @@ def import_seconds(code: str) -> float:
 def start_seconds(params: Path, way: str, log: Path) -> float:
     """Return the seconds from the launch of `robot` until its last node is active.
 
-    Raises Refused if it ends before, or takes longer than LONGEST.
+    Raises BenchmarkError if it ends before, or takes longer than LONGEST.
     """
     namespace = f'/start_{os.getpid()}_{way}'
     own = log.with_name('start.yaml')  # `-p` would yield to the shipped parameters
@@ -78,7 +78,9 @@ def start_seconds(params: Path, way: str, log: Path) -> float:
     try:
         while waiting:
             if robot.poll() is not None or time.perf_counter() - began > LONGEST:
-                raise Refused(f'the nodes {", ".join(waiting)} did not become active: see {log}')
+                raise BenchmarkError(
+                    f'the nodes {", ".join(waiting)} did not become active: see {log}'
+                )
             executor.spin_once(timeout_sec=0.02)
             for name, client in list(waiting.items()):
                 if client.service_is_ready() and _state(executor, client) == ACTIVE:

@@ -23,14 +23,17 @@ class EngineConfig:
     Raises ValueError for a value out of its range and for parameters that contradict each other.
     """
 
-    robots: int = _param(
-        1, 'Largest number of robots in a batch of prefill or denoising', range=(1, 256)
+    max_batch_robots: int = _param(
+        1,
+        'Largest number of robots in a batch of prefill or denoising',
+        range=(1, 256),
+        old=('robots',),
     )
     rows: int = _param(16, 'Prefix rows in the arena', range=(3, 4096))
     reserved_rows: int = _param(2, 'Prefix rows that language must not hold', range=(2, 64))
     streams: int = _param(16, 'Largest number of decode streams', range=(1, 4096))
     decode_tokens: int = _param(
-        96, 'Tokens of a stream: query and answer', range=(8, 4096), old='tail_tokens'
+        96, 'Tokens of a stream: query and answer', range=(8, 4096), old=('tail_tokens',)
     )
     euler_steps: int = _param(10, 'Euler steps of a chunk if time allows', range=(1, 50))
     min_euler_steps: int = _param(
@@ -56,13 +59,16 @@ class EngineConfig:
         'Weights of the guidance until rtc_horizon: linear, exponential, ones or zeros',
         choices=RTC_SCHEDULES,
     )
-    margin_ms: float = _param(
-        4.0, 'Time (ms) for publishing before each deadline', range=(0.0, 1000.0)
+    deadline_margin_ms: float = _param(
+        4.0,
+        'Time (ms) for publishing before each deadline',
+        range=(0.0, 1000.0),
+        old=('margin_ms',),
     )
     time_budget: bool = _param(
         True,
         'Plan Euler and decode steps by the time left; off: always all, as soon as possible',
-        old='budget',
+        old=('budget',),
     )
     compile: str = _param(
         'off',
@@ -71,9 +77,12 @@ class EngineConfig:
         'now: the rest is compiled at the start, which takes minutes',
         choices=COMPILE,
     )
-    threads: int = _param(1, 'Torch threads of the device thread', range=(1, 256))
-    batch_multiple: int = _param(
-        1, 'Number whose multiples are the sizes of decode batches, with padding', range=(1, 256)
+    threads: int = _param(1, 'Torch threads of the engine thread', range=(1, 256))
+    decode_batch_multiple: int = _param(
+        1,
+        'Number whose multiples are the sizes of decode batches, with padding',
+        range=(1, 256),
+        old=('batch_multiple',),
     )
     decode_steps: int = _param(
         1,
@@ -85,32 +94,37 @@ class EngineConfig:
         2,
         'Memory for compressed prefixes, as a number of whole ones; 0: no compression',
         range=(0, 4096),
-        old='flat_rows',
+        old=('flat_rows',),
     )
-    compress: str = _param('vl_cache_pooled', 'Method that selects the retained tokens')
-    compress_by: str = _param(
+    compression_method: str = _param(
+        'vl_cache_pooled', 'Method that selects the retained tokens', old=('compress',)
+    )
+    compression_queries: str = _param(
         'text',
         'Attention that selects the tokens for language: stream (of each question), row (of the '
         'prompt, once a frame) or text (of both)',
         choices=('stream', 'row', 'text'),
+        old=('compress_by',),
     )
-    compress_shares: str = _param(
+    compression_layer_budgets: str = _param(
         'own',
         'Distribution of the retained tokens over the layers: own (that of the method), density, '
         'equal, bounded (density, at least half of an equal share) or pyramid',
         choices=('own', 'density', 'equal', 'bounded', 'pyramid'),
+        old=('compress_shares',),
     )
-    compress_after: int = _param(
+    compression_after_tokens: int = _param(
         2,
         'Tokens of an answer that are decoded with the whole prefix and select tokens in addition '
         'to the question, before compression by stream or text; not used by row',
         range=(0, 4),
+        old=('compress_after',),
     )
     language_keep_ratio: float = _param(
-        1.0, 'Share of a prefix retained for language', range=(0.01, 1.0), old='language_alpha'
+        1.0, 'Share of a prefix retained for language', range=(0.01, 1.0), old=('language_alpha',)
     )
     action_keep_ratio: float = _param(
-        1.0, 'Share of a prefix retained for actions', range=(0.01, 1.0), old='action_alpha'
+        1.0, 'Share of a prefix retained for actions', range=(0.01, 1.0), old=('action_alpha',)
     )
     kv_budget_mib: int = _param(
         0,
@@ -118,10 +132,11 @@ class EngineConfig:
         'planner, loaded memory, capsules; 0: only their own limits',
         range=(0, 2**24),
     )
-    kv_policy: str = _param(
+    kv_eviction_file: str = _param(
         '',
         'File with the order of eviction for kv_budget_mib; empty: the packaged kv/eviction.yaml, '
         'which documents its fields',
+        old=('kv_policy',),
     )
     device: str = _param(
         'cpu',
@@ -169,17 +184,21 @@ class EngineConfig:
         return self.kv_budget_mib * 2**20 or math.inf
 
     def _contradiction(self) -> str:
-        if self.rows < 2 * self.robots:
+        if self.rows < 2 * self.max_batch_robots:
             return (
-                f'engine.rows must be at least two for each of engine.robots (got {self.rows} for '
-                f'{self.robots}); raise it to {2 * self.robots}'
+                'engine.rows must be at least two for each of engine.max_batch_robots (got '
+                f'{self.rows} for {self.max_batch_robots}); raise it to '
+                f'{2 * self.max_batch_robots}'
             )
         if self.reserved_rows >= self.rows:
             return (
                 f'engine.reserved_rows must be below engine.rows {self.rows} (got '
                 f'{self.reserved_rows}); lower it, or raise engine.rows'
             )
-        for name, limit in (('min_euler_steps', 'euler_steps'), ('batch_multiple', 'streams')):
+        for name, limit in (
+            ('min_euler_steps', 'euler_steps'),
+            ('decode_batch_multiple', 'streams'),
+        ):
             if (value := getattr(self, name)) > (most := getattr(self, limit)):
                 return f'engine.{name} must be <= engine.{limit} {most} (got {value}); lower it'
         for name in ('language_keep_ratio', 'action_keep_ratio'):

@@ -13,6 +13,7 @@ def parameter(default: Any, help: str, when: str = 'configure', **more: object) 
         default: The default value.
         help: The description: a noun phrase with the unit.
         when: The latest moment of a change: 'start', 'configure' or 'live'.
-        more: For example `range`, of the value or of each element of an array.
+        more: For example `range`, of the value or of each element of an array, and `old`, former
+            names, which are refused with the present one.
     """
     return field(default=default, metadata={'help': help, 'when': when, **more})

@@ -18,8 +18,8 @@ class Observation:
     images: one uint8 [height, width, 3] RGB array per view of the model, or the result of
     `Policy.fitted`; None for a missing view. state: real numbers [state_dim], in the policy's
     units and order, each from -1e6 to 1e6. instruction, robot: text that UTF-8 can encode. stamp,
-    sequence: integers of 64 bits. The engine refuses other values with BadObservation. guide: the
-    planned actions of a robot whose chunks are computed on a server.
+    sequence: integers of 64 bits. The engine refuses other values with BadObservationError. guide:
+    the planned actions of a robot whose chunks are computed on a server.
     """
 
     images: tuple[np.ndarray | None, ...]

@@ -101,7 +101,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize('module', MODULES)
-def test_a_room_imports_only_the_rooms_below_it(module):
+def test_package_imports_only_the_packages_below_it(module):
     here = room(module)
     assert here in MAY_IMPORT, f'{here} is no room of the house'
     allowed = MAY_IMPORT[here] | {here, '__init__'}
@@ -127,10 +127,10 @@ def test_robots_control_fleet_and_data_compute_without_torch(module):
     assert 'torch' not in {name.split('.')[0] for name in imports(module)}
 
 
-def test_no_import_goes_in_a_circle():
+def test_import_graph_has_no_cycle():
     assert circle({module: set(imports(module)) & MODULES.keys() for module in MODULES}) == []
 
 
-def test_a_circle_is_found():
+def test_import_cycle_is_detected():
     assert circle({'a': {'b'}, 'b': {'c'}, 'c': {'b'}, 'd': set()}) == ['b', 'c', 'b']
     assert circle({'a': {'b', 'c'}, 'b': {'c'}, 'c': set()}) == []

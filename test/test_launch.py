@@ -33,7 +33,7 @@ both = pytest.mark.parametrize('file', FILES, ids=lambda file: file.name)
 
 
 @both
-def test_it_compiles(file, tmp_path):
+def test_launch_file_compiles(file, tmp_path):
     py_compile.compile(str(file), cfile=str(tmp_path / 'launch.pyc'), doraise=True)
 
 
@@ -51,7 +51,7 @@ def test_every_executable_that_it_starts_exists(file):
     assert named <= set(assigned['EXECUTABLES'])
 
 
-def test_its_parameters_are_declared():
+def test_parameters_of_the_launch_file_are_declared():
     from dataclasses import fields
 
     from embodied_kv.nodes.common.parameters import SuiteParams
@@ -61,7 +61,7 @@ def test_its_parameters_are_declared():
 
 
 @both
-def test_it_declares_its_arguments_with_a_description(file):
+def test_launch_arguments_have_a_description(file):
     tree = ast.parse(file.read_text())
     table = next(
         node.value
@@ -91,7 +91,7 @@ def started(file=ROBOT, **given):
 
 @needs_launch
 @pytest.mark.parametrize('sim', ['true', 'false'])
-def test_it_starts_the_robot_its_watchdog_and_the_simulation_if_asked(sim):
+def test_launch_starts_the_robot_its_watchdog_and_on_request_the_simulation(sim):
     assert started(sim=sim) == ['robot', 'command_watchdog'] + ['sim'] * (sim == 'true')
 
 

@@ -2,10 +2,25 @@
 
 import importlib.util
 import json
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.nodes.action import ActionParams
+from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.language import LanguageParams
+from embodied_kv.nodes.mission import MissionParams
+from embodied_kv.nodes.observation.inputs import ObservationParams
+from embodied_kv.nodes.recorder import RecorderParams
+from embodied_kv.nodes.remote.server_link import RemoteParams
+from embodied_kv.nodes.session import SessionParams
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
+from embodied_kv.serving.ray_engine import CloudConfig
+from embodied_kv.serving.scheduling import SchedulingConfig
+from embodied_kv.serving.websocket.config import ServerConfig
 
 RENAMES = json.loads((Path(__file__).resolve().parent.parent / 'tools/renames.json').read_text())
 
@@ -19,7 +34,7 @@ def exists(module):
 
 
 @pytest.mark.parametrize('old, new', RENAMES['modules'].items())
-def test_a_moved_module_is_where_it_is_said_to_be(old, new):
+def test_moved_module_exists_under_its_new_name(old, new):
     assert exists(new)
     assert not exists(old) or new.startswith(f'{old}.'), 'it became a package'
 
@@ -32,3 +47,35 @@ def test_a_renamed_name_exists(new):
     for part in parts[depth:]:
         found = getattr(found, part)
     assert found is not None
+
+
+PARTS = {  # by node, or by the prefix of parameters of several nodes; *: all nodes
+    '*': (SuiteParams,),
+    'engine': (EngineConfig,),
+    'perception': (ObservationParams,),
+    'action': (ActionParams,),
+    'language': (LanguageParams,),
+    'session': (SessionParams,),
+    'memory': (MemoryParams, PlanningConfig),
+    'mission': (MissionParams,),
+    'recorder': (RecorderParams,),
+    'server': (RemoteParams,),
+    'policy_server': (ServerConfig, SchedulingConfig, CloudConfig),
+}
+
+
+def test_former_parameter_names_are_those_that_nodes_refuse():
+    refused = {
+        f'{node}.{old}': f'{node}.{f.name}'
+        for node, parts in PARTS.items()
+        for part in parts
+        for f in fields(part)
+        for old in f.metadata.get('old', ())
+    }
+    assert {old: new for old, new in RENAMES['parameters'].items() if new} == refused
+
+
+def test_removed_and_former_parameter_names_are_not_parameters():
+    for old in RENAMES['parameters']:
+        node, name = old.split('.')
+        assert name not in {f.name for part in PARTS[node] for f in fields(part)}

@@ -11,7 +11,7 @@ import pytest
 from embodied_kv import storage
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     pass
 
 
@@ -29,8 +29,8 @@ def test_a_file_is_the_new_one_or_the_old_one(tmp_path, fails):
             storage.write(new, b'ne', memoryview(b'w'))
             assert path.read_bytes() == b'old'
             if fails:
-                raise Refused
-    except Refused:
+                raise RefusedError
+    except RefusedError:
         pass
     assert path.read_bytes() == (b'old' if fails else b'new')
     assert list(tmp_path.iterdir()) == [path]
@@ -178,9 +178,9 @@ def test_a_reserve_gives_its_space_for_a_while(tmp_path):
     path = tmp_path / 'reserve'
     reserve = storage.Reserve(path, 2**20)
     assert path.stat().st_blocks * 512 >= 2**20 and mode(path) == 0o600
-    with pytest.raises(Refused), reserve.released():
+    with pytest.raises(RefusedError), reserve.released():
         assert not path.exists()
-        raise Refused
+        raise RefusedError
     assert path.stat().st_blocks * 512 >= 2**20
     os.truncate(path, 0)
     os.truncate(path, 2**20)  # as a copy that has holes
@@ -234,7 +234,7 @@ def test_a_folder_that_is_not_there_is_not_made_a_file(tmp_path):
         (OSError(errno.EIO, 'Broken'), 'here cannot be kept: Broken; check this disk'),
     ],
 )
-def test_an_error_says_what_to_do(tmp_path, error, message):
-    with pytest.raises(Refused, match=message):
-        with storage.explained('here', 'kept', Refused, storage.REMEDIES):
+def test_error_names_the_remedy(tmp_path, error, message):
+    with pytest.raises(RefusedError, match=message):
+        with storage.explained('here', 'kept', RefusedError, storage.REMEDIES):
             raise error

@@ -53,7 +53,7 @@ PARTS = (
     ('`policy_server`', '', ServerConfig),
     ('`policy_server`: the order of its clients', '', SchedulingConfig),
     ('`policy_server`: one more engine in a Ray cluster', '', CloudConfig),
-    ('`policy_server`: memories of robots, beside `memory`', 'memory.', MemoryConfig),
+    ('`policy_server`: memories of robots, in addition to `memory`', 'memory.', MemoryConfig),
     (
         '`policy_server`: the engine of the process, where it differs from that of others',
         'engine.',

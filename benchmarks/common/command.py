@@ -14,7 +14,7 @@ from benchmarks.common import report
 from benchmarks.common.workers import Workers
 
 
-class Refused(Exception):
+class BenchmarkError(Exception):
     """What cannot be measured, and why, in one line."""
 
 
@@ -28,9 +28,9 @@ def command(
     """The `main` of `python -m benchmarks.NAME`; text: its help.
 
     It measures by `run`, then adds the machine to the figures, writes them to
-    out/bench/NAME.json, dots as underscores, and prints the same as one line, last. `Refused` ends
-    it with exit status 2, an error of a thread or callback of its process with that error, unless
-    it is `expected`.
+    out/bench/NAME.json, dots as underscores, and prints the same as one line, last. A
+    `BenchmarkError` ends it with exit status 2, an error of a thread or callback of its process
+    with that error, unless it is `expected`.
     """
 
     def main(arguments: Sequence[str] | None = None) -> None:
@@ -41,7 +41,7 @@ def command(
         try:
             with Workers(expected):
                 found = run(args)
-        except Refused as error:
+        except BenchmarkError as error:
             parser.exit(2, f'{parser.prog}: {error}\n')
         file = name.replace('.', '_')
         machine = report.machine(getattr(args, 'device', 'cpu'))

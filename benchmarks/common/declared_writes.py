@@ -19,14 +19,14 @@ from embodied_kv.runtime.buffer import Buffers, describe
 RELABELS = {torch.ops.aten.detach_.default}  # declared to write, but changes no byte
 
 
-class UndeclaredWrite(RuntimeError):
+class UndeclaredWriteError(RuntimeError):
     """A computation wrote memory that is neither declared nor its own."""
 
 
 class DeclaredWrites(TorchDispatchMode):
     """A context in which every write must go into one of `buffers` or into memory made within it.
 
-    Raises UndeclaredWrite for another write, before it is done.
+    Raises UndeclaredWriteError for another write, before it is done.
     """
 
     def __init__(self, buffers: Buffers) -> None:
@@ -44,7 +44,7 @@ class DeclaredWrites(TorchDispatchMode):
         kwargs = kwargs or {}
         for tensor in () if func in RELABELS else _written(func, args, kwargs):
             if not self._may_write(tensor):
-                raise UndeclaredWrite(
+                raise UndeclaredWriteError(
                     f'{func} must write a declared buffer (got {describe(tensor)}, which is not '
                     'in one); declare it, or write into memory that the computation makes'
                 )

@@ -10,7 +10,7 @@ nothing (`Stream.emulated`):
   its memory. Until then every other thread and stream finds the former content; a copy that is
   not done is NaN. Anything else is done at once.
 - Unreliable: `fail_after(n)` lets the n-th operation that a stream launches from then on raise
-  `Fault`, once; `lose()` lets every wait raise, as a lost CUDA context does.
+  `InjectedFaultError`, once; `lose()` lets every wait raise, as a lost CUDA context does.
 
 Work that is launched outside of `Stream.use` is done at once, on a default stream that is ordered
 with no other one, as torch's is. Within `HostileDevice.default.use()` it can fail, too. The device
@@ -42,7 +42,7 @@ aten = torch.ops.aten
 COPIES = {aten.clone.default, aten._to_copy.default}
 
 
-class Fault(RuntimeError):
+class InjectedFaultError(RuntimeError):
     """An operation that fails once."""
 
 
@@ -210,7 +210,7 @@ class HostileDevice:
             self._left -= 1
             if self._left < 0:
                 self._left = None
-                raise Fault(f'{func} failed')
+                raise InjectedFaultError(f'{func} failed')
 
     def owns(self, tensor: Tensor) -> bool:
         """Whether it is memory of an arena."""

@@ -62,7 +62,7 @@ class Harness:
             streams=BATCH * math.ceil((len(ways) + 2) / BATCH),
             decode_tokens=LONGEST_QUERY + max_tokens,
             compressed_rows=2 + math.ceil(2 * whole + 0.1 * len(ways)),
-            batch_multiple=BATCH,
+            decode_batch_multiple=BATCH,
             time_budget=False,
         )
         self.engine = Engine(policy, config, policy.config.action_dt)

@@ -17,7 +17,7 @@ from embodied_kv.model.policy import Policy
 from training.evaluate import evaluation
 from training.evaluate.report import rate
 
-METHODS, KEEP_RATIOS = (EngineConfig.compress, 'random'), (0.05, 0.1, 0.2, 0.4)
+METHODS, KEEP_RATIOS = (EngineConfig.compression_method, 'random'), (0.05, 0.1, 0.2, 0.4)
 LATENCY_MS = 40
 
 
@@ -38,7 +38,9 @@ def succeeded(
 ) -> list[bool]:
     """Whether each episode succeeded, families in turn."""
     options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
-    options |= dict(compress=method, compress_by='row', action_keep_ratio=keep_ratio)
+    options |= dict(
+        compression_method=method, compression_queries='row', action_keep_ratio=keep_ratio
+    )
     arguments = [w for k, v in options.items() for w in (f'--{k.replace("_", "-")}', str(v))]
     args = evaluation.parser().parse_args([*arguments, '--families', *BASIC])
     with evaluation.Evaluation(args, policy) as episodes_of:

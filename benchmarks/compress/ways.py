@@ -54,8 +54,8 @@ class Way:
 
 def default(by: str, keep_ratio: float = TENTH) -> Way:
     """What an engine does unless told otherwise; by row no choice is deferred."""
-    shares, after = EngineConfig.compress_shares, EngineConfig.compress_after
-    method = EngineConfig.compress + TEXT
+    shares, after = EngineConfig.compression_layer_budgets, EngineConfig.compression_after_tokens
+    method = EngineConfig.compression_method + TEXT
     return Way(method, keep_ratio, by, shares=shares, after=0 if by == ROW else after)
 
 

@@ -27,8 +27,8 @@ from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.budget import OverBudget
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.budget import OverBudgetError
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.model.dtype import served
 from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
@@ -56,7 +56,7 @@ class Backlog:
 
     def refill(self) -> None:
         handle = self.engine.kv.frames.current()
-        with suppress(OutOfRows, OverBudget):  # it is tried again with the next frame
+        with suppress(OutOfRowsError, OverBudgetError):  # it is tried again with the next frame
             while handle is not None and len(self.engine.kv.streams.live()) < STREAMS:
                 self.engine.open(handle, scene.QUERY, max_tokens=ANSWER)
 

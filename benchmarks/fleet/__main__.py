@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.fleet import plots, workload
 from benchmarks.fleet.compare import AIMS, BASELINES, TOLERANCE
 from benchmarks.fleet.measure import fleet_rows, measure, place_rows
@@ -46,15 +46,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict:
     """Simulates, prints the tables, and returns all figures."""
     if bool(args.trace) != bool(args.profile):
-        raise Refused('--trace and --profile belong together')
+        raise BenchmarkError('--trace and --profile belong together')
     common, workloads = workload.read()
     if args.cv is not None:
         if not 0.05 <= args.cv <= 2:
-            raise Refused('--cv is from 0.05 to 2')
+            raise BenchmarkError('--cv is from 0.05 to 2')
         workloads = [replace(each, cv=args.cv, valid=None) for each in workloads]
     names = [each.name for each in workloads]
     if odd := set(args.workloads or ()) - set(names):
-        raise Refused(f'no workload {", ".join(sorted(odd))}; there are: {", ".join(names)}')
+        raise BenchmarkError(
+            f'no workload {", ".join(sorted(odd))}; there are: {", ".join(names)}'
+        )
     subjects = [
         Subject.of(each, common)
         for each in workloads

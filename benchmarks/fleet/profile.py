@@ -44,7 +44,7 @@ def measure(args: argparse.Namespace) -> Profile:
     torch.set_num_threads(args.threads)
     model = served(preset(args.preset), args.device)
     config = EngineConfig(
-        robots=args.robots,
+        max_batch_robots=args.robots,
         rows=2 * args.robots + 2,
         streams=1,
         compressed_rows=0,

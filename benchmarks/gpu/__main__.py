@@ -18,7 +18,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from benchmarks.gpu import results, runner, summary
-from benchmarks.gpu.results import ENDED, FAILED, SKIPPED, OtherMachine, Results
+from benchmarks.gpu.results import ENDED, FAILED, SKIPPED, OtherMachineError, Results
 from benchmarks.gpu.stages import NAMES, STAGES, Stage
 
 LEAST = 15.0  # s, with less left no stage is begun
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
     chosen = [stage for stage in stages if not args.stages or stage.name in args.stages]
     try:
         kept = Results(args.out, results.machine(args.dry, args.commit))
-    except OtherMachine as error:
+    except OtherMachineError as error:
         say(f'tools/gpu: {error}')
         return runner.REFUSED
     if args.tables:

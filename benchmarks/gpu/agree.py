@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_device, command
+from benchmarks.common.command import BenchmarkError, add_device, command
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.parity import __main__ as parity
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> dict:
     """Compares all that lies there, prints the table, and returns all figures."""
     golden, cases = sorted(DATA.glob('*.safetensors')), sorted(filter(is_case, DATA.glob('*')))
     if not golden or not cases:
-        raise Refused(f'{DATA} is not there: it has to travel with the package')
+        raise BenchmarkError(f'{DATA} is not there: it has to travel with the package')
     if args.dry:
         golden, cases = golden[:1], cases[:1]
     torch.backends.cudnn.allow_tf32 = False

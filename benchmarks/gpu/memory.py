@@ -86,9 +86,9 @@ def weights(c: ModelConfig) -> int:
 def work(c: ModelConfig, e: EngineConfig) -> int:
     """An estimate: buffers that graphs read and write, and the scratch of the largest one."""
     b, v, size = c.backbone, c.vision, BYTES[c.dtype]
-    tokens, images = e.robots * c.prefix_tokens, e.robots * len(c.views)
+    tokens, images = e.max_batch_robots * c.prefix_tokens, e.max_batch_robots * len(c.views)
     logits = e.streams * b.vocab_size * FLOAT
-    scores = e.robots * b.layers * b.heads * c.prefix_tokens * FLOAT
+    scores = e.max_batch_robots * b.layers * b.heads * c.prefix_tokens * FLOAT
     counts = range(e.min_euler_steps, e.euler_steps + 1)  # a table for every step of each
     tables = sum(counts) * (2 * b.layers + 1) * c.expert.width * (2 * FLOAT + size)
     seen = images * (3 * v.image_size**2 + v.tokens * b.width) * size

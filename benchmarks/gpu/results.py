@@ -19,14 +19,14 @@ SAME = 'card', 'torch', 'dry'  # of all results of one folder
 NO_CARD = 'none'
 
 
-class OtherMachine(ValueError):
+class OtherMachineError(ValueError):
     """The folder has results that cannot be continued here."""
 
 
 class Results:
     """What a folder has of each stage by name. machine: as `machine` returns it.
 
-    Raises OtherMachine where the folder has results of another card or torch, or of a dry run.
+    Raises OtherMachineError if the folder has results of another card or torch, or of a dry run.
     """
 
     def __init__(self, folder: Path, machine: dict) -> None:
@@ -35,7 +35,7 @@ class Results:
         self.stages: dict[str, dict] = kept.get('stages', {})
         for name in SAME if self.stages else ():
             if kept.get(name) != machine[name]:
-                raise OtherMachine(
+                raise OtherMachineError(
                     f'{name} must be that of the results in {folder} (got {machine[name]}, they '
                     f'have {kept.get(name)}); give another folder with --out'
                 )

@@ -88,15 +88,22 @@ class Size:
 def size(dry: bool) -> Size:
     """Return a small policy and a planner as wide as that of pi05; tiny ones if `dry`."""
     if dry:
-        backbone, numbers = replace(TINY.backbone, vocab_size=VOCABULARY), dict(tokens=192)
+        backbone, numbers = (
+            replace(TINY.backbone, vocab_size=VOCABULARY),
+            dict(max_context_tokens=192),
+        )
         model, amount = TINY, dict(frames=2, segments=4, plans=2, least=1, seconds=120.0)
     else:
         backbone = replace(PI05.backbone, mlp=4096, vocab_size=VOCABULARY)
-        numbers, model = dict(tokens=1024), PI05_SMALL
+        numbers, model = dict(max_context_tokens=1024), PI05_SMALL
         amount = dict(frames=6, segments=24, plans=12, least=20, seconds=25.0)
     dtype = 'float32' if dry else PI05.dtype
-    planner = PlannerConfig('threads', backbone, max_tokens=numbers['tokens'] + 128, dtype=dtype)
-    planning = PlanningConfig(**numbers, answer_tokens=8, recompute_ratio=0.5, similarity=0.9)
+    planner = PlannerConfig(
+        'threads', backbone, max_tokens=numbers['max_context_tokens'] + 128, dtype=dtype
+    )
+    planning = PlanningConfig(
+        **numbers, max_answer_tokens=8, recompute_ratio=0.5, min_group_similarity=0.9
+    )
     return Size(model, planner, planning, answer=24, period=0.02, **amount)
 
 
@@ -361,7 +368,7 @@ def measured(s: Size, device: str, folder: Path) -> dict:
     together = Together(engine, planner, s, reference)
     together.run(folder / 'together', registry)
     registry.close()
-    tally, said = together.tally, s.planning.answer_tokens - 1
+    tally, said = together.tally, s.planning.max_answer_tokens - 1
     rows, loaded = tally.rows(), sum(sum(p.loaded) for p in tally.asked)
     snapshots = [
         dict(tier=tier.value, count=len(took), p50_ms=1e3 * statistics.median(took or [0.0]))

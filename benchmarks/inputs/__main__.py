@@ -26,7 +26,7 @@ import uuid
 from collections.abc import Mapping
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.workers import check_status, environment
 from benchmarks.inputs.rigs import RIGS, Rig, roomy
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[str, str]) -> dict:
-    """One run of both processes. Raises Refused where the listener failed.
+    """One run of both processes. Raises BenchmarkError where the listener failed.
 
     variables: of their environment, beside those of this one.
     """
@@ -58,7 +58,7 @@ def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[
         drivers.terminate()
         drivers.wait()
     if run.returncode:
-        raise Refused(f'the listener failed with exit status {run.returncode}: see above')
+        raise BenchmarkError(f'the listener failed with exit status {run.returncode}: see above')
     return json.loads(run.stdout.splitlines()[-1])
 
 

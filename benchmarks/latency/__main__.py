@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.latency import aims, figures
 from benchmarks.latency.plot import plot
 from benchmarks.latency.points import Conditions, Episodes, Point, measure
@@ -109,20 +109,22 @@ def conditions(args: argparse.Namespace) -> Conditions:
 
 
 def check(args: argparse.Namespace, dt: float) -> None:
-    """Raises Refused for a number out of range. dt: s between two actions."""
+    """Raises BenchmarkError for a number out of range. dt: s between two actions."""
     for name in ('episodes', 'robots'):
         if getattr(args, name) is not None and getattr(args, name) < 1:
-            raise Refused(f'--{name} is at least 1')
+            raise BenchmarkError(f'--{name} is at least 1')
     most = (LONGEST - 1) * dt * 1e3
     for ms in (*(args.latencies or ()), *(args.varying or ())):
         if not 0 <= ms <= most:
-            raise Refused(f'a latency is 0 to {most:.0f} ms: a chunk would be over when it comes')
+            raise BenchmarkError(
+                f'a latency is 0 to {most:.0f} ms: a chunk would be over when it comes'
+            )
     if not 0 < args.spread < 1:
-        raise Refused('--spread is between 0 and 1')
+        raise BenchmarkError('--spread is between 0 and 1')
     if not all(1 <= steps <= 50 for steps in args.steps):
-        raise Refused('--steps are from 1 to 50')
+        raise BenchmarkError('--steps are from 1 to 50')
     if not 0 <= args.horizon <= LONGEST:
-        raise Refused(f'--horizon is 0 to {LONGEST}, the chunk size')
+        raise BenchmarkError(f'--horizon is 0 to {LONGEST}, the chunk size')
 
 
 def gathered(

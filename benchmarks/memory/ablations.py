@@ -53,7 +53,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
     yield Way(FULL, FULL, 1)
     for size in sorted({*varied.blocks, block}):
         yield Way(f'keep, blocks of {size}', KEEP, size)
-    yield Way('keep, no hops', KEEP, numbers=dict(hops=0))
+    yield Way('keep, no hops', KEEP, numbers=dict(max_walk_hops=0))
     yield Way(f'keep, restart {varied.restart}', KEEP, numbers=dict(restart=varied.restart))
     for policy in POLICIES:
         if policy != 'balanced':

@@ -104,7 +104,7 @@ class WatchedRow(PlannerRow):
         super().__init__(*row)
         move = self._prefill._move if rotate else _stays
         self._prefill = ComparingPrefill(
-            model, self.arena, 0, load, move, self._step, config.step_tokens
+            model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
         self._prefill.queue = partial(PolicyQueue, policy=config.load_policy)
         self._prefill.loader = self._timed

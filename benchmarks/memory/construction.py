@@ -47,12 +47,12 @@ GROUPS, ALONE, BLOCKS = 'groups', 'each alone', f'blocks of {BLOCK}'
 CONSTRUCTIONS = (GROUPS, ALONE, BLOCKS)
 KEEP = 'keep'
 WAYS = {
-    'full recompute': dict(method='full'),
+    'full recompute': dict(reuse_method='full'),
     KEEP: {},
-    'keep without hops': dict(hops=0),
-    'cacheblend by token': dict(method='cacheblend', granularity='token'),
-    'cacheblend by segment': dict(method='cacheblend', granularity='segment'),
-    'full reuse': dict(method='full_reuse'),
+    'keep without hops': dict(max_walk_hops=0),
+    'cacheblend by token': dict(reuse_method='cacheblend', granularity='token'),
+    'cacheblend by segment': dict(reuse_method='cacheblend', granularity='segment'),
+    'full reuse': dict(reuse_method='full_reuse'),
 }
 
 
@@ -98,7 +98,7 @@ def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], li
 def way(name: str, share: float, layers: int) -> Reuse:
     """What the node runs, with that share of memory in each layer beyond the first."""
     config = VariantConfig(recompute_ratio=average(share, layers), **WAYS[name])
-    return variant_method(config.method, config, layers)
+    return variant_method(config.reuse_method, config, layers)
 
 
 def constructed(chains: Chains, construction: str, static: np.ndarray) -> Iterator[Problem]:

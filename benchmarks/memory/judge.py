@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.report import show
 from benchmarks.memory import judge_tables as tables
 from benchmarks.memory.judge_ask import problems
@@ -58,12 +58,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict:
     """Asks, prints the tables, and returns all figures.
 
-    Raises Refused where the gate does not hold.
+    Raises BenchmarkError where the gate does not hold.
     """
     asked = {name: collect(part, args.segments, args.problems) for name, part in PARTS.items()}
     gates = [dict(part=name, **tables.gate(some)) for name, some in asked.items()]
     if not all(row['holds'] for row in gates):
-        raise Refused(f'these judges cannot tell ways of reuse apart: {gates}')
+        raise BenchmarkError(f'these judges cannot tell ways of reuse apart: {gates}')
     chosen, report = tables.chosen(asked['development']), asked['report']
     figures = dict(
         settings=dict(parts={n: vars(p) for n, p in PARTS.items()}, problems=args.problems),

@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.report import show
 from benchmarks.memory import judge_tables as tables
 from benchmarks.memory.judge_ask import Problem
@@ -67,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> dict:
     """Asks, prints the tables, and returns all figures.
 
-    Raises Refused where the gate does not hold.
+    Raises BenchmarkError where the gate does not hold.
     """
     torch.set_num_threads(1)
     model = load_judge(args.judge)
     gated = gate(model, **GATE)
     if not gated.holds:
-        raise Refused(f'this judge cannot tell ways of reuse apart: {gated.said()}')
+        raise BenchmarkError(f'this judge cannot tell ways of reuse apart: {gated.said()}')
     asked = {name: collect(model, part, args) for name, part in PARTS.items()}
     chosen, report = tables.chosen(asked['development']), asked['report']
     figures = dict(

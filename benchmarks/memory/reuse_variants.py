@@ -274,7 +274,7 @@ def variant_method(name: str, config: VariantConfig, layers: int) -> Reuse:
     if name == 'cacheblend':
         return CacheBlend(schedule, config.granularity == 'segment')
     return VariedKeep(
-        hops=config.hops,
+        hops=config.max_walk_hops,
         schedule=schedule,
         restart=config.restart,
         scoring_tokens=config.scoring_tokens,

@@ -102,7 +102,7 @@ def measure(settings: Settings, mib: int | None) -> tuple[Job, dict[str, Timelin
     with ExitStack() as stack:
         folder, asked = Path(stack.enter_context(TemporaryDirectory(dir=ram()))), {}
         for policy in POLICIES:
-            numbers = dict(load_policy=policy) | ({} if mib is None else dict(cache_mib=mib))
+            numbers = dict(load_policy=policy) | ({} if mib is None else dict(host_cache_mib=mib))
             way = Way(policy, KEEP, numbers=numbers)
             planning = stack.enter_context(open_way(way, planner, folder / policy, settings, side))
             asked[policy] = one = Asked(way, planning)

@@ -160,17 +160,17 @@ def open_way(
     """Over a new folder."""
     made, reuse = settings.construction, settings.reuse
     numbers = dict(
-        tokens=side.tokens,
-        answer_tokens=side.answer_tokens,
+        max_context_tokens=side.tokens,
+        max_answer_tokens=side.answer_tokens,
         epic_tokens=side.epic_tokens,
         recompute_ratio=reuse.recompute_ratio(planner.config.backbone.layers),
         recompute_schedule=reuse.schedule if way.method == KEEP else 'even',
-        hops=reuse.hops,
+        max_walk_hops=reuse.hops,
         restart=reuse.restart,
-        stable_steps=made.stable_steps,
-        similarity=made.similarity,
-        cache_mib=made.cache_mib,
-        method=way.method,
+        group_stable_steps=made.stable_steps,
+        min_group_similarity=made.similarity,
+        host_cache_mib=made.cache_mib,
+        reuse_method=way.method,
     )
     config = VariantConfig(**numbers | way.numbers)
     return BenchPlanning(planner, folder, config, way, made.encoder)

@@ -37,7 +37,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.common import clock, report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.mission.cases import Case, draw_case, is_done, scene, true_table
 from benchmarks.mission.robot import How, SimulatedRobot
 from embodied_kv.demo.sim.table_memory import TABLE
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> dict:
     torch.set_num_threads(1)
     count = args.missions or (QUICK_MISSIONS if args.quick else MISSIONS)
     if count < 1 or not 0 <= args.latency_ms < 1000:
-        raise Refused('--missions is at least 1, --latency-ms 0 to 1000')
+        raise BenchmarkError('--missions is at least 1, --latency-ms 0 to 1000')
     policy = evaluation.load(args.checkpoint)
     planner = load_planner(args.planner or bundled_planner(PLANNER))
     size = dict(rows=6, streams=16, decode_tokens=96, euler_steps=4, min_euler_steps=4)
@@ -137,7 +137,7 @@ def one(
     with (
         torch.inference_mode(),
         tempfile.TemporaryDirectory() as folder,
-        Planning(planner, folder, PlanningConfig(method=how.method)) as planning,
+        Planning(planner, folder, PlanningConfig(reuse_method=how.method)) as planning,
     ):
         for fact in remembered(case, how):
             planning.advance()

@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def measured(both: Both, args: argparse.Namespace) -> tuple[dict, dict[str, figures.Taken]]:
-    """Greatest differences by dtype and way; seconds by phase and way. Raises Refused.
+    """Greatest differences by dtype and way; seconds by phase and way. Raises BenchmarkError.
 
     What is eager in float32 is compared before anything else is compiled, or rounded.
     """

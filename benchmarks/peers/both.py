@@ -30,7 +30,7 @@ class Both:
 
     @classmethod
     def random(cls, c: ModelConfig, module: ModuleType, device: str) -> Both:
-        """In float32. Raises Refused where theirs cannot be of these dimensions."""
+        """In float32. Raises BenchmarkError where theirs cannot be of these dimensions."""
         c = replace(c, dtype='float32')
         model = lerobot.build(module, c, device)
         policy = Network.random(c, device=device)

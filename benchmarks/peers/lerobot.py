@@ -20,7 +20,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from embodied_kv.config import ModelConfig
 
 REPOSITORY = 'https://github.com/huggingface/lerobot'
@@ -55,21 +55,23 @@ class StandIn:
 
 
 def source(path: Path | None) -> Path:
-    """The folder of LeRobot's package in a checkout. Raises Refused."""
+    """The folder of LeRobot's package in a checkout. Raises BenchmarkError."""
     if path is None:
-        raise Refused(
+        raise BenchmarkError(
             'give a checkout of LeRobot with --lerobot PATH, for example after: '
             f'git clone {REPOSITORY} && git -C lerobot checkout {TRIED} (the one that was tried)'
         )
     package = path / 'src' / 'lerobot'
     if not package.joinpath(*MODEL.split('.')[1:]).with_suffix('.py').is_file():
-        raise Refused(f'{path} is no checkout of LeRobot with pi0.5: {package} has no such model')
+        raise BenchmarkError(
+            f'{path} is no checkout of LeRobot with pi0.5: {package} has no such model'
+        )
     return package
 
 
 @contextmanager
 def imported(package: Path) -> Iterator[ModuleType]:
-    """The module of its model. Raises Refused. Afterwards none of LeRobot's is left imported."""
+    """Yield the module of its model, then unload LeRobot's modules. Raises BenchmarkError."""
     before = {name: sys.modules.pop(name) for name in _present()}
     try:
         yield _import(package)
@@ -97,7 +99,7 @@ def _import(package: Path) -> ModuleType:
         _accept_cache_position(import_module(GEMMA))
     except Exception as error:  # whatever code of another day may raise
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise Refused(
+        raise BenchmarkError(
             f'the model in {package} cannot be imported ({reason[0]}): that of {TRIED} can'
         ) from error
     return model
@@ -125,10 +127,10 @@ def build(module: ModuleType, c: ModelConfig, device: str) -> nn.Module:
     """Its PI05Pytorch in float32 and the dimensions of `c`; weights are its own random ones.
 
     Its code has PaliGemma's dimensions as numbers; others are set where it has just done so.
-    Raises Refused for what its pi0.5 cannot have.
+    Raises BenchmarkError for what its pi0.5 cannot have.
     """
     if c.vision.merge != 1:
-        raise Refused(f"{c.name} merges patches of images, which LeRobot's pi0.5 cannot")
+        raise BenchmarkError(f"{c.name} merges patches of images, which LeRobot's pi0.5 cannot")
     widths = dict(gemma_2b=c.backbone, gemma_300m=c.expert)
     paligemma, gemma = (getattr(module, name) for name in MADE)
 

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import clock, report
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.peers.figures import PHASES, Taken
 from benchmarks.peers.ways import Asked, Way
 
@@ -29,7 +29,7 @@ def greatest_difference(way: Way, frames: Sequence[Asked], reference: Way) -> fl
 def check(
     ways: Mapping[str, Way], frames: Sequence[Asked], reference: Way, tolerance: float
 ) -> dict[str, float]:
-    """The greatest difference of each way. Raises Refused where one is beyond the tolerance.
+    """The greatest difference of each way. Raises BenchmarkError if one exceeds the tolerance.
 
     frames: the first is the one that the ways are timed with.
     """
@@ -38,7 +38,7 @@ def check(
         found[name] = greatest_difference(way, frames, reference)
         print(f'{name}: differs by at most {found[name]:.2g}', file=sys.stderr, flush=True)
     if beyond := [f'{name} by {d:.2g}' for name, d in found.items() if not d <= tolerance]:
-        raise Refused(f'outputs differ by more than {tolerance:g}: {", ".join(beyond)}')
+        raise BenchmarkError(f'outputs differ by more than {tolerance:g}: {", ".join(beyond)}')
     return found
 
 

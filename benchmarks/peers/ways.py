@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from benchmarks.common import scene
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.peers.lerobot import STEPS
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
@@ -85,7 +85,7 @@ class Way:
 
 @contextmanager
 def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[Way]:
-    """An engine's calls. compile: as its parameter. Raises Refused where it cannot compile."""
+    """An engine's calls. compile: as its parameter. Raises BenchmarkError if it cannot compile."""
     config = EngineConfig(
         rows=4,
         streams=1,
@@ -99,7 +99,7 @@ def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[
     )
     engine = Engine(policy, config, say=partial(print, file=sys.stderr, flush=True))
     if compile == 'now' and not engine.graphs.compiled_names:
-        raise Refused('nothing can be compiled here, see above: choose other --ways')
+        raise BenchmarkError('nothing can be compiled here, see above: choose other --ways')
 
     def denoise(lease: Lease, asked: Asked) -> NDArray[np.float32]:
         (chunk,) = engine.denoise([lease], [time.monotonic() + 1e6], asked.noise)

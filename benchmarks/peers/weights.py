@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from embodied_kv.model.keys import canonical, row_counts, sources
 from embodied_kv.model.pi05 import Pi05
 
@@ -14,7 +14,7 @@ from embodied_kv.model.pi05 import Pi05
 def copy(ours: Pi05, theirs: nn.Module) -> int:
     """All of ours become all of theirs that anything uses -> how many numbers these are.
 
-    Raises Refused that names what is on one side alone, or of another shape.
+    Raises BenchmarkError that names what is on one side alone, or of another shape.
     """
     pieces = dict(piece for name in ours.state_dict() for piece in _pieces(ours, name))
     there: dict[str | None, list[Tensor]] = {}
@@ -22,12 +22,12 @@ def copy(ours: Pi05, theirs: nn.Module) -> int:
         there.setdefault(canonical(name), []).append(tensor)
     there.pop(None, None)  # what nothing uses
     if odd := sorted(pieces.keys() ^ there.keys()):
-        raise Refused(f'weights that only one of the two models has: {", ".join(odd)}')
+        raise BenchmarkError(f'weights that only one of the two models has: {", ".join(odd)}')
     for name, rows in pieces.items():
         for target in there[name]:  # several of one storage, where they are tied
             if target.shape != rows.shape:
                 shapes = f'{list(target.shape)}, ours is {list(rows.shape)}'
-                raise Refused(f"LeRobot's {name} is {shapes}")
+                raise BenchmarkError(f"LeRobot's {name} is {shapes}")
             target.copy_(rows)
     return sum(rows.numel() for rows in pieces.values())
 

@@ -19,14 +19,14 @@ from embodied_kv.capsule.capsule import Boundary, Capsule
 from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
+from embodied_kv.kv.budget import KvBudget, OverBudgetError, OwnEviction
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.pool import Evictable
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.memory.cache import HostCache
 
 META = torch.device('meta')
@@ -106,7 +106,7 @@ class World:
         self.counts['frames'] += 1
         try:
             row = self.kv.reserve(self.now)
-        except OutOfRows:
+        except OutOfRowsError:
             self.counts['frames refused'] += 1
             return None
         return self.kv.frames.commit(
@@ -123,7 +123,7 @@ class World:
         self.counts['questions'] += 1
         try:
             self.kv.create(handle, Query('?', QUESTION, tokens))
-        except OverBudget:
+        except OverBudgetError:
             self.lost['streams'] += (
                 self.settings.costs.prefill + tokens * self.settings.costs.token
             )

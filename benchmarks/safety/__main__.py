@@ -8,10 +8,10 @@ own. Distances count from the fault, or from the end of a fault that holds the a
 
 Physics: an arm that brakes at acceleration a from velocity v moves v²/(2 a), and needs v/a: 0.06
 rad and 0.13 s for ur5e, 0.03 rad and 0.07 s for franka. A command is at most one service call and
-one control period late. A JTC completes what it was sent, at most max_open_loop (1 s), when the
-process dies; a position controller holds its last position; the watchdog sends zeros after 60 ms.
-Without fresh chunks the arm executes its chunk until stop_after (5) control periods of 0.1 s are
-missed.
+one control period late. A JTC completes what it was sent, at most max_trajectory_duration (1 s),
+when the process dies; a position controller holds its last position; the watchdog sends zeros
+after 60 ms. Without fresh chunks the arm executes its chunk until missed_chunk_limit (5) control
+periods of 0.1 s are missed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import argparse
 import time
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.safety.faults import FAULTS, Fault
 from benchmarks.safety.world import (
     JTC,
@@ -74,7 +74,7 @@ def attempt(fault: Fault, kind: Kind) -> dict:
     """Return the row of a trial, or of one in which the arm did not even move before the fault."""
     try:
         return trial(fault, kind)
-    except Refused as error:
+    except BenchmarkError as error:
         numbers = dict.fromkeys(('distance_rad', 'rest_s', 'speed_of_limit', 'reported_s'))
         row = dict(fault=fault.name, kind=kind.name, outcome='not measured')
         return row | numbers | dict(state='', reason=str(error))
@@ -91,7 +91,7 @@ def run(args: argparse.Namespace) -> dict:
         if args.fault in (None, fault.name) and args.kind in (None, kind.name)
     ]
     if not chosen:
-        raise Refused('no fault was chosen: this one does not happen to that kind')
+        raise BenchmarkError('no fault was chosen: this one does not happen to that kind')
     with isolated():
         rows = [attempt(fault, kind) for fault, kind in chosen]
     if not args.json:

@@ -37,7 +37,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 import embodied_kv
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.common.workers import Workers
 from benchmarks.safety.plant import (
     Controller,
@@ -310,7 +310,7 @@ class World:
             contract=str(contract),
             preset='',
             checkpoint='',
-            rate=10.0,
+            control_frequency=10.0,
             autostart=True,
             server=dict(address=self.server.address),
         )
@@ -336,7 +336,7 @@ class World:
             return heard and bool(self.states) and 'not active' not in self.state[1]
 
         if not self.wait(active):
-            raise Refused(f'the robot process is not active: {self.process.text[-2000:]}')
+            raise BenchmarkError(f'the robot process is not active: {self.process.text[-2000:]}')
 
     # ------------------------------------------------------------------ end
 
@@ -365,7 +365,7 @@ class World:
         """Call the service control/NAME and return success and message.
 
         Raises:
-            Refused: There was no answer.
+            BenchmarkError: There was no answer.
         """
         client = self._clients[name]
         request = client.srv_type.Request()
@@ -382,10 +382,10 @@ class World:
 
     def _answer(self, client: object, request: object) -> object:
         if not client.wait_for_service(timeout_sec=PATIENCE):
-            raise Refused(f'service {client.srv_name} is missing')
+            raise BenchmarkError(f'service {client.srv_name} is missing')
         future = client.call_async(request)
         if not self.wait(future.done, every=0.001):
-            raise Refused(f'service {client.srv_name} did not answer')
+            raise BenchmarkError(f'service {client.srv_name} did not answer')
         return future.result()
 
     def tell(self, instruction: str) -> None:
@@ -408,7 +408,7 @@ class World:
         A busy machine may interrupt the commands, which disarms the arm; it is then armed again.
 
         Raises:
-            Refused: The arm does not move.
+            BenchmarkError: The arm does not move.
         """
         end, armed = time.monotonic() + PATIENCE, (False, 'not armed yet')
         while time.monotonic() < end:
@@ -417,7 +417,7 @@ class World:
             if armed[0] and self.wait(lambda: self.state[0] == 'armed', HEARD) and self._starts():
                 self.mark()
                 return self
-        raise Refused(f'the arm does not move: {armed}, {self.state}')
+        raise BenchmarkError(f'the arm does not move: {armed}, {self.state}')
 
     def _starts(self) -> bool:
         """Return whether the armed arm moves steadily before it is disarmed."""

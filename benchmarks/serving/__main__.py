@@ -27,7 +27,7 @@ from functools import partial
 import numpy as np
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.command import BenchmarkError, add_engine, command
 from benchmarks.common.workers import received
 from benchmarks.serving.client import PATIENCE, WARM, ask, connected, once
 from embodied_kv.config import preset
@@ -64,7 +64,7 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
     if most == 1:
         profile = replace(profile, sizes=profile.sizes[:1], seconds=profile.seconds[:1])
     sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
-    config = ServerConfig(port=0, request_rate=10_000.0, request_seconds=PATIENCE)
+    config = ServerConfig(port=0, max_request_rate=10_000.0, request_timeout=PATIENCE)
     server = PolicyServer(config, sessions, robot.contract)
     runner.listen(sessions.on_deltas)
     sessions.start()
@@ -79,7 +79,7 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
     """ms and requests a second of so many clients at once; count: requests of each.
 
-    Raises Refused where one fails.
+    Raises BenchmarkError where one fails.
     """
     spawn = multiprocessing.get_context('spawn')
     ready, answers = spawn.Barrier(clients), spawn.Queue()
@@ -93,7 +93,7 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
     for process in processes:
         process.join()
     if failed := [one for one in each if isinstance(one, str)]:
-        raise Refused(failed[0])
+        raise BenchmarkError(failed[0])
     seconds = np.concatenate(each)
     p50, p95, p99 = np.percentile(seconds, [50, 95, 99]) * 1e3
     return {
@@ -132,10 +132,10 @@ def run(args: argparse.Namespace) -> dict:
     if args.quick:
         args.clients, args.requests = [1, 4], 20
     if min(args.clients) < 1 or max(args.clients) > 64 or args.requests < 1:
-        raise Refused('from 1 to 64 clients, and at least one request of each')
+        raise BenchmarkError('from 1 to 64 clients, and at least one request of each')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
-        robots=args.batch,
+        max_batch_robots=args.batch,
         rows=2 * args.batch + max(args.clients),
         reserved_rows=args.batch,
         streams=1,

@@ -4,9 +4,9 @@ The server is a process of its own. The key `good` has a client that asks once a
 and a capsule. The key `bad` attacks from another process. Each attack is compared with a control,
 in which as many processes use a CPU without attacking, so the ratio of both p99 is what the attack
 adds. During an attack the resident memory may grow by what the key `bad` may take, twice: its part
-of `memory_mib` and what is decoded of it. After it the memory has to be within a tenth of that
-before, and the session and the capsule of `good` have to be there. Where one of these is broken,
-the exit status is 1.
+of `message_buffer_mib` and what is decoded of it. After it the memory has to be within a tenth of
+that before, and the session and the capsule of `good` have to be there. Where one of these is
+broken, the exit status is 1.
 
 Physics: both share the processor cores of the machine. An attack that costs the server nothing but
 the time of a core has a ratio of 1.
@@ -34,7 +34,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.workers import check_status
 from benchmarks.serving.__main__ import request
 from embodied_kv.serving.websocket import codec
@@ -48,7 +48,7 @@ REST = 60.0  # s until that is reached
 HOME = {'session_id': 'arm', 'name': 'home'}
 PING, FIRST, MORE = (bytes([kind, 0x80]) + bytes(4) for kind in (0x89, 0x02, 0x00))
 LARGE = 31 * MIB
-MEMORY = 128  # MiB, memory_mib of the server
+MEMORY = 128  # MiB, message_buffer_mib of the server
 
 
 @contextmanager
@@ -211,7 +211,7 @@ def attack(way: Callable[[int], None], port: int, over: Event, begun: Synchroniz
 
 @contextmanager
 def served(preset: str) -> Iterator[tuple[int, int]]:
-    """Yield the port and the process id of a server. Raises Refused where there is none."""
+    """Yield the port and the process id of a server. Raises BenchmarkError where there is none."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         file, log = Path(folder) / 'keys', Path(folder) / 'log'
         file.touch(mode=0o600)
@@ -220,7 +220,12 @@ def served(preset: str) -> Iterator[tuple[int, int]]:
         port = free.getsockname()[1]
         free.close()
         options = {'contract': CONTRACT, 'preset': preset, 'checkpoint': 'random'}
-        options |= {'port': port, 'api_keys': file, 'all_capsules_mib': 16, 'memory_mib': MEMORY}
+        options |= {
+            'port': port,
+            'api_keys_file': file,
+            'all_capsules_mib': 16,
+            'message_buffer_mib': MEMORY,
+        }
         words = [word for name, value in options.items() for word in (f'--{name}', str(value))]
         with log.open('w') as out:
             process = subprocess.Popen(
@@ -230,7 +235,7 @@ def served(preset: str) -> Iterator[tuple[int, int]]:
             end = time.monotonic() + 5 * PATIENCE
             while 'serving ' not in log.read_text():
                 if process.poll() is not None or time.monotonic() > end:
-                    raise Refused(f'no server: {log.read_text()[-500:]}')
+                    raise BenchmarkError(f'no server: {log.read_text()[-500:]}')
                 time.sleep(0.2)
             yield port, process.pid
             if process.poll() is not None:
@@ -261,7 +266,7 @@ def _p99(
         each.start()
     while begun.value < args.attackers:
         if not all(each.is_alive() for each in others):
-            raise Refused('an attacker did not start')
+            raise BenchmarkError('an attacker did not start')
         time.sleep(0.1)
     message, times, most = codec.pack(request(CONTRACT, 0)), [], 0.0
     with opened(port, 'good') as good:
@@ -270,7 +275,7 @@ def _p99(
         while (began := time.monotonic()) < end:
             good.send(message)
             if isinstance(reply := good.recv(PATIENCE), str):
-                raise Refused(f'the good client was refused: {reply}')
+                raise BenchmarkError(f'the good client was refused: {reply}')
             times.append(time.monotonic() - began)
             most = max(most, resident(process))
             time.sleep(max(0.0, began + args.period - time.monotonic()))

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, add_engine, command
+from benchmarks.common.command import BenchmarkError, add_engine, command
 from benchmarks.common.workers import check_status, received
 from benchmarks.serving.__main__ import CONTRACT, request
 from benchmarks.serving.mob import behave, riot
@@ -49,11 +49,11 @@ QUIET = 0.2  # of the mob's seconds
 WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
-    connections=128,
-    message_mib=16,
-    request_rate=20.0,
-    silence_seconds=5.0,
-    capsule_mib=1,
+    max_connections=128,
+    max_message_mib=16,
+    max_request_rate=20.0,
+    client_timeout=5.0,
+    session_capsules_mib=1,
     all_capsules_mib=8,
 )
 
@@ -98,10 +98,10 @@ def run(args: argparse.Namespace) -> dict:
     if args.quick:
         args.seconds = 20.0
     if args.clients < 1 or args.seconds <= 0:
-        raise Refused('at least one client, and some seconds')
+        raise BenchmarkError('at least one client, and some seconds')
     robot = Embodiment.load(CONTRACT)
     config = EngineConfig(
-        robots=8,
+        max_batch_robots=8,
         rows=96,
         reserved_rows=64,
         streams=8,
@@ -116,8 +116,8 @@ def run(args: argparse.Namespace) -> dict:
             runner.engine,
             runner.device,
             runner.profile(),
-            c.connections,
-            c.capsule_mib,
+            c.max_connections,
+            c.session_capsules_mib,
             c.all_capsules_mib,
         )
         server = PolicyServer(c, sessions, robot.contract)
@@ -211,7 +211,7 @@ def _over(process: multiprocessing.Process) -> None:
 
 def _figures(seconds: list[float]) -> dict[str, float]:
     if not seconds:
-        raise Refused('the good clients were not served')
+        raise BenchmarkError('the good clients were not served')
     p50, p99 = np.percentile(seconds, [50, 99]) * 1e3
     return {'replies': len(seconds), 'p50_ms': float(p50), 'p99_ms': float(p99)}
 

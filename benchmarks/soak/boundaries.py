@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from benchmarks.common.hostile_device import HostileDevice
-from benchmarks.soak.faults import Faults, Injected, full, unreadable
+from benchmarks.soak.faults import Faults, InjectedError, full, unreadable
 from benchmarks.soak.world import World
 from embodied_kv import storage
 from embodied_kv.capsule import frozen_kv
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.runtime.graph_cache import Graph
 
 RATES = {  # share of calls that fail
@@ -28,7 +28,7 @@ RATES = {  # share of calls that fail
 }
 
 
-class FullDatabase(Injected, MemoryFault):
+class FullDatabaseError(InjectedError, RobotMemoryError):
     """As a full disk refuses a transaction."""
 
 
@@ -42,7 +42,7 @@ def inject(faults: Faults, world: World, device: HostileDevice | None = None) ->
     _computation(faults, world)
     _disk(faults)
     records = world.planning.memory.store._records  # of which each change is one transaction
-    _wrap(faults, records, 'change', 'database', FullDatabase)
+    _wrap(faults, records, 'change', 'database', FullDatabaseError)
 
 
 def _computation(faults: Faults, world: World) -> None:

@@ -11,7 +11,7 @@ from random import Random
 import numpy as np
 
 from benchmarks.capsule.replay import replay as replay_capsule
-from benchmarks.soak.outcome import Declined, must_refuse
+from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import ROBOTS, World
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
@@ -100,7 +100,7 @@ def _session(world: World, random: Random) -> RobotSession:
 def _name(world: World, random: Random) -> str:
     entries = world.registry.entries()
     if not entries:
-        raise Declined('there is no capsule')
+        raise DeclinedError('there is no capsule')
     return random.choice(entries).name
 
 

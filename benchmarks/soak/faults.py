@@ -15,33 +15,33 @@ from random import Random
 from threading import Lock
 
 
-class Injected(Exception):
+class InjectedError(Exception):
     """A failure that was made on purpose."""
 
 
-class Broken(Injected, RuntimeError):
+class InjectedComputeError(InjectedError, RuntimeError):
     """As a computation fails."""
 
 
-class BadDisk(Injected, OSError):
+class InjectedDiskError(InjectedError, OSError):
     """As a disk fails."""
 
 
-def broken(name: str) -> Broken:
-    return Broken(f'injected: {name}')
+def broken(name: str) -> InjectedComputeError:
+    return InjectedComputeError(f'injected: {name}')
 
 
-def full(name: str) -> BadDisk:
-    return BadDisk(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
+def full(name: str) -> InjectedDiskError:
+    return InjectedDiskError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
 
-def unreadable(name: str) -> BadDisk:
-    return BadDisk(errno.EIO, os.strerror(errno.EIO), name)
+def unreadable(name: str) -> InjectedDiskError:
+    return InjectedDiskError(errno.EIO, os.strerror(errno.EIO), name)
 
 
 def was_injected(error: BaseException | None) -> bool:
     """Whether it, or what it was raised from, was made on purpose."""
-    while error is not None and not isinstance(error, Injected):
+    while error is not None and not isinstance(error, InjectedError):
         error = error.__cause__ or error.__context__
     return error is not None
 

@@ -12,8 +12,8 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.soak.faults import Injected
-from benchmarks.soak.outcome import Declined, must_refuse
+from benchmarks.soak.faults import InjectedError
+from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import ROBOTS, World
 from embodied_kv.config import TINY
 from embodied_kv.kv.handle import KvHandle, StaleHandleError
@@ -44,7 +44,7 @@ def racing_frame(world: World, random: Random) -> None:
         chunk.add_done_callback(lambda _: lease.release())
 
     def fail(_: Future) -> None:
-        raise Injected('the code that waits for a frame fails')
+        raise InjectedError('the code that waits for a frame fails')
 
     future = world.ledger.promise(world.device.prefill(_observe(world, random)))
     future.add_done_callback(fail)
@@ -114,7 +114,7 @@ def hold(world: World, random: Random) -> None:
 def let_go(world: World, random: Random) -> None:
     """A lease comes back, as often as twice."""
     if not world.leases:
-        raise Declined('nothing is held')
+        raise DeclinedError('nothing is held')
     lease = world.leases.pop(random.randrange(len(world.leases)))
     lease.release()
     if random.random() < 0.5:
@@ -142,7 +142,7 @@ def _observe(world: World, random: Random) -> Observation:
 
 def _some(world: World, random: Random) -> KvHandle:
     if not world.handles:
-        raise Declined('there was no frame yet')
+        raise DeclinedError('there was no frame yet')
     return random.choice(list(world.handles)[-3:])
 
 
@@ -155,7 +155,7 @@ def _act(world: World, random: Random, handle: KvHandle) -> None:
     with world.kv.acquire(handle) as lease:
         chunk = world.wait(world.device.denoise(lease, _deadline(random)))
     if chunk is None:
-        raise Declined('too late')
+        raise DeclinedError('too late')
     _check(chunk)
 
 

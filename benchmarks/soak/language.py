@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from random import Random
 
-from benchmarks.soak.outcome import Declined, must_refuse
+from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import World
 
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:', 'x')
@@ -19,7 +19,7 @@ TURNS = 2  # of language that are waited for, at most
 def ask(world: World, random: Random) -> None:
     """A stream over a frame that may be gone: of any length, temperature and seed."""
     if not world.handles:
-        raise Declined('there was no frame yet')
+        raise DeclinedError('there was no frame yet')
     handle, text = random.choice(list(world.handles)[-2:]), random.choice(QUESTIONS)
     how = dict(
         max_tokens=random.randint(1, 24),
@@ -31,7 +31,7 @@ def ask(world: World, random: Random) -> None:
     except ValueError as error:
         if min(world.kv.streams_max, world.kv.language_rows_max) > 0:
             raise
-        raise Declined(str(error)) from error
+        raise DeclinedError(str(error)) from error
     world.ledger.opened(stream.id)
     world.device.wake()
 
@@ -39,7 +39,7 @@ def ask(world: World, random: Random) -> None:
 def impossible_question(world: World, random: Random) -> None:
     """A stream that nobody could answer."""
     if not world.handles:
-        raise Declined('there was no frame yet')
+        raise DeclinedError('there was no frame yet')
     odd = random.choice(
         [
             dict(text='  '),
@@ -61,11 +61,11 @@ def cancel(world: World, random: Random) -> None:
     """Somebody does not want to hear it any more; it may have ended by itself meanwhile."""
     streams = world.kv.streams.live()
     if not streams:
-        raise Declined('nobody speaks')
+        raise DeclinedError('nobody speaks')
     try:
         world.engine.cancel(random.choice(streams).id)
     except KeyError as error:
-        raise Declined(str(error)) from error
+        raise DeclinedError(str(error)) from error
 
 
 def cancel_nobody(world: World, random: Random) -> None:

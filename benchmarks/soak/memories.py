@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from benchmarks.soak.outcome import Declined, must_refuse
+from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import World
 from embodied_kv.planning.planner_row import METHODS
 
@@ -41,7 +41,7 @@ def forget(world: World, random: Random) -> None:
     """A segment goes."""
     known = world.planning.memory.store.list()
     if not known:
-        raise Declined('nothing is known')
+        raise DeclinedError('nothing is known')
     world.planning.remove(random.choice(known).id)
 
 

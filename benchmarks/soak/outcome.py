@@ -9,21 +9,28 @@ from collections.abc import Callable
 
 from benchmarks.soak.faults import was_injected
 from embodied_kv.capsule.capsule import CapsuleError
-from embodied_kv.kv.budget import OverBudget
+from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.handle import StaleHandleError
-from embodied_kv.kv.rows import OutOfRows
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.kv.rows import OutOfRowsError
+from embodied_kv.memory.segment import RobotMemoryError
 
 
-class Declined(Exception):
+class DeclinedError(Exception):
     """What cannot be done now, and says so."""
 
 
 # None of them is a bug.
-REFUSALS = (Declined, StaleHandleError, OutOfRows, OverBudget, CapsuleError, MemoryFault)
+REFUSALS = (
+    DeclinedError,
+    StaleHandleError,
+    OutOfRowsError,
+    OverBudgetError,
+    CapsuleError,
+    RobotMemoryError,
+)
 
 
-class Accepted(Exception):
+class WronglyAcceptedError(Exception):
     """What cannot be was done all the same."""
 
 
@@ -35,4 +42,4 @@ def must_refuse(work: Callable[[], object], kind: type[Exception] = ValueError) 
         if was_injected(error):
             raise
     else:
-        raise Accepted(f'{found!r} came of what cannot be')
+        raise WronglyAcceptedError(f'{found!r} came of what cannot be')

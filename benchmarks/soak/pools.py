@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
-from benchmarks.soak.outcome import Declined
+from benchmarks.soak.outcome import DeclinedError
 from benchmarks.soak.world import World
 
 
@@ -15,4 +15,4 @@ def evict(world: World, random: Random) -> None:
     """Somebody is short of memory; what was offered may be gone, or in use, meanwhile."""
     offers = random.choice(world.kv.budget.pools).evictable()
     if not offers or not random.choice(offers).evict():
-        raise Declined('nothing could go')
+        raise DeclinedError('nothing could go')

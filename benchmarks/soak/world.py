@@ -20,7 +20,7 @@ import torch
 
 from benchmarks.soak.faults import Faults
 from benchmarks.soak.ledger import Ledger
-from benchmarks.soak.outcome import Declined
+from benchmarks.soak.outcome import DeclinedError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import DevicePool, Registry
 from embodied_kv.capsule.tiers import TierCapacities
@@ -31,7 +31,7 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.policy import Policy
@@ -48,18 +48,23 @@ PERIOD = 0.03  # s between two frames of a robot: as short as they follow one an
 PATIENCE = 30.0  # s until what is not answered never will be
 BACKLOG = 3  # pieces of work that wait for a worker at most
 ENGINE = dict(
-    robots=2,
+    max_batch_robots=2,
     rows=12,
     streams=6,
     decode_tokens=48,
     euler_steps=2,
     min_euler_steps=1,
-    margin_ms=1.0,
+    deadline_margin_ms=1.0,
     compressed_rows=3,
 )
 PLANNER = PlannerConfig('soak', BackboneConfig(32, 3, 4, 2, 8, 48, 260), max_tokens=320)
 PLANNING = PlanningConfig(
-    tokens=160, answer_tokens=4, recompute_ratio=0.5, stable_steps=3, similarity=0.2, cache_mib=1
+    max_context_tokens=160,
+    max_answer_tokens=4,
+    recompute_ratio=0.5,
+    group_stable_steps=3,
+    min_group_similarity=0.2,
+    host_cache_mib=1,
 )
 BUDGET = 450_000  # bytes: a good half of what all pools would take
 CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='drop')
@@ -151,7 +156,7 @@ class World(Participant):
         except TimeoutError as error:
             if future.done():
                 raise
-            raise Declined('it is not answered') from error
+            raise DeclinedError('it is not answered') from error
         finally:
             del future  # an error keeps this frame: with it, it would keep itself
 
@@ -194,7 +199,7 @@ class World(Participant):
             self.device.wake()
             unended = self.ledger.unended(PATIENCE)
             self.device.call(lambda: None).result(PATIENCE)  # and nobody is told any more
-            with suppress(OutOfRows):
+            with suppress(OutOfRowsError):
                 self.kv.frames.abandon(
                     self.kv.reserve(time.monotonic() + 1e6)
                 )  # no frame is current

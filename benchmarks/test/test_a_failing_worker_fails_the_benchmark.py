@@ -17,7 +17,7 @@ from websockets.sync.client import connect
 
 import embodied_kv
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.workers import Workers, check_status, received
 from benchmarks.deadline import serve
 from benchmarks.safety.world import PolicyServer
@@ -25,12 +25,12 @@ from embodied_kv.capsule.tiers import NoRoomError, TierCapacities
 from embodied_kv.serving.websocket import codec
 
 
-class Lost(Exception):
+class LostError(Exception):
     """What the workers of these tests raise."""
 
 
 def fail(*_):
-    raise Lost('of a worker')
+    raise LostError('of a worker')
 
 
 def in_a_thread():
@@ -54,13 +54,13 @@ def test_a_benchmark_ends_with_the_error_of_its_worker(work, then, monkeypatch, 
         work()
         return then()
 
-    with pytest.raises(Lost, match='of a worker'):
+    with pytest.raises(LostError, match='of a worker'):
         command('test', 'a test', lambda parser: None, run)([])
     assert not list(tmp_path.iterdir())
 
 
 def refuse():
-    raise Refused('what cannot be measured')
+    raise BenchmarkError('what cannot be measured')
 
 
 def test_the_exit_status_of_such_a_benchmark_is_not_0(tmp_path):
@@ -90,15 +90,15 @@ def test_a_watched_future_and_function_count_and_a_cancelled_future_does_not():
         cancelled.cancel()
         workers.check()
     with ThreadPoolExecutor(1) as thread:
-        with pytest.raises(Lost), Workers() as workers:
+        with pytest.raises(LostError), Workers() as workers:
             workers.watch(thread.submit(fail)).exception()
-        with pytest.raises(Lost), Workers() as workers:
+        with pytest.raises(LostError), Workers() as workers:
             thread.submit(workers.watched(fail)).exception()
 
 
 def test_the_first_error_is_raised_unless_it_was_expected():
-    with pytest.raises(Lost), Workers(lambda error: isinstance(error, KeyError)) as workers:
-        for error in (KeyError(), Lost(), ValueError()):
+    with pytest.raises(LostError), Workers(lambda error: isinstance(error, KeyError)) as workers:
+        for error in (KeyError(), LostError(), ValueError()):
             workers.failed(error)
 
 
@@ -156,7 +156,7 @@ def test_deadlines_end_where_a_snapshot_fails(monkeypatch):
 
 def test_deadlines_end_where_language_fails(monkeypatch):
     monkeypatch.setattr(serve.Backlog, 'refill', fail)
-    with pytest.raises(Lost):
+    with pytest.raises(LostError):
         served(100_000)
 
 
@@ -171,7 +171,7 @@ def test_snapshots_go_on_under_one_budget_where_the_host_is_full(monkeypatch):
 
 def test_a_policy_that_fails_is_an_error_of_the_server_around_it():
     server = PolicyServer(fail, ['state'])
-    with pytest.raises(Lost):
+    with pytest.raises(LostError):
         try:
             with connect(server.address, compression=None, proxy=None) as socket:
                 socket.recv(20)

@@ -17,7 +17,7 @@ def served(tmp_path_factory):
     file = tmp_path_factory.mktemp('keys') / 'keys'
     file.touch(mode=0o600)
     file.write_text(''.join(f'{name} {key}\n' for name, key in attacks.KEYS.items()))
-    with running_server('tabletop', api_keys=str(file)) as opened:
+    with running_server('tabletop', api_keys_file=str(file)) as opened:
         yield opened
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks import __main__ as bench
 from benchmarks import compress, memory
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command, overview
+from benchmarks.common.command import BenchmarkError, command, overview
 
 NAMES = sorted({name for name, *_ in (*bench.DEFAULT, *bench.FULL, ('compress.grid',))})
 
@@ -69,7 +69,7 @@ def test_figures_are_a_file_and_the_last_line(monkeypatch, tmp_path, capsys):
 
 def test_what_cannot_be_measured_is_one_line(monkeypatch, tmp_path, capsys):
     def refuse(args):
-        raise Refused('there is no robot')
+        raise BenchmarkError('there is no robot')
 
     monkeypatch.setattr(report, 'OUT', tmp_path)
     with pytest.raises(SystemExit) as caught:

@@ -47,7 +47,11 @@ def test_quality_compares_all_ways(command, monkeypatch):
     verdicts = [(verdict['by'], verdict['method']) for verdict in found['verdicts']]
     assert verdicts == [(way.by, way.label) for way in judged()]
     rows = [(row['method'], row['keep_ratio'], row['n']) for row in found['closed_loop']]
-    assert rows == [('full', 1.0, 4), (EngineConfig.compress, 0.2, 4), ('random', 0.2, 4)]
+    assert rows == [
+        ('full', 1.0, 4),
+        (EngineConfig.compression_method, 0.2, 4),
+        ('random', 0.2, 4),
+    ]
     assert 'right answers, %, strict' in out and (folder / 'compress_quality.png').exists()
 
 

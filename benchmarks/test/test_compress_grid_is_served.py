@@ -58,7 +58,12 @@ def assert_served(tiny, way, **config):
 @pytest.mark.parametrize('shares', ['bounded', 'equal'])
 def test_the_same_tokens_are_kept_and_said(tiny, method, by, shares, after):
     way = Way(method, 0.3, STREAM, shares=shares, after=after)
-    told = dict(compress=OURS, compress_by=by, compress_shares=shares, compress_after=after)
+    told = dict(
+        compression_method=OURS,
+        compression_queries=by,
+        compression_layer_budgets=shares,
+        compression_after_tokens=after,
+    )
     assert_served(tiny, way, **told)
 
 

@@ -46,10 +46,10 @@ def test_the_same_tokens_are_kept_and_said(tiny, by, method, keep_ratio):
         seen = harness.prefill(observe(number))
         asked = harness.ask(seen, question)
         kept = kept_by(way, seen, asked)
-        config = dict(compress=method.removesuffix(TEXT), compress_after=0)
-        config |= dict(compress_by=by, language_keep_ratio=keep_ratio)
+        config = dict(compression_method=method.removesuffix(TEXT), compression_after_tokens=0)
+        config |= dict(compression_queries=by, language_keep_ratio=keep_ratio)
         if method.endswith(TEXT) and by == STREAM:
-            config |= dict(compress_by='text')
+            config |= dict(compression_queries='text')
         keys, text = serve(tiny, observe(number), question, **config)
         for own, positions, whole in zip(keys, kept, seen.scorer.prefix.keys, strict=True):
             torch.testing.assert_close(own, whole[:, positions[0]], atol=1e-5, rtol=0)

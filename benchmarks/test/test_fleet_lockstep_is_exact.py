@@ -51,7 +51,7 @@ class Played:
 
 @pytest.fixture(scope='module')
 def engine():
-    config = EngineConfig(robots=2, time_budget=False)
+    config = EngineConfig(max_batch_robots=2, time_budget=False)
     with EngineRunner(Policy.random(TINY), config) as local:
         yield local
 

@@ -21,7 +21,7 @@ SPEAKING = replace(HABITS, prompts=('Subtask:', 'Narrate:'), max_tokens=6)
 
 @pytest.fixture(scope='module')
 def engine():
-    config = EngineConfig(robots=2, rows=32, margin_ms=0.0)
+    config = EngineConfig(max_batch_robots=2, rows=32, deadline_margin_ms=0.0)
     with EngineRunner(Policy.random(TINY), config) as local:
         yield local
 
@@ -76,5 +76,7 @@ def test_there_are_no_more_streams_than_told(fleet):
 
 
 def test_prompts_are_continued_as_often_as_told(fleet):
-    often, seldom = (fleet(WORDS, habits=replace(SPEAKING, prompt_interval=n)) for n in (1, 3))
+    often, seldom = (
+        fleet(WORDS, habits=replace(SPEAKING, prompt_interval_frames=n)) for n in (1, 3)
+    )
     assert 0 < len(seldom['said']) < len(often['said'])

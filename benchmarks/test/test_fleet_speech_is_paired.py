@@ -33,7 +33,7 @@ def test_the_mute_and_the_speaking_fleet_differ_in_words_alone():
 def test_rows_are_enough_for_the_streams_of_all(robots):
     config = measure.engine_config(robots)
     newest, streams = robots, measure.STREAMS * robots
-    assert config.rows >= config.robots + newest + streams
+    assert config.rows >= config.max_batch_robots + newest + streams
     assert config.rows - config.reserved_rows >= streams == config.streams
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.memory import judge, judge_tables
 from benchmarks.memory.judge import LAYERS, all_ways, main
 from benchmarks.memory.judge_ask import Asking, problems
@@ -116,7 +116,7 @@ def test_where_full_reuse_loses_nothing_nothing_is_compared(monkeypatch):
     monkeypatch.setattr(judge, 'PARTS', {'development': Part((0,), 1, 1)})
     monkeypatch.setattr(judge, 'all_ways', lambda: list(all_ways())[:2])
     args = judge.argparse.Namespace(problems=1, segments=[25], json=True)
-    with pytest.raises(Refused, match='cannot tell ways of reuse apart'):
+    with pytest.raises(BenchmarkError, match='cannot tell ways of reuse apart'):
         judge.run(args)
 
 

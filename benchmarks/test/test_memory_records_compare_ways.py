@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.memory import records as bench
 from benchmarks.memory.judge_ask import Asking
 from benchmarks.memory.judge_batch import ProblemBatch
@@ -75,7 +75,7 @@ def written(model, folder: Path) -> Path:
 def test_a_judge_that_knows_nothing_is_refused(untaught, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, 'GATE', dict(problems=2, seed=1))
     args = Namespace(judge=written(untaught, tmp_path), problems=1, records=[10], json=True)
-    with pytest.raises(Refused, match='cannot tell ways of reuse apart'):
+    with pytest.raises(BenchmarkError, match='cannot tell ways of reuse apart'):
         bench.run(args)
 
 

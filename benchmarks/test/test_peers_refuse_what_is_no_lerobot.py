@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.peers import __main__ as peers
 from benchmarks.peers import lerobot
 from embodied_kv.config import TABLETOP
@@ -92,6 +92,6 @@ def test_of_lerobot_only_the_model_is_imported_and_nothing_is_left(checkout, mon
 
 def test_nothing_is_left_of_what_failed(checkout):
     checkout.joinpath('src/lerobot/policies/pi_gemma.py').unlink()
-    with pytest.raises(Refused), lerobot.imported(lerobot.source(checkout)):
+    with pytest.raises(BenchmarkError), lerobot.imported(lerobot.source(checkout)):
         pass
     assert not [name for name in sys.modules if name.split('.')[0] == 'lerobot']

@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from benchmarks.common.command import Refused
+from benchmarks.common.command import BenchmarkError
 from benchmarks.peers.weights import copy
 from embodied_kv.model.parity.golden import Golden
 from embodied_kv.model.pi05 import Pi05
@@ -67,12 +67,14 @@ def test_what_nothing_uses_is_left_as_it_is(ours):
 def test_what_does_not_fit_is_named(ours, name, tensor, said):
     theirs = Theirs()
     theirs.tensors[name] = tensor
-    with pytest.raises(Refused, match=said):
+    with pytest.raises(BenchmarkError, match=said):
         copy(ours, theirs)
 
 
 def test_what_is_missing_is_named(ours):
     theirs = Theirs()
     del theirs.tensors[BIAS]
-    with pytest.raises(Refused, match='only one of the two models has: action_in_proj.bias'):
+    with pytest.raises(
+        BenchmarkError, match='only one of the two models has: action_in_proj.bias'
+    ):
         copy(ours, theirs)

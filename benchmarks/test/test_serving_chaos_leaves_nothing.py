@@ -22,7 +22,7 @@ WAYS = ('come_and_go', 'leave', 'stall', 'hang', 'flood', 'magnify', 'lie', 'ove
 
 @pytest.fixture(scope='module')
 def opened():
-    with running_server('tabletop', message_mib=LIMITS.message_mib) as server:
+    with running_server('tabletop', max_message_mib=LIMITS.max_message_mib) as server:
         yield server
 
 

@@ -38,7 +38,9 @@ class Speaker:
 
     def __init__(self, kind):
         torch.set_num_threads(1)
-        config = EngineConfig(robots=1, rows=24, streams=12, reserved_rows=2, time_budget=False)
+        config = EngineConfig(
+            max_batch_robots=1, rows=24, streams=12, reserved_rows=2, time_budget=False
+        )
         self.engine = Engine(POLICY, config)
         self.kept, shares = KeptRows(self.engine), StreamQuota(self.engine)
         shares.join(ROBOT)

@@ -31,7 +31,7 @@ SETTINGS = replace(
     kill=(1.1, 1.2),
     euler_steps=4,
     capsule_interval=0.2,
-    prompt_interval=2,
+    prompt_interval_frames=2,
     chunk_seconds=0.02,
 )
 PROFILE = Profile('test', (1,), (0.02,), 9)

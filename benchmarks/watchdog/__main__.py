@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.watchdog import stand_ins
 
 ACTION, WATCHDOG = 'action node', 'watchdog'
@@ -57,7 +57,7 @@ def isolated() -> Iterator[None]:
 
 
 def kill(who: str, how: str, speed: float, rate: float, way: str) -> dict[str, float]:
-    """Return the run-on of one failure: s and rad. Raises Refused if the arm did not move."""
+    """Return the run-on of one failure: s and rad. Raises BenchmarkError if the arm is at rest."""
     namespace = f'/watchdog_{uuid.uuid4().hex[:8]}'
     with ExitStack() as stack:
         controller = stack.enter_context(stand_ins.controller(namespace, CONTRACT))
@@ -68,7 +68,7 @@ def kill(who: str, how: str, speed: float, rate: float, way: str) -> dict[str, f
         for process in processes.values():
             stack.callback(process.close)
         if not controller.wait(lambda: controller.speed == speed, PATIENCE):
-            raise Refused('the arm does not move: ' + processes[ACTION].text[-500:])
+            raise BenchmarkError('the arm does not move: ' + processes[ACTION].text[-500:])
         since = processes[who].signal(getattr(signal, how))
         time.sleep(OBSERVED)
         seconds, way_gone = controller.run_on(since, time.monotonic())

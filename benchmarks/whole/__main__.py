@@ -34,7 +34,7 @@ from dataclasses import asdict, replace
 
 import torch
 
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.mission.__main__ import PLANNER
 from benchmarks.whole import figures
 from benchmarks.whole.measure import measure
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> dict:
     given = dict(missions=args.missions, first=args.first)
     settings = replace(settings, **{n: v for n, v in given.items() if v is not None})
     if settings.missions < 1 or settings.missions % settings.robots:
-        raise Refused(f'--missions is a multiple of {settings.robots}')
+        raise BenchmarkError(f'--missions is a multiple of {settings.robots}')
     try:
         policy = evaluation.load(args.checkpoint)
         planner = load_planner(args.planner or bundled_planner(PLANNER))
     except (ValueError, OSError) as error:
-        raise Refused(str(error)) from error
+        raise BenchmarkError(str(error)) from error
     runs = measure(args.ways, settings, policy, planner, args.rules, args.json)
     if not args.json:
         figures.show(runs)

@@ -29,9 +29,9 @@ from embodied_kv.planning.planning import Planning
 def planning_config(settings: Settings, parts: Parts) -> PlanningConfig:
     """The same but for the method of reuse."""
     return PlanningConfig(
-        method=settings.keep if parts.keep else settings.recompute,
-        step_tokens=settings.step_tokens,
-        cache_mib=settings.cache_mib,
+        reuse_method=settings.keep if parts.keep else settings.recompute,
+        prefill_step_tokens=settings.step_tokens,
+        host_cache_mib=settings.cache_mib,
     )
 
 
@@ -44,7 +44,7 @@ def prepare(case: Case, planner: LoadedPlanner, folder: Path, config: PlanningCo
         for fact in remembered(case, How()):
             planning.advance()
             planning.upsert((fact.id, fact.kind, fact.text))
-        if config.method != 'full':
+        if config.reuse_method != 'full':
             planning.warm()
 
 

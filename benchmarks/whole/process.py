@@ -58,19 +58,19 @@ class OwnCosts(LatencyEstimator):
 def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
     """The same but for how much of a prefix language keeps."""
     s = settings
-    ratio, after = (s.keep_ratio, s.compress_after) if parts.compression else (1.0, 0)
+    ratio, after = (s.keep_ratio, s.compression_after_tokens) if parts.compression else (1.0, 0)
     return EngineConfig(
-        robots=s.batch,
+        max_batch_robots=s.batch,
         rows=s.rows,
         reserved_rows=min(64, s.batch + s.robots),
         streams=s.streams,
         decode_tokens=s.decode_tokens,
         euler_steps=s.euler_steps,
         min_euler_steps=min(4, s.euler_steps),
-        margin_ms=s.margin_ms,
-        batch_multiple=4,
+        deadline_margin_ms=s.deadline_margin_ms,
+        decode_batch_multiple=4,
         language_keep_ratio=ratio,
-        compress_after=after,
+        compression_after_tokens=after,
         compressed_rows=s.compressed_rows,
     )
 
@@ -171,7 +171,7 @@ class Process:
         """What a frame is prefilled for beside its chunk."""
         for frame in frames:
             self._rounds[frame.robot] += 1
-            if self._rounds[frame.robot] % self._settings.prompt_interval == 0:
+            if self._rounds[frame.robot] % self._settings.prompt_interval_frames == 0:
                 self.voices.prompt(frame)
 
     def _deliver(self, robot: str, task: str, round: int, receipt: Receipt) -> None:

@@ -31,14 +31,14 @@ class Settings:
     streams: int
     decode_tokens: int
     euler_steps: int
-    margin_ms: float
-    prompt_interval: int
+    deadline_margin_ms: float
+    prompt_interval_frames: int
     request_ahead: int
     retry_interval: float
     kairos: tuple[str, str]
     fifo: tuple[str, str]
     keep_ratio: float
-    compress_after: int
+    compression_after_tokens: int
     compressed_rows: int
     keep: str
     recompute: str

@@ -84,14 +84,14 @@ class Limits:
     Attributes:
         max_joint_distance: rad (m for a prismatic joint), of any joint.
         max_image_change: 0 to 1, of any pixel of a thumbnail.
-        max_age: s, for the state of the actor.
-        max_planner_age: s, for the context of the planner.
+        max_action_resume_age: s, for the state of the actor.
+        max_planner_resume_age: s, for the context of the planner.
     """
 
     max_joint_distance: float = 0.05
     max_image_change: float = 0.1
-    max_age: float = 2.0
-    max_planner_age: float = 600.0
+    max_action_resume_age: float = 2.0
+    max_planner_resume_age: float = 600.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -100,10 +100,11 @@ class Limits:
                 raise ValueError(f'{field.name} must not be negative (got {value})')
         if self.max_image_change > 1:
             raise ValueError(f'max_image_change must be from 0 to 1 (got {self.max_image_change})')
-        if self.max_age > self.max_planner_age:
+        if self.max_action_resume_age > self.max_planner_resume_age:
             raise ValueError(
-                f'max_age must be at most max_planner_age, {self.max_planner_age} s (got '
-                f'{self.max_age} s); raise max_planner_age'
+                'max_action_resume_age must be at most max_planner_resume_age, '
+                f'{self.max_planner_resume_age} s (got {self.max_action_resume_age} s); raise '
+                'max_planner_resume_age'
             )
 
 
@@ -147,8 +148,8 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
         return Decision(Depth.HOLD, f'{obstacle}: the robot holds')
     assert then is not None and now is not None
     age = (now.stamp - then.stamp) / 1e9
-    if age > limits.max_planner_age:
-        too_old = f'the capsule is {age:.4g} s old, more than {limits.max_planner_age:g}'
+    if age > limits.max_planner_resume_age:
+        too_old = f'the capsule is {age:.4g} s old, more than {limits.max_planner_resume_age:g}'
         return Decision(Depth.HOLD, f'{too_old}: the robot holds')
     with np.errstate(over='ignore'):
         moved = np.abs(now.joints - then.joints)  # [J]
@@ -162,7 +163,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
             limits.max_image_change,
             f'the {view} image has changed {changes[view]:.4g}',
         ),
-        (age, limits.max_age, f'the capsule is {age:.4g} s old'),
+        (age, limits.max_action_resume_age, f'the capsule is {age:.4g} s old'),
     )
     over = [f'{text}, more than {limit:g}' for value, limit, text in measured if value > limit]
     if over:

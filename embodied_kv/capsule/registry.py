@@ -42,7 +42,7 @@ from embodied_kv.capsule.tiers import (
     make_room,
 )
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
+from embodied_kv.kv.budget import KvBudget, OverBudgetError, OwnEviction
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.transfer import copy_to
 from embodied_kv.text import listed
@@ -70,9 +70,9 @@ class Registry:
     """Capsules by unique names, in tiers of bounded size; initially those on the disk.
 
     `room(bytes, cost)` is a context manager that reserves bytes of a shared device while a copy is
-    made there, or raises OverBudget; `cost` (s, 0: unknown) bounds the cost of what is evicted.
-    `DevicePool` sets it. Operations that are impossible raise CapsuleError; no error loses a
-    capsule, only the policy does.
+    made there, or raises OverBudgetError; `cost` (s, 0: unknown) bounds the cost of what is
+    evicted. `DevicePool` sets it. Operations that are impossible raise CapsuleError; no error
+    loses a capsule, only the policy does.
 
     Args:
         fingerprint: Of this engine.
@@ -348,14 +348,14 @@ class Registry:
         try:
             with self.room(item.bytes, cost):
                 yield
-        except OverBudget as error:
+        except OverBudgetError as error:
             raise NoRoomError(f'{error}{self._device_use()}') from error
         finally:
             with self._lock:
                 self._coming.remove(item.name)
 
     def _device_use(self) -> str:
-        """Return what an OverBudget error adds: the capsules that remain on the device."""
+        """Return what an OverBudgetError error adds: the capsules that remain on the device."""
         here = [item for item in self._as_listed() if Tier.DEVICE in item.tiers]
         policy = self.capacities.policy
         if not here or policy == 'drop':

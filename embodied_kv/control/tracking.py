@@ -209,10 +209,10 @@ class TrackingMonitor:
         reference: The reference trajectory.
         limits: The limits of the robot.
         allowed: Tolerances [joints] of `tolerances`.
-        max_state_age: Longest time (s) for which a measured position is used.
+        max_joint_state_age: Longest time (s) for which a measured position is used.
 
     Raises:
-        ValueError: max_state_age is not a finite number above 0.
+        ValueError: max_joint_state_age is not a finite number above 0.
     """
 
     def __init__(
@@ -220,14 +220,15 @@ class TrackingMonitor:
         reference: ReferenceTrajectory,
         limits: Limits,
         allowed: NDArray[np.float64],
-        max_state_age: float,
+        max_joint_state_age: float,
     ) -> None:
-        if not 0 < max_state_age < math.inf:
+        if not 0 < max_joint_state_age < math.inf:
             raise ValueError(
-                f'max_state_age must be a finite number of s above 0 (got {max_state_age})'
+                'max_joint_state_age must be a finite number of s above 0 (got '
+                f'{max_joint_state_age})'
             )
         self._reference, self._limits = reference, limits
-        self._max_state_age = max_state_age
+        self._max_joint_state_age = max_joint_state_age
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
         self.lag, self._lags = 0.0, deque[float](maxlen=LAGS[1])
@@ -263,8 +264,8 @@ class TrackingMonitor:
         if measured is None:
             return 'no joint state, or none of late'
         age = now - measured.moment
-        if abs(age) > self._max_state_age:
-            return f'no joint state for {age:.2f} s, {self._max_state_age:g} s are allowed'
+        if abs(age) > self._max_joint_state_age:
+            return f'no joint state for {age:.2f} s, {self._max_joint_state_age:g} s are allowed'
         if np.shape(measured.position) != (len(self._limits),):
             return f'a joint state has {np.size(measured.position)} of {len(self._limits)} joints'
         unknown = ~np.isfinite(measured.position) & ~self._limits.unbounded

@@ -72,9 +72,9 @@ class TrajectoryExecutor:
             measured position; one number or [joints]. NaN: derived; see
             `tracking.first_action_bounds`.
         linear: bool [joints], whether a joint is measured in m.
-        max_state_age: Longest time (s) for which a measured position is used.
-        max_open_loop: Longest time (s) for which anything that was sent to a controller lasts.
-        stop_after: Missed periods in a row after which the rest of the chunk is dropped.
+        max_joint_state_age: Longest time (s) for which a measured position is used.
+        max_trajectory_duration: Longest time (s) for which what was sent to a controller lasts.
+        missed_chunk_limit: Missed periods in a row after which the rest of the chunk is dropped.
         confine: Makes a motion end before it leaves a workspace, or returns None if it cannot.
 
     Raises:
@@ -89,17 +89,17 @@ class TrajectoryExecutor:
         max_tracking_error: ArrayLike,
         max_relative_target: ArrayLike = math.inf,
         linear: ArrayLike = False,
-        max_state_age: float = 0.5,
-        max_open_loop: float = 1.0,
-        stop_after: int = 5,
+        max_joint_state_age: float = 0.5,
+        max_trajectory_duration: float = 1.0,
+        missed_chunk_limit: int = 5,
         confine: Confine = lambda motion: motion,
     ) -> None:
-        self.limits, self.dt, self.stop_after = limits, dt, stop_after
-        self.max_open_loop, self._confine = max_open_loop, confine
+        self.limits, self.dt, self.missed_chunk_limit = limits, dt, missed_chunk_limit
+        self.max_trajectory_duration, self._confine = max_trajectory_duration, confine
         self.counters = Counters()
         self._reference = ReferenceTrajectory(limits)
         allowed = tolerances(limits, max_tracking_error, linear)
-        self._tracking = TrackingMonitor(self._reference, limits, allowed, max_state_age)
+        self._tracking = TrackingMonitor(self._reference, limits, allowed, max_joint_state_age)
         self._nearest = first_action_bounds(limits, max_relative_target, linear, allowed)
         self._now = self._monitored = -math.inf
         self.cut = math.inf  # moment at which the points that were sent leave the motion
@@ -336,14 +336,14 @@ class TrajectoryExecutor:
     def missed(self, now: float) -> str:
         """Return the source at the end of a period without a fresh chunk.
 
-        It is PREVIOUS while the chunk lasts, up to its H, then HOLD. From the `stop_after`th
-        missed period in a row it is STOP, which drops the rest of the chunk, until another chunk
-        takes over.
+        It is PREVIOUS while the chunk lasts, up to its H, then HOLD. Once `missed_chunk_limit`
+        periods in a row are missed, it is STOP, which drops the rest of the chunk, until another
+        chunk takes over.
         """
         now = self._advance(now)
         misses = self._misses + 1
         self.counters.missed += 1
-        if misses >= self.stop_after and self._source != STOP:
+        if misses >= self.missed_chunk_limit and self._source != STOP:
             self.brake(now, STOP)
         source, self._misses = self.continue_previous(now), misses
         self.counters.held += source == HOLD
@@ -397,9 +397,9 @@ class TrajectoryExecutor:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the motion to come for a trajectory controller: times, positions, velocities.
 
-        The points end at rest within max_open_loop. If that cuts the motion, `cut` is the moment
-        at which the points leave it, else inf; see `ReferenceTrajectory.after`. While the
-        reference waits for the arm, the only point is the position at which it waits.
+        The points end at rest within max_trajectory_duration. If that cuts the motion, `cut` is
+        the moment at which the points leave it, else inf; see `ReferenceTrajectory.after`. While
+        the reference waits for the arm, the only point is the position at which it waits.
 
         A controller executes a cubic from the measured arm to the first point. Points that this
         cubic cannot reach within JOINS times the velocity limits and HARSH times the acceleration
@@ -408,7 +408,9 @@ class TrajectoryExecutor:
         the speed with which it resumes.
         """
         now = self._advance(now)
-        times, points, velocities, self.cut = self._reference.after(now, LEAD, self.max_open_loop)
+        times, points, velocities, self.cut = self._reference.after(
+            now, LEAD, self.max_trajectory_duration
+        )
         if self.waits:  # the controller waits with the reference
             times, points, self.cut = np.array([LEAD]), self._reference.at(now)[0][None], math.inf
             velocities = np.zeros_like(points)
@@ -426,7 +428,7 @@ class TrajectoryExecutor:
         if self.plan and fits.any():  # an arm that brakes is not to rest later
             wait = WAITS[fits.argmax()]
             if not self.waits:
-                lasts = self.max_open_loop - wait
+                lasts = self.max_trajectory_duration - wait
                 times, points, velocities, self.cut = self._reference.after(now, LEAD, lasts)
             return times + wait, points, velocities
         far = np.where(self._free, 0.0, np.abs(way[-1]))

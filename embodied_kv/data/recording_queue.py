@@ -69,7 +69,7 @@ class RecordingQueue:
             if self.ended or self._closing:
                 self.dropped[topic] += 1
             elif self._waiting + len(data) > self._most:
-                self._drop(topic, 'the disk is too slow; recorder.waiting_mib is full')
+                self._drop(topic, 'the disk is too slow; recorder.queue_mib is full')
             else:
                 self._messages.append(_Message(topic, stamp, data, convert))
                 self._waiting += len(data)

@@ -137,9 +137,9 @@ class Demo:
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
-            'memory': {'folder': ''} | self._planner(),
+            'memory': {'storage_directory': ''} | self._planner(),
             'perception': {'instruction': FIRST},
-            'action': {'resume_within': PATIENCE},
+            'action': {'disarm_timeout': PATIENCE},
         }
         values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
         path = self.out / 'demo.yaml'

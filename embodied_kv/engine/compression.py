@@ -20,7 +20,7 @@ from embodied_kv.compress.budget import check_keep_ratio, total_budget
 from embodied_kv.compress.registry import method
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.budget import OverBudget
+from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE, KvManager
@@ -36,9 +36,9 @@ class Decisions:
     """How one frame, or one question, is compressed; decided when it begins.
 
     A question with a deferred choice is compressed as decided when its choice is due. keep_ratios:
-    share of the cache that each consumer keeps. by: as `EngineConfig.compress_by`. after: tokens
-    of an answer before the choice. is_scored: the method ranks by attention, and there is room for
-    copies.
+    share of the cache that each consumer keeps. by: as `EngineConfig.compression_queries`. after:
+    tokens of an answer before the choice. is_scored: the method ranks by attention, and there is
+    room for copies.
     """
 
     keep_ratios: Mapping[str, float]
@@ -81,13 +81,13 @@ class Compression:
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads = b.layers, b.kv_heads
-        self.method = method(config.compress, shares=config.compress_shares)
-        self.by, self._after = config.compress_by, config.compress_after
+        self.method = method(config.compression_method, shares=config.compression_layer_budgets)
+        self.by, self._after = config.compression_queries, config.compression_after_tokens
         self.method.validate_model(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
-                f'engine.compress_by must be row for {self.method.name}, which is scored by '
-                f'queries of the prefix itself (got {self.by})'
+                f'engine.compression_queries must be row for {self.method.name}, which is scored '
+                f'by queries of the prefix itself (got {self.by})'
             )
         self.keep_ratios = {LANGUAGE: 1.0, ACTION: 1.0}
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
@@ -98,7 +98,7 @@ class Compression:
         self.prompts = PromptScores(kv)
         self._faults = Throttled(logging.getLogger(__name__).error)
         self.scores = Scores(
-            config.robots,
+            config.max_batch_robots,
             b.layers,
             b.heads,
             model.prefix_tokens,
@@ -241,7 +241,7 @@ class PromptScores:
                     prompt, columns=prompt.columns.clone(), density=prompt.density.clone()
                 )
                 self._frames.attach(handle, own, size)
-        except OverBudget:
+        except OverBudgetError:
             self._copies.allocation_failures += 1
 
     def get(self, handle: KvHandle) -> Statistics | None:

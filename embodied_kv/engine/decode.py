@@ -56,7 +56,7 @@ class Decoder:
     ) -> None:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
-        self._slots = shapes.multiples(config.streams, config.batch_multiple)
+        self._slots = shapes.multiples(config.streams, config.decode_batch_multiple)
         if graphs.has_compiler:  # a compiled batch is faster in spite of its padding
             self._slots = shapes.doubling(config.streams)
         self._queries = shapes.queries(config.decode_tokens)

@@ -147,7 +147,7 @@ class Denoiser:
         leftovers: what each chunk continues; by default nothing. Raises ValueError for more slots
         than a batch has.
         """
-        count, remedy = len(rows), 'raise engine.robots, or denoise fewer at once'
+        count, remedy = len(rows), 'raise engine.max_batch_robots, or denoise fewer at once'
         slots = shapes.smallest(self._robots, count, 'chunks', remedy)
         self._noise.host[:count] = noise
         self._begin.host[:] = self._first[steps]

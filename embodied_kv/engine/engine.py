@@ -52,10 +52,11 @@ class Engine:
         say: Callable[[str], object] | None = None,
         defers_traces: bool = False,
     ) -> None:
-        if config.time_budget and config.margin_ms >= period * 1e3:
+        if config.time_budget and config.deadline_margin_ms >= period * 1e3:
             raise ValueError(
-                f'engine.margin_ms must be shorter than the period of {period * 1e3:.1f} ms (got '
-                f'{config.margin_ms}); lower it, or the rate'
+                'engine.deadline_margin_ms must be shorter than the period of '
+                f'{period * 1e3:.1f} ms (got {config.deadline_margin_ms}); lower it, or '
+                'control_frequency'
             )
         if config.rtc == 'trained' and not policy.max_action_prefix:
             raise ValueError(
@@ -76,10 +77,13 @@ class Engine:
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
-        if config.compress_by == 'text' and config.compressed_rows:
+        if config.compression_queries == 'text' and config.compressed_rows:
             per_row += PromptScores.most_bytes(policy.config)
-        actions = max(config.reserved_rows, 2 * config.robots) * per_row
-        kv_budget, reserved = KvBudget(config.kv_budget, config.kv_policy), config.reserved_rows
+        actions = max(config.reserved_rows, 2 * config.max_batch_robots) * per_row
+        kv_budget, reserved = (
+            KvBudget(config.kv_budget, config.kv_eviction_file),
+            config.reserved_rows,
+        )
         self.kv = KvManager(
             prefixes, decode_kv, compressed, reserved, kv_budget=kv_budget, floor=actions
         )
@@ -87,7 +91,7 @@ class Engine:
         self.budget = TimeBudget(
             self.latency,
             period=period,
-            margin=config.margin_ms / 1e3,
+            margin=config.deadline_margin_ms / 1e3,
             euler_steps=config.euler_steps,
             min_euler_steps=config.min_euler_steps,
             enabled=config.time_budget,
@@ -99,9 +103,9 @@ class Engine:
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)
             self._prefiller = Prefiller(
-                policy, prefixes, config.robots, self.graphs, self.compression
+                policy, prefixes, config.max_batch_robots, self.graphs, self.compression
             )
-            rtc = config.robots, config.rtc, config.rtc_max_guidance
+            rtc = config.max_batch_robots, config.rtc, config.rtc_max_guidance
             self._denoiser = Denoiser(model, prefixes, compressed, steps, self.graphs, *rtc)
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
@@ -120,9 +124,9 @@ class Engine:
         A compression method that fails costs its copies only: the frames are complete before.
 
         Raises:
-            BadObservation: One observation is at fault; the error has its robot.
+            BadObservationError: One observation is at fault; the error has its robot.
             ValueError: The batch is at fault.
-            OutOfRows: Fewer rows are free.
+            OutOfRowsError: Fewer rows are free.
         """
         began, decided = time.monotonic(), self.compression.decide()
         self._prefiller.validate(observations)

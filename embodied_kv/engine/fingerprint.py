@@ -29,11 +29,11 @@ from embodied_kv.model.prepacked import prepacked_names
 
 SETTINGS = (  # fields of EngineConfig
     'action_keep_ratio',
-    'batch_multiple',
-    'compress',
-    'compress_after',
-    'compress_by',
-    'compress_shares',
+    'decode_batch_multiple',
+    'compression_method',
+    'compression_after_tokens',
+    'compression_queries',
+    'compression_layer_budgets',
     'decode_tokens',
     'device',
     'euler_steps',

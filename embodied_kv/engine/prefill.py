@@ -28,7 +28,7 @@ from embodied_kv.types import Guide, Observation
 STATE_MOST = 1e6  # upper bound of a state's absolute values, in the policy's units
 
 
-class BadObservation(ValueError):
+class BadObservationError(ValueError):
     """No prefix can be made of an observation, in any batch. robot: its robot."""
 
     def __init__(self, observation: Observation, fault: str) -> None:
@@ -144,16 +144,18 @@ class Prefiller:
         return slots * len(c.views) * c.vision.tokens
 
     def validate(self, observations: Sequence[Observation]) -> None:
-        """Raise ValueError for a bad batch, BadObservation for its first bad observation."""
+        """Raise ValueError for a bad batch, BadObservationError for its first bad observation."""
         if not observations:
             raise ValueError('a batch must have at least one observation (got none)')
         self._slots(len(observations))
         robots = set()
         for o in observations:
             if fault := _fault(o, self._policy):
-                raise BadObservation(o, fault)
+                raise BadObservationError(o, fault)
             if o.robot in robots:
-                raise BadObservation(o, 'is its second in the batch, but a robot may not be twice')
+                raise BadObservationError(
+                    o, 'is its second in the batch, but a robot may not be twice'
+                )
             robots.add(o.robot)
 
     def run(
@@ -209,7 +211,10 @@ class Prefiller:
     def _slots(self, frames: int) -> int:
         """Return the slots of the batch for so many frames. Raises ValueError for too many."""
         return shapes.smallest(
-            self._robots, frames, 'frames', 'raise engine.robots, or prefill fewer at once'
+            self._robots,
+            frames,
+            'frames',
+            'raise engine.max_batch_robots, or prefill fewer at once',
         )
 
 

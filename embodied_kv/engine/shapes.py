@@ -87,7 +87,7 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
     return [
         Shape(Kind.ENCODE_IMAGES, len(c.views)),
         *(Shape(Kind.PREFILL, 1, tokens) for tokens in sorted(wanted)),
-        *(Shape(Kind.DENOISE, robots) for robots in doubling(e.robots)),
+        *(Shape(Kind.DENOISE, robots) for robots in doubling(e.max_batch_robots)),
         *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
         *(Shape(Kind.EXTEND, 1, tokens) for tokens in queried),
     ]

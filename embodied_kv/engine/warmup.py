@@ -73,7 +73,7 @@ def _denoise_all(engine: Engine, lease: Lease) -> None:
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:
     """Begin streams of 1, 2, 4 ... units of query length and of the longest, and compress them."""
-    after = engine.config.compress_after
+    after = engine.config.compression_after_tokens
     longest = engine.config.decode_tokens - after - 1
     for steps in doubling(-(-longest // ALIGNED)):
         ids = (0,) * min(steps * ALIGNED, longest)
@@ -84,7 +84,7 @@ def _begin_all(engine: Engine, handle: KvHandle) -> None:
 
 def _decode(engine: Engine, handle: KvHandle, size: int) -> None:
     """Begin `size` streams and take one step of all."""
-    after = engine.config.compress_after
+    after = engine.config.compression_after_tokens
     half = (engine.config.decode_tokens - after) // 2
     ids = engine.policy.tokenizer.encode(QUERY[: half - 1])
     query = Query(QUERY, ids, max_tokens=after + min(3, half))

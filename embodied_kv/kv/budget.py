@@ -30,7 +30,7 @@ MIB = 2**20
 ATTEMPTS = 2  # at evictions, if each chosen offer came into use in the meantime
 
 
-class OverBudget(CodedError):
+class OverBudgetError(CodedError):
     """The budget has no room for a claim, and evictions cannot make any."""
 
     code = ErrorCode.NO_ROOM
@@ -112,11 +112,11 @@ class KvBudget:
     # ------------------------------------------------------------------ pools
 
     def join(self, pool: Pool, floor: int = 0) -> None:
-        """Count a pool from now on. Raises OverBudget if the pool, or its floor, has no room."""
+        """Count a pool from now on. Raises OverBudgetError without room for it or its floor."""
         with self._lock:
             needed = max(floor, pool.bytes_reserved) + sum(map(self._kept_for, self._floors))
             if needed > self.capacity:
-                raise OverBudget(
+                raise OverBudgetError(
                     f'{pool.name}: the KV budget must be at least {_mib(needed)} (got '
                     f'{_mib(self.capacity)}); raise engine.kv_budget_mib'
                 )
@@ -148,8 +148,8 @@ class KvBudget:
         cost: time (s) to compute them again, 0: unknown; only KV that is worth no more per byte is
         evicted. wait: also evict what is copied elsewhere first. own: given the bytes that are
         lacking, returns what the pool itself evicts for this claim, if that differs from its
-        offers to others. Raises OverBudget; if all evictions together are too little, nothing is
-        evicted.
+        offers to others. Raises OverBudgetError; if all evictions together are too little,
+        nothing is evicted.
         """
         if self.capacity == math.inf:
             yield
@@ -160,7 +160,7 @@ class KvBudget:
             going = self._least(pool, size, lacking, most, wait, own(lacking))
             in_vain = 0 if self._evict(going) else in_vain + 1
             if not going or in_vain == ATTEMPTS:
-                raise OverBudget(self._refusal(pool, size, lacking))
+                raise OverBudgetError(self._refusal(pool, size, lacking))
         try:
             yield
         finally:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.handle import KvHandle, Lease, LeasedPool, Place
 from embodied_kv.kv.pool import GONE, Evictable, HeldRow, Offers
@@ -77,7 +77,7 @@ class CompressedPool(LeasedPool):
         handle: the frame of the copy, whose row need not exist. cost: as in `KvBudget.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
-        with self._lock, suppress(OverBudget):
+        with self._lock, suppress(OverBudgetError):
             if self.arena.has_room([sum(budgets)]):
                 with self._kv_budget.claim(self, size, cost):
                     return self._lease(handle, self.arena.allocate(budgets, position))

@@ -47,7 +47,7 @@ class EvictionOrder:
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise ValueError(
                 f'{path} states no order of eviction ({reason(error)}); correct it as in {PATH}, '
-                "or leave engine.kv_policy ''"
+                "or leave engine.kv_eviction_file ''"
             ) from error
 
     @classmethod

@@ -20,14 +20,14 @@ from torch import Tensor
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.pool import Pool
 from embodied_kv.kv.prefix_pool import PrefixPool
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.kv.stream_pool import StreamPool
 
 LANGUAGE = 'language'  # the consumer that decode streams are
@@ -105,7 +105,7 @@ class KvManager:
     def reserve(self, now: float) -> int:
         """Return a free row for a prefix, which the caller commits or abandons.
 
-        now: s, steady clock. Raises OutOfRows if every row is held.
+        now: s, steady clock. Raises OutOfRowsError if every row is held.
         """
         (row,) = self._reserve(1, now)
         return row
@@ -114,7 +114,7 @@ class KvManager:
     def reserving(self, count: int, now: float) -> Iterator[list[int]]:
         """Reserve `count` rows for prefixes; those not committed within the context are freed.
 
-        now: s, steady clock. Raises OutOfRows, and reserves none, if fewer can be freed.
+        now: s, steady clock. Raises OutOfRowsError, and reserves none, if fewer can be freed.
         """
         with self._lock:
             rows = self._reserve(count, now)
@@ -139,8 +139,8 @@ class KvManager:
                     # The claim may have ended some streams already.
                     self.streams.free_rows(count - self.frames.rows_free)
                     return self.frames.allocate(count)
-            except OverBudget as error:
-                raise OutOfRows(str(error)) from error
+            except OverBudgetError as error:
+                raise OutOfRowsError(str(error)) from error
 
     # ------------------------------------------------------------------ rows and copies
 
@@ -182,7 +182,7 @@ class KvManager:
 
         It may wait for the decode row of a step in progress, so it must not be called within one.
         Raises StaleHandleError as `acquire` does, ValueError if the query does not fit a row of
-        decode KV, OverBudget if the budget has no room.
+        decode KV, OverBudgetError if the budget has no room.
         """
         self.streams.check_fits(query)
         room = self.budget.claim(self.streams, self.streams.bytes_for(query), wait=True)

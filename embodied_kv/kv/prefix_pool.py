@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.handle import KvHandle, Lease, LeasedPool, Place, StaleHandleError
 from embodied_kv.kv.pool import Evictable, HeldRow
-from embodied_kv.kv.rows import FreeRows, OutOfRows
+from embodied_kv.kv.rows import FreeRows, OutOfRowsError
 
 FACTS = 'length', 'robot', 'sequence', 'stamp'  # of a frame, as a caller's handle must have them
 
@@ -71,11 +71,11 @@ class PrefixPool(LeasedPool):
     def allocate(self, count: int) -> list[int]:
         """Return `count` free rows; each must be committed, adopted or abandoned.
 
-        Raises OutOfRows, and allocates none, if fewer are free.
+        Raises OutOfRowsError, and allocates none, if fewer are free.
         """
         with self._lock:
             if count > len(self._free):
-                raise OutOfRows(
+                raise OutOfRowsError(
                     f'{count} wanted, but {self.arena.rows - len(self._free)} of '
                     f'{self.arena.rows} prefix rows are leased, being written or the newest of '
                     'their robots: release leases, or raise engine.rows'

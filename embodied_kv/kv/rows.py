@@ -7,7 +7,7 @@ import heapq
 from embodied_kv.errors import ErrorCode
 
 
-class OutOfRows(RuntimeError):
+class OutOfRowsError(RuntimeError):
     """Fewer rows are free than requested; the message names what holds the others."""
 
     code = ErrorCode.NO_ROOM

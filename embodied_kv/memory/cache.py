@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.pool import GONE, Evictable, Offers
 from embodied_kv.kv.transfer import held_bytes
 
@@ -83,7 +83,7 @@ class HostCache:
             self._remove((key, layer))
         if size > self.capacity:
             return
-        with suppress(OverBudget), self._kv_budget.claim(self, size, seconds), self._lock:
+        with suppress(OverBudgetError), self._kv_budget.claim(self, size, seconds), self._lock:
             self._remove((key, layer))  # another thread may have been first
             while self.bytes + size > self.capacity:
                 self._remove(next(iter(self._layers)))

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from embodied_kv.errors import ErrorCode
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.text import reason
 
 log = logging.getLogger(__name__)
@@ -73,7 +73,7 @@ class HashingEncoder:
 class SentenceEncoder:
     """A sentence-transformers model in a local folder; nothing is downloaded.
 
-    Raises MemoryFault if the library or the model is missing.
+    Raises RobotMemoryError if the library or the model is missing.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -83,7 +83,7 @@ class SentenceEncoder:
                 str(folder), device='cpu', local_files_only=True
             )
         except (OSError, ValueError, RuntimeError, KeyError) as error:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'encoder {folder} must be a sentence-transformers model (got {reason(error)})',
                 ErrorCode.UNAVAILABLE,
             ) from error
@@ -106,14 +106,14 @@ class SentenceEncoder:
 def encoder(name: str = 'auto') -> Encoder:
     """Return the encoder: minilm, hashing, a folder, or auto (minilm if installed, or hashing).
 
-    Raises MemoryFault if it is missing.
+    Raises RobotMemoryError if it is missing.
     """
     if name == 'hashing':
         return HashingEncoder()
     if name == 'auto':
         try:
             return encoder(BUNDLED)
-        except MemoryFault as fault:
+        except RobotMemoryError as fault:
             log.info('memory uses the encoder hashing (reason: %s)', fault)
             return HashingEncoder()
     if name == BUNDLED:
@@ -123,7 +123,7 @@ def encoder(name: str = 'auto') -> Encoder:
         made.name = BUNDLED
         return made
     if not Path(name).is_dir():
-        raise MemoryFault(
+        raise RobotMemoryError(
             f'encoder must be {BUNDLED}, hashing, auto, or the folder of a sentence-transformers '
             f'model (got {name!r})',
             ErrorCode.UNAVAILABLE,
@@ -135,7 +135,7 @@ def _library(name: str, user: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise MemoryFault(
+        raise RobotMemoryError(
             f'{user} requires {error.name or name}; {INSTALL}', ErrorCode.UNAVAILABLE
         ) from error
 

@@ -27,7 +27,7 @@ from torch import Tensor
 from embodied_kv import storage
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv import transfer
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ REMEDIES = {
 }
 
 
-class DiskFull(MemoryFault):
+class DiskFullError(RobotMemoryError):
     """A change that was undone because the disk is full."""
 
     code = ErrorCode.NO_ROOM
@@ -126,13 +126,13 @@ class KvFiles:
     def read(self, entry: KvEntry, layer: int) -> tuple[Tensor, Tensor]:
         """Return k and v of a layer, [kv_heads, tokens, head_dim], in new (pinned) host memory.
 
-        Raises MemoryFault for a file that does not match the entry.
+        Raises RobotMemoryError for a file that does not match the entry.
         """
         path = self.path(entry.number)
         with _open(path) as descriptor:
             size, whole = os.fstat(descriptor).st_size, entry.file_bytes
             if size != whole:
-                raise MemoryFault(
+                raise RobotMemoryError(
                     f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'), ErrorCode.DAMAGED
                 )
             header, own = bytearray(entry.offset), entry.checksums[1 + layer]
@@ -144,7 +144,9 @@ class KvFiles:
                     descriptor, at, entry.shape[1:], entry.torch_dtype, own, f'layer {layer}'
                 )
             except transfer.DamagedFileError as fault:
-                raise MemoryFault(f'{path} ' + DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
+                raise RobotMemoryError(
+                    f'{path} ' + DAMAGED.format(fault), ErrorCode.DAMAGED
+                ) from fault
             with suppress(OSError):
                 os.utime(descriptor)  # read by `used` after a restart
         return kv[0], kv[1]
@@ -187,8 +189,8 @@ class KvFiles:
 
 
 def explained(path: Path, done: str) -> AbstractContextManager[None]:
-    """Turn an OSError into a one-line MemoryFault with a remedy."""
-    return storage.explained(path, done, MemoryFault, REMEDIES)
+    """Turn an OSError into a one-line RobotMemoryError with a remedy."""
+    return storage.explained(path, done, RobotMemoryError, REMEDIES)
 
 
 @contextmanager
@@ -198,11 +200,11 @@ def _open(path: Path) -> Iterator[int]:
         try:
             descriptor = storage.open_regular(path)
         except FileNotFoundError:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'{path} does not exist; forget this unit, or retry', ErrorCode.DAMAGED
             ) from None
         except storage.IrregularFileError as error:
-            raise MemoryFault(f'{path} {error}; remove it', ErrorCode.DAMAGED) from None
+            raise RobotMemoryError(f'{path} {error}; remove it', ErrorCode.DAMAGED) from None
         try:
             yield descriptor
         finally:

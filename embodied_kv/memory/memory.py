@@ -17,10 +17,10 @@ from threading import RLock
 import numpy as np
 
 from embodied_kv.memory.encoder import Encoder
-from embodied_kv.memory.files import DiskFull
+from embodied_kv.memory.files import DiskFullError
 from embodied_kv.memory.groups import Grouping, Groups, Transition, retrieve
 from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.segment import MemoryFault, Segment, Unit
+from embodied_kv.memory.segment import RobotMemoryError, Segment, Unit
 from embodied_kv.memory.sentence_log import SentenceLog
 from embodied_kv.memory.store import Change, MemoryStore
 
@@ -69,7 +69,8 @@ class Memory:
     def upsert(self, *segments: tuple[str, str, str]) -> tuple[Change, ...]:
         """Add or change segments given as (id, kind, text), atomically.
 
-        Raises MemoryFault for an invalid or too long segment, and for an id that occurs twice.
+        Raises RobotMemoryError for an invalid or too long segment, and for an id that occurs
+        twice.
         """
         with self._lock:
             new = [Segment(*fields) for fields in segments]
@@ -90,7 +91,7 @@ class Memory:
             return changes
 
     def remove(self, id: str) -> Change:
-        """Remove a segment. Raise MemoryFault if it does not exist."""
+        """Remove a segment. Raise RobotMemoryError if it does not exist."""
         with self._lock:
             self.store.get(id)
             step, group = self.store.step, self.groups.of(id).number
@@ -149,7 +150,7 @@ class Memory:
     def _size(self, segment: Segment) -> int:
         size = self._count(segment.text)
         if size > self._longest:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'segment {segment.id!r} must have at most {self._longest} tokens (got {size}); '
                 'shorten or split it'
             )
@@ -175,7 +176,9 @@ class Memory:
             if self.groups.moved:
                 self.store.advance(0, self.groups.moved)
                 self.groups.moved.clear()
-        except DiskFull as fault:  # the next start embeds again; the next change stores groups
+        except (
+            DiskFullError
+        ) as fault:  # the next start embeds again; the next change stores groups
             log.warning('memory opened without storing missing embeddings (reason: %s)', fault)
 
     def _read(self, fresh: bool = False) -> dict[str, np.ndarray]:

@@ -29,7 +29,7 @@ from embodied_kv.memory.importance import Importance
 from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.runtime.stream import Event, Stream
 
 T = TypeVar('T')
@@ -42,10 +42,10 @@ Step = Callable[[Callable[[], T]], T]
 Block = tuple[Tensor, Tensor, Tensor]
 
 
-class KvLost(MemoryFault):
+class KvLostError(RobotMemoryError):
     """Stored KV of a unit that cannot be loaded."""
 
-    def __init__(self, unit: str, reason: MemoryFault) -> None:
+    def __init__(self, unit: str, reason: RobotMemoryError) -> None:
         super().__init__(str(reason))
         self.unit = unit
 
@@ -112,7 +112,7 @@ class Prefill:
 
         Raises:
             ValueError: The prompt is longer than a row.
-            KvLost: Stored KV cannot be loaded; the row must be filled again.
+            KvLostError: Stored KV cannot be loaded; the row must be filled again.
         """
         if prompt.length > self._arena.max_tokens:
             raise ValueError(
@@ -219,8 +219,8 @@ class Prefill:
         tokens = slice(piece.offset, piece.offset + len(piece.ids))
         try:
             stored = self._load(piece.unit, layer)
-        except MemoryFault as fault:
-            raise KvLost(piece.unit, fault) from fault
+        except RobotMemoryError as fault:
+            raise KvLostError(piece.unit, fault) from fault
         k, v = (copy_to(part, self._arena.device, wait=False)[:, tokens] for part in stored)
         return self._move(k, prompt.starts[i] - piece.offset), v
 

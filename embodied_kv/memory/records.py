@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from embodied_kv.errors import ErrorCode
-from embodied_kv.memory.files import FREE, DiskFull, KvEntry, explained
-from embodied_kv.memory.segment import MAX_ID, MemoryFault, Segment, Unit, check_id
+from embodied_kv.memory.files import FREE, DiskFullError, KvEntry, explained
+from embodied_kv.memory.segment import MAX_ID, RobotMemoryError, Segment, Unit, check_id
 
 FORMAT = 2  # 1 had no checksums
 APPLICATION = 0x4B454550  # KEEP; also shown by `file`
@@ -85,12 +85,12 @@ class KeptUnit:
 
 
 class Records:
-    """An open database. Raises MemoryFault if the file is not a memory or is damaged."""
+    """An open database. Raises RobotMemoryError if the file is not a memory or is damaged."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if path.is_symlink() or (path.exists() and not path.is_file()):
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'{path} must be a regular file; move it away', ErrorCode.UNAVAILABLE
             )
         with explained(path, 'opened'):
@@ -124,16 +124,16 @@ class Records:
                 self._db.execute(f'PRAGMA application_id = {APPLICATION}')
                 self._db.execute(f'PRAGMA user_version = {FORMAT}')
         elif application != APPLICATION:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'{self.path} is not a memory; choose another folder', ErrorCode.MISMATCH
             )
         elif version not in (1, FORMAT):
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'format of {self.path} must be {FORMAT} (got {version})',
                 ErrorCode.MISMATCH,
             )
         elif (found := self._db.execute('PRAGMA integrity_check(1)').fetchone()[0]) != 'ok':
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'{self.path} is damaged ({found}); restore a copy, or choose another folder',
                 ErrorCode.DAMAGED,
             )
@@ -155,7 +155,7 @@ class Records:
     def change(self, grows: bool = True) -> Iterator[None]:
         """Run the block as one transaction.
 
-        `grows` states whether the database may become larger. Raises DiskFull without room.
+        `grows` states whether the database may become larger. Raises DiskFullError without room.
         """
         with self._explained(), ExitStack() as undo:
             if not grows:
@@ -210,8 +210,8 @@ class Records:
             raise self._damaged(f'segment {str(id)[:MAX_ID]!r}', f', or delete it with: {delete}')
         return Segment(id, kind, text, version, step)
 
-    def _damaged(self, what: str, remedy: str = '') -> MemoryFault:
-        return MemoryFault(
+    def _damaged(self, what: str, remedy: str = '') -> RobotMemoryError:
+        return RobotMemoryError(
             f'{what} in {self.path} is damaged (checksum); restore a copy of this folder, or '
             f'choose another{remedy}',
             ErrorCode.DAMAGED,
@@ -252,7 +252,7 @@ class Records:
                         raise ValueError('checksum')
                     yield key, KeptUnit(tuple(json.loads(lengths)), _entry(file))
                 except (ValueError, TypeError, AttributeError, RecursionError) as error:
-                    raise MemoryFault(
+                    raise RobotMemoryError(
                         f'{self.path} is damaged (unit {str(key)[:40]}: {error}); choose another '
                         'folder',
                         ErrorCode.DAMAGED,
@@ -291,7 +291,7 @@ class Records:
             remedy = FREE if full else 'check the disk, or choose another folder'
             problem = f'{self.path} cannot be used: {error}; {remedy}'
             code = ErrorCode.NO_ROOM if full else ErrorCode.UNAVAILABLE
-            raise (DiskFull if full else MemoryFault)(problem, code) from error
+            raise (DiskFullError if full else RobotMemoryError)(problem, code) from error
 
 
 def checksum(*values: object) -> int:

@@ -19,7 +19,7 @@ MAX_ID = 128  # characters
 MAX_TEXT = 4096
 
 
-class MemoryFault(CodedError):
+class RobotMemoryError(CodedError):
     """A memory operation that failed; the message is meant for the user."""
 
 
@@ -28,7 +28,7 @@ class Segment:
     """A text about one object, place, agent or task.
 
     Raises:
-        MemoryFault: A field is not valid.
+        RobotMemoryError: A field is not valid.
     """
 
     id: str  # a printable line
@@ -39,12 +39,12 @@ class Segment:
 
     def __post_init__(self) -> None:
         check_id(self.id)
-        check_choice(f'kind of segment {self.id!r}', self.kind, KINDS, MemoryFault)
+        check_choice(f'kind of segment {self.id!r}', self.kind, KINDS, RobotMemoryError)
         _check(f'text of segment {self.id!r}', self.text, MAX_TEXT, '\n\t')
 
 
 def check_id(id: str) -> None:
-    """Raise MemoryFault unless `id` is a valid segment id."""
+    """Raise RobotMemoryError unless `id` is a valid segment id."""
     _check('segment id', id, MAX_ID, '')
 
 
@@ -58,11 +58,11 @@ def check_choice(
 
 def _check(name: str, value: str, longest: int, also: str) -> None:
     if not isinstance(value, str) or not value.strip():
-        raise MemoryFault(f'{name} must be text (got {str(value)[:80]!r})')
+        raise RobotMemoryError(f'{name} must be text (got {str(value)[:80]!r})')
     if len(value) > longest:
-        raise MemoryFault(f'{name} must have at most {longest} characters (got {len(value)})')
+        raise RobotMemoryError(f'{name} must have at most {longest} characters (got {len(value)})')
     if not value.translate(dict.fromkeys(map(ord, also))).isprintable():
-        raise MemoryFault(f'{name} must be printable (got {value[:80]!r})')
+        raise RobotMemoryError(f'{name} must be printable (got {value[:80]!r})')
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,9 @@ from embodied_kv import storage
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
-from embodied_kv.memory.files import DiskFull, KvFiles, explained
+from embodied_kv.memory.files import DiskFullError, KvFiles, explained
 from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
-from embodied_kv.memory.segment import MemoryFault, Segment, UnitKv
+from embodied_kv.memory.segment import RobotMemoryError, Segment, UnitKv
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,8 @@ class MemoryStore(AbstractContextManager):
         kv_budget: The budget that loaded layers share.
 
     Raises:
-        MemoryFault: The folder has KV of another model, is in use, or cannot be read or written.
+        RobotMemoryError: The folder has KV of another model, is in use, or cannot be read or
+            written.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class MemoryStore(AbstractContextManager):
                 # The lock is a file, so that other code may lock the folder itself.
                 lock = storage.locked(self.folder / LOCK, wait=False, file=True)
                 if not opened.enter_context(lock):
-                    raise MemoryFault(
+                    raise RobotMemoryError(
                         f'{folder} is in use, possibly by another process; choose another folder',
                         ErrorCode.UNAVAILABLE,
                     )
@@ -159,12 +160,12 @@ class MemoryStore(AbstractContextManager):
     ) -> tuple[Change, ...]:
         """Add or change segments atomically at the current step, and set groups.
 
-        A draft with the kind and text of the stored segment changes nothing. Raises MemoryFault
-        for an invalid segment, and for an id that occurs twice.
+        A draft with the kind and text of the stored segment changes nothing. Raises
+        RobotMemoryError for an invalid segment, and for an id that occurs twice.
         """
         for id, times in Counter(draft.id for draft in drafts).most_common(1):
             if times > 1:
-                raise MemoryFault(f'ids of one change must be distinct (got {id!r} twice)')
+                raise RobotMemoryError(f'ids of one change must be distinct (got {id!r} twice)')
         with self._lock:
             step = self.step
             writes = (partial(self._write, draft, step) for draft in drafts)
@@ -175,7 +176,7 @@ class MemoryStore(AbstractContextManager):
     def remove(self, id: str, facts: Mapping[str, str] | None = None) -> Change:
         """Remove a segment and set metadata in the same transaction.
 
-        Raises MemoryFault if the segment does not exist.
+        Raises RobotMemoryError if the segment does not exist.
         """
         with self._lock:
             segment = self.get(id)
@@ -188,11 +189,11 @@ class MemoryStore(AbstractContextManager):
             return Change(segment, True, tuple(lost))
 
     def get(self, id: str) -> Segment:
-        """Return a segment. Raise MemoryFault if it does not exist."""
+        """Return a segment. Raise RobotMemoryError if it does not exist."""
         with self._lock:
             segment = self._records.segment(id)
         if segment is None:
-            raise MemoryFault(f'segment {id!r} does not exist', ErrorCode.NOT_FOUND)
+            raise RobotMemoryError(f'segment {id!r} does not exist', ErrorCode.NOT_FOUND)
         return segment
 
     def list(self) -> tuple[Segment, ...]:
@@ -284,14 +285,14 @@ class MemoryStore(AbstractContextManager):
             return sum(kept.file.bytes for kept in self._kv.values())
 
     def lengths(self, key: str) -> tuple[int, ...]:
-        """Return the tokens of each segment of a unit. Raise MemoryFault if it has no KV."""
+        """Return the tokens of each segment of a unit. Raise RobotMemoryError if it has no KV."""
         return self._kept(key).lengths
 
     def load_memory(self, memory_id: str, layer: int) -> tuple[Tensor, Tensor]:
         """Return k and v of a layer of a unit, [kv_heads, tokens, head_dim], on the host.
 
-        The tensors belong to the cache and must not be written. Raises MemoryFault if the KV does
-        not exist or its file is damaged, and LookupError for an unknown layer.
+        The tensors belong to the cache and must not be written. Raises RobotMemoryError if the KV
+        does not exist or its file is damaged, and LookupError for an unknown layer.
         """
         kept = self._kept(memory_id)
         self.use(memory_id)
@@ -308,7 +309,7 @@ class MemoryStore(AbstractContextManager):
     def _kept(self, key: str) -> KeptUnit:
         kept = self._kv.get(key)
         if kept is None:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'KV of unit {key!r} does not exist; compute it from its segments',
                 ErrorCode.NOT_FOUND,
             )
@@ -335,7 +336,7 @@ class MemoryStore(AbstractContextManager):
         try:
             with self._records.change():
                 return tuple(work() for work in works)
-        except DiskFull:
+        except DiskFullError:
             self._forget(removes or ())
             with self._reserve.released(), self._records.change(grows=removes is not None):
                 return tuple(work() for work in works)
@@ -379,7 +380,7 @@ class MemoryStore(AbstractContextManager):
         if found == fingerprint:
             return
         if found is not None and not renew:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'{self.folder} must hold KV of the model {fingerprint} (got {found}); choose '
                 'another folder, or set discard_foreign_kv, which keeps the segments',
                 ErrorCode.MISMATCH,

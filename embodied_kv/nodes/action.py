@@ -107,7 +107,7 @@ class Action(SuiteNode, Participant):
         limits = self._executor().limits  # a limit that does not fit fails here
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
-        self._joints = MeasuredJoints(self, params.max_measured_age, limits)
+        self._joints = MeasuredJoints(self, params.max_joint_state_age, limits)
         self._outputs = ArmOutputs(
             self,
             self.embodiment.outputs,
@@ -135,7 +135,7 @@ class Action(SuiteNode, Participant):
             contract,
             self._world.now,
             self._stands,
-            params.standing_limit,
+            params.standstill_timeout,
         )
         self._release.callback(self._control_services.close)
         tool = params.tool_frame
@@ -157,9 +157,9 @@ class Action(SuiteNode, Participant):
             max_tracking_error=np.full_like(errors, np.inf) if p.shadow else errors,
             max_relative_target=np.inf if p.shadow else relative_targets(robot),
             linear=linear_joints(robot, self.description),
-            max_state_age=p.max_measured_age,
-            max_open_loop=p.max_open_loop,
-            stop_after=p.stop_after,
+            max_joint_state_age=p.max_joint_state_age,
+            max_trajectory_duration=p.max_trajectory_duration,
+            missed_chunk_limit=p.missed_chunk_limit,
             confine=confine_from_contract(robot, self.description, limits),
         )
 
@@ -229,7 +229,7 @@ class Action(SuiteNode, Participant):
             setpoint_rate=p.setpoint_rate,
             has_trajectories=self._outputs.has_trajectories,
             max_chunk_age=p.max_chunk_age,
-            resume_within=p.resume_within,
+            disarm_timeout=p.disarm_timeout,
             rtc=self._rtc,
             by_execution=self._by_execution,
             speed=self._speed.share,
@@ -419,7 +419,7 @@ class Action(SuiteNode, Participant):
         """Log why the arm stops, unless it is meant to stand."""
         safety = self._safety
         if safety.state == STOPPED or safety.is_meant_to_move:
-            starved = f'no fresh chunk for {self._params.stop_after} control periods'
+            starved = f'no fresh chunk for {self._params.missed_chunk_limit} control periods'
             missing = safety.missing(self._world.now())
             why = safety.reason or '; '.join(filter(None, (starved, missing)))
             self.log_error('stop', f'{why}: stop')

@@ -25,20 +25,21 @@ from embodied_kv.types import TextDelta
 class LanguageParams:
     """How often the prompts of the contract are continued, and how."""
 
-    prompt_interval: int = param(
+    prompt_interval_frames: int = param(
         2,
         'Number of frames (of a robot without a model: chunks) between two continuations of the '
         'prompts of the contract. 0: questions only',
         'live',
         range=(0, 100_000),
-        old='every',
+        old=('prompt_interval', 'every'),
     )
-    prompt_frames: int = param(
+    max_streams_per_prompt: int = param(
         2,
-        'Largest number of frames on which one prompt is continued at a time; 0: unlimited. More '
-        'frames make larger batches and later text',
+        'Maximum number of decode streams of one prompt, each on another frame; 0: unlimited. '
+        'More streams make larger batches and later text',
         'live',
         range=(0, 4096),
+        old=('prompt_frames',),
     )
     max_tokens: int = param(32, 'Maximum length (tokens) of a text', 'live', range=(1, 4096))
     temperature: float = param(
@@ -132,11 +133,18 @@ class Language(SuiteNode, Participant):
         """Count a frame, and return whether prompts must be continued on it."""
         self._frames += 1
         params = self.params.read(LanguageParams)
-        if not params.prompt_interval or self._frames - self._prompted < params.prompt_interval:
+        if (
+            not params.prompt_interval_frames
+            or self._frames - self._prompted < params.prompt_interval_frames
+        ):
             return False
         live = Counter(s.query.text for s in list(self._streams.values()) if not s.reason)
         prompts = self.embodiment.contract.language.prompts
-        if 0 < params.prompt_frames <= max((live[prompt] for prompt in prompts), default=0):
+        if (
+            0
+            < params.max_streams_per_prompt
+            <= max((live[prompt] for prompt in prompts), default=0)
+        ):
             return False
         self._prompted = self._frames
         return True

@@ -19,9 +19,9 @@ from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
 from std_msgs.msg import String
 
-from embodied_kv.kv.budget import OverBudget
+from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.memory.encoder import encoder
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions, qos
@@ -67,7 +67,7 @@ class Memory(SuiteNode):
     def setup(self) -> None:
         params = self.params.read(MemoryParams)
         self._domain = load_domain(self.embodiment.contract.language)
-        self._planning, self._task_records = self._open(), params.task_records
+        self._planning, self._task_records = self._open(), params.max_task_records
         self._notes_taken: NoteTaker | None = None
         self._answers: dict[int, str] = {}  # text of streams that have not ended
         self._began = 0  # ns, of the ROS clock
@@ -87,20 +87,20 @@ class Memory(SuiteNode):
         self.subscribe(TextDelta, 'language/text', self._on_text, qos.TEXT)
         self.subscribe(MissionState, 'mission/state', self._on_mission, qos.STATUS, always=True)
         self.subscribe(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
-        if params.step_seconds:
-            self.every(params.step_seconds, self._advance)
+        if params.world_step_seconds:
+            self.every(params.world_step_seconds, self._advance)
         jumps = self.get_clock().create_jump_callback(SET_BACK, post_callback=self._begin)
         self._release.callback(jumps.unregister)
         self.every(PRECOMPUTE_EVERY, self._precompute)
 
     def _open(self) -> Planning:
-        """Return the planning until cleanup. Raises ValueError, MemoryFault."""
+        """Return the planning until cleanup. Raises ValueError, RobotMemoryError."""
         params = self.params.read(MemoryParams)
         path = planner_folder(params.planner, self.embodiment.contract.language.planner)
         planning = self._release.enter_context(
             open_planning(
                 load_planner(path, device=self.host.engine.config.device),
-                encoder(params.encoder),
+                encoder(params.text_encoder),
                 params,
                 self.params.read(PlanningConfig),
                 self.robot,
@@ -132,7 +132,7 @@ class Memory(SuiteNode):
 
     @property
     def _notes(self) -> NoteTaker:
-        """Return the note taker, which continues from the stored tasks. Raises MemoryFault."""
+        """Return the note taker; it continues from the stored tasks. Raises RobotMemoryError."""
         if self._notes_taken is None:
             made = NoteTaker(self._domain, self._task_records, self._planning.tasks())
             made.begin(self._began)
@@ -165,13 +165,13 @@ class Memory(SuiteNode):
         try:
             if (drafts := noted()) and self._planning.is_offered:
                 self._planning.upsert(*drafts)
-        except MemoryFault as fault:
+        except RobotMemoryError as fault:
             self.warn_throttled('segment', f'not remembered: {fault}')
 
     def _advance(self) -> None:
         try:
             self._planning.advance()
-        except MemoryFault as fault:
+        except RobotMemoryError as fault:
             self.warn_throttled('advance', f'a step of the world was not noted: {fault}')
 
     def _precompute(self) -> None:
@@ -184,7 +184,7 @@ class Memory(SuiteNode):
             # Without room, new KV would only replace KV that was computed before.
             if self._planning.has_room:
                 self._planning.warm(PRECOMPUTED)
-        except (MemoryFault, OverBudget) as fault:
+        except (RobotMemoryError, OverBudgetError) as fault:
             self.warn_throttled('precompute', f'not precomputed: {fault}')
         finally:
             self._computes.release()

@@ -27,8 +27,13 @@ from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.nodes.missions.adapter import MissionAdapter
 from embodied_kv.nodes.missions.clients import MissionClients
 from embodied_kv.planning.domain import load_domain
-from embodied_kv.planning.mission import Interrupted, MissionEnd, MissionPart, MissionState
 from embodied_kv.planning.mission import Mission as Run
+from embodied_kv.planning.mission import (
+    MissionEnd,
+    MissionInterruptedError,
+    MissionPart,
+    MissionState,
+)
 from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two messages of feedback
@@ -45,16 +50,18 @@ class MissionParams:
     step_time_limit: float = param(
         20.0, 'Time limit (s) of a step if the goal has none', 'live', range=(1.0, 3600.0)
     )
-    rewind: bool = param(
+    restore_on_failure: bool = param(
         True,
         'Restore the computation of before a step that failed. The arm is never moved back',
         'live',
+        old=('rewind',),
     )
-    boundary_tier: str = param(
+    step_checkpoint_tier: str = param(
         'disk',
-        'Tier that stores the capsule of before a step: disk, which outlives the process; host or '
-        'device',
+        'Tier that stores the checkpoint (a capsule) of before each step: disk, which outlives '
+        'the process; host or device',
         'live',
+        old=('boundary_tier',),
         check=Tier,
     )
 
@@ -185,12 +192,12 @@ class Mission(SuiteNode):
             self._session,
             self._domain,
             bool(self.embodiment.contract.language.planner),
-            Tier(params.boundary_tier),
+            Tier(params.step_checkpoint_tier),
             state.step_time_limit or params.step_time_limit,
             on_words=lambda words: self.log_info('said', f'the mission says: {words}'),
             on_fault=lambda words: self.log_warning('mission', words),
         )
-        run = Run(adapter, state, rewinds=params.rewind, on_state=self._publish)
+        run = Run(adapter, state, rewinds=params.restore_on_failure, on_state=self._publish)
         self._running = Running(run, calls, handle, time.monotonic())
         self._start_next()
 
@@ -215,7 +222,7 @@ class Mission(SuiteNode):
                     # The first question needs a frame that shows the present scene.
                     observer.now(running.calls.check, newer=True)
                 running.end = running.run.run()
-        except Interrupted as reason:
+        except MissionInterruptedError as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)
         except Exception as error:  # any error ends the mission with a result
             self.log_exception('a mission', error)

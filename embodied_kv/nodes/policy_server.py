@@ -58,12 +58,15 @@ class PolicyServerNode(SuiteNode):
         self._server: PolicyServer | None = None
 
     def find_host(self) -> EngineHost:
+        self._memory_params.check()
         self._config = self.params.read(ServerConfig)
         self._config.keys()  # fails here if they cannot be read
         self._config.tls()
         host = super().find_host()
         self._scheduling = self.params.read(SchedulingConfig)
-        self._profile = self._scheduling.profile_of(host.engine.config.robots, host.profile)
+        self._profile = self._scheduling.profile_of(
+            host.engine.config.max_batch_robots, host.profile
+        )
         self._fingerprint = host.fingerprint  # reads every weight, before any client connects
         return host
 
@@ -86,8 +89,8 @@ class PolicyServerNode(SuiteNode):
             host.engine,
             host.device,
             self._profile,
-            config.connections,
-            config.capsule_mib,
+            config.max_connections,
+            config.session_capsules_mib,
             config.all_capsules_mib,
             self._fingerprint,
             self._scheduling,
@@ -121,7 +124,7 @@ class PolicyServerNode(SuiteNode):
 
     def reload(self) -> bool:
         """Read keys and certificate again; return False if there are none."""
-        names = 'api_keys', 'certificate'  # in any state of the node
+        names = 'api_keys_file', 'certificate'  # in any state of the node
         if not any(self.get_parameter(name).value for name in names):
             return False
         if self._server is not None:

@@ -55,27 +55,30 @@ class RecorderParams:
     """Parameters of the recorder."""
 
     record: bool = param(False, 'Record from activation on; else from the service `record` on')
-    folder: str = param(
+    recording_directory: str = param(
         '~/.ros/embodied_kv/recordings',
-        'Folder of the recordings, with a folder for each namespace; empty: none',
+        'Directory of the recordings, with a subdirectory for each namespace; empty: none',
+        old=('folder',),
     )
     disk_mib: int = param(
         8192,
-        'Largest size of all recordings of the folder, MiB; changes apply to the next recording',
+        'Maximum size (MiB) of all recordings of the directory; changes apply to the next '
+        'recording',
         'live',
         range=(2, 2**30),
     )
-    waiting_mib: int = param(
+    queue_mib: int = param(
         64,
-        'Largest size of the messages that wait for the disk, MiB; others are dropped',
+        'Maximum size (MiB) of the messages that wait for the disk; others are dropped',
         range=(1, 2**20),
+        old=('waiting_mib',),
     )
     image_compression: str = param(
         'jpeg',
         'Compression of raw images: jpeg, png (lossless), or none',
         check=one_of(COMPRESSIONS),
     )
-    jpeg_quality: int = param(90, 'Quality of JPEG', range=(1, 100))
+    jpeg_quality: int = param(90, 'JPEG quality', range=(1, 100))
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ class Recorder(SuiteNode):
 
     def setup(self) -> None:
         params = self.params.read(RecorderParams)
-        self._folder = Path(params.folder).expanduser() / self.robot.strip('/')
+        self._folder = Path(params.recording_directory).expanduser() / self.robot.strip('/')
         self._topics = recorded(
             self.embodiment.contract, params.image_compression, params.jpeg_quality
         )
@@ -158,8 +161,10 @@ class Recorder(SuiteNode):
                 f"letter, digit or '_' (got '{shown(name)}')"
             )
         params = self.params.read(RecorderParams)
-        if not params.folder:
-            raise ValueError('recorder.folder must be a folder (got an empty name); set it')
+        if not params.recording_directory:
+            raise ValueError(
+                'recorder.recording_directory must be a directory (got an empty name); set it'
+            )
         storage.private_folder(self._folder)
         path = self._folder / f'{name}.mcap'
         if path.exists() or path.with_name(path.name + PART).exists():
@@ -175,7 +180,7 @@ class Recorder(SuiteNode):
             )
         self._path = path
         file = RecordingFile(path, room, self._channels(), self._facts(), self._contract)
-        self._queue = RecordingQueue(file, params.waiting_mib * MIB)
+        self._queue = RecordingQueue(file, params.queue_mib * MIB)
         self.log_info('record', f'recording {path}')
         if self._instruction is not None:
             self._put(INSTRUCTION, serialize_message(String(data=self._instruction)))
@@ -265,7 +270,7 @@ class Recorder(SuiteNode):
         return {
             'namespace': self.robot,
             'robot_type': contract.robot_type,
-            'rate': f'{self.suite.rate:g}',
+            'rate': f'{self.suite.control_frequency:g}',
             'ros_time': str(self.get_clock().now().nanoseconds),
         }
 
@@ -274,7 +279,7 @@ class Recorder(SuiteNode):
         return sum(file.stat().st_size for file in files)
 
     def _warn_of_parts(self) -> None:
-        if not self.params.read(RecorderParams).folder:
+        if not self.params.read(RecorderParams).recording_directory:
             return
         for part in sorted(self._folder.glob(f'*.mcap{PART}')):
             try:

@@ -43,15 +43,17 @@ CAPACITY = (-1, 2**30)  # MiB
 class SessionParams:
     """Where capsules are stored, and how much may have changed when one is restored."""
 
-    folder: str = param(
+    capsule_directory: str = param(
         '~/.ros/embodied_kv/capsules',
-        "Folder of the disk tier; the namespace of a suite names a folder in it. '': no disk tier",
+        'Directory of the disk tier; a suite with a namespace uses a subdirectory of that name. '
+        "'': no disk tier",
+        old=('folder',),
     )
     default_tier: str = param(
         'device',
         'Tier of a snapshot that names none: device, host or disk',
         'live',
-        old='tier',
+        old=('tier',),
         check=Tier,
     )
     device_mib: int = param(
@@ -67,14 +69,14 @@ class SessionParams:
         'demote',
         'What a full tier does with a new capsule. refuse: refuse it; demote: move the least '
         'recently used ones to the next tier; drop: the same, and drop what leaves the last tier',
-        old='policy',
+        old=('policy',),
     )
     max_joint_distance: float = param(
         Limits.max_joint_distance,
         'Maximum joint displacement (rad or m) for which a restore resumes the action stream',
         'live',
         range=(0.0, 10.0),
-        old='joint_distance',
+        old=('joint_distance',),
     )
     max_image_change: float = param(
         Limits.max_image_change,
@@ -82,21 +84,21 @@ class SessionParams:
         'stream',
         'live',
         range=(0.0, 1.0),
-        old='image_change',
+        old=('image_change',),
     )
-    max_age: float = param(
-        Limits.max_age,
+    max_action_resume_age: float = param(
+        Limits.max_action_resume_age,
         'Maximum age (s) of a capsule for which a restore resumes the action stream',
         'live',
         range=(0.0, 1e9),
-        old='age',
+        old=('max_age', 'age'),
     )
-    max_planner_age: float = param(
-        Limits.max_planner_age,
+    max_planner_resume_age: float = param(
+        Limits.max_planner_resume_age,
         'Maximum age (s) of a capsule for which a restore resumes the planner',
         'live',
         range=(0.0, 1e9),
-        old='planner_age',
+        old=('max_planner_age', 'planner_age'),
     )
 
     @property
@@ -110,7 +112,10 @@ class SessionParams:
     def limits(self) -> Limits:
         """Return the limits of re-entry."""
         return Limits(
-            self.max_joint_distance, self.max_image_change, self.max_age, self.max_planner_age
+            self.max_joint_distance,
+            self.max_image_change,
+            self.max_action_resume_age,
+            self.max_planner_resume_age,
         )
 
 
@@ -129,12 +134,12 @@ class Session(SuiteNode, Participant):
 
     def setup(self) -> None:
         params = self.params.read(SessionParams)
-        folder = Path(params.folder).expanduser() / self.robot.strip('/')
+        folder = Path(params.capsule_directory).expanduser() / self.robot.strip('/')
         self._session = self.host.session(self.robot)
         self._registry = Registry(
             self.host.fingerprint,
             params.capacities,
-            Disk(folder) if params.folder else None,
+            Disk(folder) if params.capsule_directory else None,
             device=self.host.memory_device,
         )
         self._release.callback(self._registry.close)

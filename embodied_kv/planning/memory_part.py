@@ -19,7 +19,7 @@ from torch import Tensor
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note, facts_of
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.budget import OverBudget
+from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.memory.sentence_log import sentences
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
@@ -80,7 +80,7 @@ class MemoryPart:
                 try:
                     put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
                     why = '' if row.resume(put, held) else why
-                except OverBudget:
+                except OverBudgetError:
                     why = 'has no room'
                 if why:
                     told.append(f"the planner's row {why}: the next plan computes it again")

@@ -24,7 +24,7 @@ MOST_ANSWERS = 100  # of the planner, including answers that are no step
 MOST_PLANS = 3  # attempts to get a usable answer of the planner
 
 
-class Interrupted(Exception):
+class MissionInterruptedError(Exception):
     """The end of a mission without success; the message states the reason."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.UNKNOWN) -> None:
@@ -41,7 +41,10 @@ class Outcome:
 
 
 class Robot(Protocol):
-    """The actions of a mission. Each method waits until it is done, or raises Interrupted."""
+    """The actions of a mission.
+
+    Each method waits until it is done, or raises MissionInterruptedError.
+    """
 
     def look(self, instruction: str = '') -> None:
         """Query the whole scene, or what a step was about, and remember the answers."""
@@ -157,7 +160,7 @@ class Mission:
         """Run the mission and return its end; raise nothing that a `Robot` may raise."""
         try:
             return MissionEnd(*self._run(), self.state)
-        except Interrupted as reason:
+        except MissionInterruptedError as reason:
             return MissionEnd(reason.code, str(reason), self.state)
 
     def _run(self) -> tuple[ErrorCode, str]:
@@ -208,12 +211,12 @@ class Mission:
                 return self._answer()
             except ValueError as error:
                 fault = error
-        raise Interrupted(str(fault), ErrorCode.NOT_DONE)
+        raise MissionInterruptedError(str(fault), ErrorCode.NOT_DONE)
 
     def _answer(self) -> PlannerAnswer:
         state, robot = self.state, self._robot
         if state.answers >= MOST_ANSWERS:
-            raise Interrupted(
+            raise MissionInterruptedError(
                 f'not finished after {MOST_ANSWERS} answers of the planner', ErrorCode.NOT_DONE
             )
         self._now(replace(state, answers=state.answers + 1))

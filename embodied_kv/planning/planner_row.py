@@ -49,7 +49,7 @@ def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
     check_choice('method', name, METHODS)
     if name in PLAIN_METHODS:
         return PLAIN_METHODS[name]()
-    return Keep(keep_ratio(config.recompute_ratio, layers), config.hops)
+    return Keep(keep_ratio(config.recompute_ratio, layers), config.max_walk_hops)
 
 
 T = TypeVar('T')
@@ -91,9 +91,11 @@ class PlannerRow:
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
         move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
-        self._prefill = Prefill(model, self.arena, 0, load, move, self._step, config.step_tokens)
+        self._prefill = Prefill(
+            model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
+        )
         self._filled_by = ''  # the method that filled the row; '' if that failed
-        self._reuse = self.method(config.method)
+        self._reuse = self.method(config.reuse_method)
         self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
@@ -114,7 +116,7 @@ class PlannerRow:
     def in_use(self) -> Iterator[None]:
         """Reserve the row for the block: its content cannot be evicted.
 
-        Raises OverBudget if the budget has no room for a full row.
+        Raises OverBudgetError if the budget has no room for a full row.
         """
         with self._using:
             with self._kv_budget.claim(self, self.bytes - self.bytes_reserved, wait=True):
@@ -166,13 +168,13 @@ class PlannerRow:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
         held = self.held
         same = held is not None and held.plan.asked == asked
-        return self._resumed and same and held.fits(self._config.answer_tokens)
+        return self._resumed and same and held.fits(self._config.max_answer_tokens)
 
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
         """Restore a plan into the row on the engine thread; return False if the row is in use.
 
-        `put` writes its K and V; if it raises, the row holds no plan. Raises OverBudget without
-        room in the budget, and ValueError for an unknown method; then nothing has changed.
+        `put` writes its K and V; if it raises, the row holds no plan. Raises OverBudgetError
+        without room in the budget, and ValueError for an unknown method; then nothing has changed.
         """
         reuse = self.method(held.plan.method)
         if not self._using.acquire(blocking=False):
@@ -228,7 +230,7 @@ class PlannerRow:
             held = self._step(torch.inference_mode()(partial(self._first, held, eos, hidden)))
             yield from held.plan.answer
         said, on_held = len(held.plan.answer), partial(setattr, self, 'held')
-        decoding = Decoding(self._row, held, eos, self._config.answer_tokens, on_held)
+        decoding = Decoding(self._row, held, eos, self._config.max_answer_tokens, on_held)
         # A step of all rows advances only unfinished answers.
         for held in self._rows.decode(decoding, self._given_step):
             yield from held.plan.answer[said:]
@@ -282,5 +284,5 @@ class PlannerRow:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
         tokens = int(self.arena.lengths[0, 0])
-        self.held = held.with_token(token, eos, self._config.answer_tokens, tokens)
+        self.held = held.with_token(token, eos, self._config.max_answer_tokens, tokens)
         return self.held

@@ -30,9 +30,9 @@ from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
 from embodied_kv.memory.memory import Memory
-from embodied_kv.memory.prefill import KvLost, Step
+from embodied_kv.memory.prefill import KvLostError, Step
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.segment import KINDS, MemoryFault, Unit, check_choice
+from embodied_kv.memory.segment import KINDS, RobotMemoryError, Unit, check_choice
 from embodied_kv.memory.store import Change, MemoryStore
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
@@ -100,7 +100,7 @@ class Planning(AbstractContextManager):
 
     Raises:
         ValueError: The planner is recurrent, the parameters do not fit its row, or no row is free.
-        MemoryFault: See `MemoryStore`.
+        RobotMemoryError: See `MemoryStore`.
     """
 
     def __init__(
@@ -124,14 +124,14 @@ class Planning(AbstractContextManager):
             words = f'{planner.fingerprint} {self._prompts.segment("A mug is in Place 1.")}'
             self.fingerprint = hashlib.blake2b(words.encode(), digest_size=16).hexdigest()
             shared = kv_budget if planner.model.device.type == 'cpu' else None
-            cache = self.config.cache_mib * MIB
+            cache = self.config.host_cache_mib * MIB
             store = MemoryStore(folder, self.fingerprint, cache, renew, shared)
             undo.enter_context(store)
             self.memory = Memory(
                 store,
                 encoder or HashingEncoder(),
                 lambda text: len(self._prompts.segment(text)),
-                self.config.tokens,
+                self.config.max_context_tokens,
                 self.config.grouping,
             )
             self._forget_thin_units()
@@ -159,7 +159,7 @@ class Planning(AbstractContextManager):
             return self.memory.upsert(*segments)
 
     def remove(self, id: str) -> Change:
-        """Remove a segment. Raise MemoryFault if it does not exist."""
+        """Remove a segment. Raise RobotMemoryError if it does not exist."""
         with self._lock:
             return self.memory.remove(id)
 
@@ -180,13 +180,13 @@ class Planning(AbstractContextManager):
     def query(self, question: str, k: int = 10, kind: str = '') -> tuple[Match, ...]:
         """Return the k segments that are most similar to a question, the most similar first.
 
-        Without a question, return k segments in order of arrival. Raises MemoryFault for an
+        Without a question, return k segments in order of arrival. Raises RobotMemoryError for an
         unknown kind, and ValueError for a negative k.
         """
         if k < 0:
             raise ValueError(f'segments must be >= 0 (got {k})')
         if kind:
-            check_choice('kind', kind, KINDS, MemoryFault)
+            check_choice('kind', kind, KINDS, RobotMemoryError)
         with self._lock:
             all_segments = ((segment, 0.0) for segment in self.memory.segments)
             found = self.memory.nearest(question) if question.strip() else all_segments
@@ -234,7 +234,8 @@ class Planning(AbstractContextManager):
         """
         missing = self.memory.missing(self.memory.units())
         sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}
-        return self._compute([u for u, size in sizes.items() if size <= self.config.tokens][:most])
+        longest = self.config.max_context_tokens
+        return self._compute([u for u, size in sizes.items() if size <= longest][:most])
 
     def plan(
         self,
@@ -249,19 +250,21 @@ class Planning(AbstractContextManager):
         method, and for an empty or too long question.
         """
         began = time.perf_counter()
-        method = method or self.config.method
+        method = method or self.config.reuse_method
         loads = self.row.method(method).loads
         asked = self._prompts.question(question)
-        tokens = min(self.config.tokens if tokens is None else tokens, self._room(asked))
-        segments = segments or self.config.segments or None
+        tokens = min(
+            self.config.max_context_tokens if tokens is None else tokens, self._room(asked)
+        )
+        segments = segments or self.config.max_context_segments or None
         ask = partial(self._plan, began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
                 return ask(loads, retries)
-            except KvLost as lost:
+            except KvLostError as lost:
                 log.info('plan is retried (reason: %s)', lost)
                 self.memory.store.forget(lost.unit)
-            except MemoryFault as fault:  # KV could not be stored
+            except RobotMemoryError as fault:  # KV could not be stored
                 log.warning('plan is computed without stored KV (reason: %s)', fault)
                 break
         return ask(False, RETRIES)
@@ -298,7 +301,7 @@ class Planning(AbstractContextManager):
         self.last = replace(asked, answer=tuple(said), over=True)
         return Plan(
             text=self._planner.tokenizer.decode(said).strip(),
-            whole=len(said) < self.config.answer_tokens,
+            whole=len(said) < self.config.max_answer_tokens,
             method=method,
             segments=tuple(piece.segment for piece in prompt.pieces),
             tokens=prompt.length,
@@ -316,7 +319,7 @@ class Planning(AbstractContextManager):
     def _room(self, asked: Sequence[int]) -> int:
         """Return the number of tokens that a prompt has for memory."""
         row = self.row.arena.max_tokens
-        room = row - len(self._prompts.head) - len(asked) - self.config.answer_tokens
+        room = row - len(self._prompts.head) - len(asked) - self.config.max_answer_tokens
         if room < 0:
             raise ValueError(
                 f'question and answer must fit a row of {row} tokens (got a question of '
@@ -340,10 +343,11 @@ class Planning(AbstractContextManager):
                 'a recurrent planner fits no other position of a prompt'
             )
         row = model.config.max_tokens
-        if len(self._prompts.head) + config.tokens + config.answer_tokens >= row:
+        context, answer = config.max_context_tokens, config.max_answer_tokens
+        if len(self._prompts.head) + context + answer >= row:
             raise ValueError(
-                f'tokens and answer_tokens must leave room for a question in a row of {row} '
-                f'(got {config.tokens} and {config.answer_tokens}); lower one of them'
+                'max_context_tokens and max_answer_tokens must leave room for a question in a row '
+                f'of {row} (got {context} and {answer}); lower one of them'
             )
 
     def _readable_units(self) -> tuple[Unit, ...]:
@@ -384,7 +388,7 @@ def open_planning(
 ) -> Iterator[Planning]:
     """Open the memory of one robot in the folder of its namespace; see `Planning`."""
     with ExitStack() as undo:
-        root = params.folder or undo.enter_context(TemporaryDirectory())
+        root = params.storage_directory or undo.enter_context(TemporaryDirectory())
         folder, renew = Path(root).expanduser() / robot.strip('/'), params.discard_foreign_kv
         made = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
         planning = undo.enter_context(made)

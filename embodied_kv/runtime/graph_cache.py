@@ -25,7 +25,7 @@ from embodied_kv.runtime.stream import Stream
 CAPACITY = 8192  # graphs of a cache
 
 
-class MissingShape(LookupError):
+class MissingShapeError(LookupError):
     """No graph has this shape; the message lists the shapes of its kind."""
 
 
@@ -125,10 +125,10 @@ class GraphCache:
         return len(self._graphs)
 
     def __getitem__(self, shape: Shape) -> Graph[Any]:
-        """Return the graph of exactly this shape. Raises MissingShape."""
+        """Return the graph of exactly this shape. Raises MissingShapeError."""
         if shape not in self._graphs:
             of_kind = [str(known) for known in self._graphs if known.kind == shape.kind]
-            raise MissingShape(
+            raise MissingShapeError(
                 f'shape must be captured at configure (got {shape}); captured of its kind: '
                 f'{", ".join(of_kind) or "none"}'
             )

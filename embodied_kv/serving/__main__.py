@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         memory = tuple(_read(part, MEMORY, given) for part in KEPT)
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # an unreadable file is an error before the weights are loaded
-        if config.api_keys or config.certificate:
+        if config.api_keys_file or config.certificate:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the server can reload them
         embodiment = Embodiment.load(given['contract'])
         policy = load_policy(
@@ -82,9 +82,9 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             sessions = Sessions(
                 runner.engine,
                 runner.device,
-                scheduling.profile_of(runner.engine.config.robots, runner.profile),
-                config.connections,
-                config.capsule_mib,
+                scheduling.profile_of(runner.engine.config.max_batch_robots, runner.profile),
+                config.max_connections,
+                config.session_capsules_mib,
                 config.all_capsules_mib,
                 scheduling=scheduling,
                 cloud=cloud,
@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             closing.callback(sessions.stop)
             if memories is not None:
                 closing.callback(memories.close)
-            if config.api_keys or config.certificate:
+            if config.api_keys_file or config.certificate:
                 signal.signal(signal.SIGHUP, lambda *_: server.reload())
             closing.callback(server.stop)
             address = f'{config.scheme}://{config.host}:{server.start()}'
@@ -124,6 +124,8 @@ def _add(group: argparse._ArgumentGroup, part: type, prefix: str) -> None:
         group.add_argument(
             f'--{prefix}{f.name}', type=kind, default=f.default, help=f'{text} ({f.default!r})'
         )
+        for old in f.metadata.get('old', ()):
+            group.add_argument(f'--{prefix}{old}', action=_Renamed, const=f'--{prefix}{f.name}')
 
 
 def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
@@ -132,6 +134,19 @@ def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
         if low is not None and not low <= value <= high:
             raise ValueError(f'--{prefix}{f.name} must be from {low} to {high} (got {value})')
     return part(**{f.name: given[prefix + f.name] for f in fields(part)})
+
+
+class _Renamed(argparse.Action):
+    """Refuse an option under its former name. const: its present name."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
+        nothing = argparse.SUPPRESS
+        super().__init__(option_strings, nothing, const=const, default=nothing, help=nothing)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str = ''
+    ) -> None:
+        parser.error(f'option {option} was renamed; use {self.const}')
 
 
 def _truth(text: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from embodied_kv.config import ModelConfig
 from embodied_kv.control.execution_horizon import Policy
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.engine.prefill import BadObservationError
 from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
@@ -56,7 +56,7 @@ class KeptRows:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self.most = max(0, engine.config.rows - engine.config.robots)
+        self.most = max(0, engine.config.rows - engine.config.max_batch_robots)
         self._frames = engine.kv.frames
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
 
@@ -108,7 +108,7 @@ def serve(
         return _batch(engine, observations, deadline, kept)
     except LateError as late:
         return [late] * len(observations)
-    except BadObservation as bad:
+    except BadObservationError as bad:
         others = [o for o in observations if o.robot != bad.robot]
         rest = iter(serve(engine, others, deadline, kept) if others else ())
         return [bad if o.robot == bad.robot else next(rest) for o in observations]
@@ -182,13 +182,13 @@ def serve_in_time(
 
 
 def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
-    """Return the seconds of a batch of 1, 2, 4 ... engine.robots robots with all Euler steps.
+    """Return the seconds of a batch of 1, 2, 4 ... max_batch_robots robots with all Euler steps.
 
     The median of `repeats` measurements after a warm-up. Values never fall with the size, because
     a larger batch that was measured faster is not faster by its size.
     """
     seconds, least = {}, 0.0
-    for size in doubling(engine.config.robots):
+    for size in doubling(engine.config.max_batch_robots):
         frames = [replace(blank(engine), robot=f'warm-up {i}') for i in range(size)]
         took = []
         for _ in range(repeats + 1):

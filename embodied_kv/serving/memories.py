@@ -18,7 +18,7 @@ from embodied_kv.engine.engine_thread import EngineThread
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
@@ -77,7 +77,7 @@ class Memories:
     ) -> None:
         self._params, self._config, self._device, self._idle = params, config, device, idle
         self._planner = load_planner(path, device=device.engine.config.device)
-        self._encoder, self._kv_budget = encoder(params.encoder), kv_budget
+        self._encoder, self._kv_budget = encoder(params.text_encoder), kv_budget
         self._rows = PlannerRows(self._planner.model, rows)
         self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}
@@ -116,7 +116,7 @@ class Memories:
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return the result of a verb of VERBS on a memory, as plain values.
 
-        Raises ValueError, MemoryFault.
+        Raises ValueError, RobotMemoryError.
         """
         memory = self._enter(name)
         try:
@@ -124,7 +124,7 @@ class Memories:
                 return VERBS[verb](memory.planning, **given)
             # A request never waits here: a client that reconnects would hold another worker.
             if not memory.plans.acquire(blocking=False):
-                raise MemoryFault(
+                raise RobotMemoryError(
                     'a memory must make one plan at a time (got another one); wait for that plan',
                     ErrorCode.NO_ROOM,
                 )
@@ -163,7 +163,7 @@ class Memories:
         idle = {n: m for n, m in self._open.items() if not m.users}
         oldest = min(idle, key=lambda n: idle[n].used, default='')
         if not oldest or time.monotonic() - idle[oldest].used < UNUSED:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'memories in use must be at most {self._most} (got one more); raise planner_rows',
                 ErrorCode.NO_ROOM,
             )

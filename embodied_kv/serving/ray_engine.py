@@ -45,10 +45,11 @@ MADE = ('values', 'updates', 'dt', 'stamp', 'sequence', 'steps', 'prefill_ms', '
 class CloudConfig:
     """An additional engine of a policy server: ROS parameters and command-line options."""
 
-    cloud: str = parameter(
+    cloud_address: str = parameter(
         '',
         "Ray address of one more engine with the same weights, 'local' for a cluster of this "
         'machine. Empty: there is none',
+        old=('cloud',),
     )
     cloud_device: str = parameter('cuda', 'Device of that engine: cpu or cuda')
     cloud_latency: float = parameter(
@@ -62,14 +63,14 @@ class CloudConfig:
         self, preset: str, checkpoint: str, config: EngineConfig, contract: Contract
     ) -> RemoteEngine | None:
         """Return the engine; None if no cloud is named. Raises as `RemoteEngine`."""
-        if not self.cloud:
+        if not self.cloud_address:
             return None
         if not preset:
             raise ValueError(
-                "preset must be the name of the model's dimensions where cloud is set (got ''); "
+                "preset must be the name of the model's dimensions with cloud_address (got ''); "
                 'name the preset that the other engine is to load'
             )
-        address = '' if self.cloud == 'local' else self.cloud
+        address = '' if self.cloud_address == 'local' else self.cloud_address
         config = replace(config, device=self.cloud_device)
         rate = self.cloud_mbit * 1e6 / 8
         link = Link(self.cloud_latency, rate, rate)

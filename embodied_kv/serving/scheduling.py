@@ -29,19 +29,25 @@ class SchedulingConfig:
         'kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
         'shortest (shortest execution). All but deadline require clients that trust each other',
     )
-    buckets: int = parameter(10, 'Buckets of the wait ratio, for kairos', range=(1, 1000))
-    aging: int = parameter(
+    kairos_buckets: int = parameter(
+        10, 'Buckets of the wait ratio, for kairos', range=(1, 1000), old=('buckets',)
+    )
+    kairos_aging: int = parameter(
         50,
         'Decisions that skip a request until it rises by a bucket, for kairos',
         range=(1, 100_000),
+        old=('aging',),
     )
-    bucket_order: str = parameter(
-        'longest', 'Order within a bucket, for kairos: longest, shortest or fifo'
+    kairos_bucket_order: str = parameter(
+        'longest',
+        'Order within a bucket, for kairos: longest, shortest or fifo',
+        old=('bucket_order',),
     )
-    pending: bool = parameter(
+    kairos_count_pending_wait: bool = parameter(
         False,
         'Count the wait for a round while it lasts, once the round before it was executed, for '
         'kairos',
+        old=('pending',),
     )
     max_queue_delay: float = parameter(
         0.0,
@@ -59,7 +65,7 @@ class SchedulingConfig:
     )
 
     def __post_init__(self) -> None:
-        for name, allowed in (('scheduler', SCHEDULERS), ('bucket_order', BUCKET_ORDERS)):
+        for name, allowed in (('scheduler', SCHEDULERS), ('kairos_bucket_order', BUCKET_ORDERS)):
             if (value := getattr(self, name)) not in allowed:
                 raise ValueError(f'{name} must be one of {", ".join(allowed)} (got {value!r})')
 
@@ -70,8 +76,8 @@ class SchedulingConfig:
         found = read(Path(self.profile).expanduser())
         if found.saturation > most:
             raise ValueError(
-                f'profile must fill batches of at most engine.robots = {most} (got '
-                f'{found.saturation} in {self.profile}); raise engine.robots'
+                f'profile must fill batches of at most engine.max_batch_robots = {most} (got '
+                f'{found.saturation} in {self.profile}); raise engine.max_batch_robots'
             )
         return found
 
@@ -82,5 +88,10 @@ class SchedulingConfig:
     def order(self, account: Callable[[str], Hashable]) -> Scheduler:
         """Return a scheduler; `account` returns the account of a robot."""
         if self.scheduler == 'kairos':
-            return Kairos(self.buckets, self.aging, self.bucket_order, self.pending)
+            return Kairos(
+                self.kairos_buckets,
+                self.kairos_aging,
+                self.kairos_bucket_order,
+                self.kairos_count_pending_wait,
+            )
         return FairDeadline(account) if self.scheduler == 'deadline' else scheduler(self.scheduler)

@@ -38,7 +38,7 @@ class StreamQuota:
     """
 
     def __init__(self, engine: Engine) -> None:
-        self._kv, self._spare = engine.kv, engine.config.rows - engine.config.robots
+        self._kv, self._spare = engine.kv, engine.config.rows - engine.config.max_batch_robots
         self._robots: set[str] = set()
         self._lock = Lock()
 

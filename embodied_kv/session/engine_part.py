@@ -24,7 +24,7 @@ from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import LANGUAGE
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.session import frozen_facts
 from embodied_kv.types import Guide
@@ -325,7 +325,7 @@ class EnginePart:
                 frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
                 self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
                 yield row
-        except OutOfRows as error:
+        except OutOfRowsError as error:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:

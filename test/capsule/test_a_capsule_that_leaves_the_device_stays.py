@@ -17,7 +17,7 @@ def registry_of(**capacities):
     return Registry(OURS, TierCapacities(**capacities), disk, copy=lambda t, device: t.clone())
 
 
-def test_it_goes_to_the_host_and_costs_a_copy_back(registry):
+def test_evicted_capsule_moves_to_the_host_and_is_copied_back(registry):
     registry.add(capsule('a', 4))
     pool = DevicePool(registry)
     (offer,) = pool.evictable()
@@ -30,7 +30,7 @@ def test_it_goes_to_the_host_and_costs_a_copy_back(registry):
     assert offer.cost == 4 * registry.byte_seconds > 0
 
 
-def test_what_would_be_lost_stays(registry):
+def test_capsule_that_would_be_lost_is_not_evicted(registry):
     registry.add(capsule('a', 4))
     registry.add(capsule('b', 7))  # larger than the host
     pool = DevicePool(registry)
@@ -53,7 +53,7 @@ def test_an_offer_made_before_the_host_was_full_moves_nothing(registry):
     assert tiers(registry) == {'c': 'disk', 'a': 'host', 'b': 'device'}
 
 
-def test_where_the_host_is_full_it_goes_to_the_disk_for_those_who_may_wait(registry):
+def test_capsule_moves_to_the_disk_if_the_host_is_full_and_the_caller_may_wait(registry):
     registry.add(capsule('a', 4), Tier.HOST)
     registry.add(capsule('b', 4))
     (offer,) = DevicePool(registry).evictable()

@@ -104,7 +104,7 @@ class Others:
     pins=st.sets(st.integers(0, 4)),
     cost=st.sampled_from([0.0, 1e-12, 1.0]),
 )
-def test_other_kv_and_older_capsules_together_make_room(
+def test_other_kv_and_older_capsules_are_evicted_together(
     host, disk, policy, pieces, fixed, sizes, pins, cost
 ):
     kv_budget = KvBudget(16)
@@ -174,7 +174,7 @@ def test_a_refusal_names_the_capsules_and_what_to_change(policy, says):
         (capsule('b', 4, fingerprint=FOREIGN), 'was made by foreign'),
     ],
 )
-def test_what_can_never_be_kept_costs_no_capsule(newcomer, why):
+def test_capsule_larger_than_the_budget_evicts_no_capsule(newcomer, why):
     registry = registry_of(TierCapacities(device=6, host=0, disk=0, policy='drop'), KvBudget(8))
     registry.add(capsule('a', 6))
     with pytest.raises(CapsuleError, match=why):
@@ -182,7 +182,7 @@ def test_what_can_never_be_kept_costs_no_capsule(newcomer, why):
     assert tiers(registry) == {'a': 'device'}
 
 
-def test_what_cannot_be_read_costs_no_capsule():
+def test_unreadable_capsule_evicts_no_capsule():
     class Damaged(MemoryDisk):
         def load(self, name, fingerprint):
             raise CapsuleError('damaged')
@@ -196,7 +196,7 @@ def test_what_cannot_be_read_costs_no_capsule():
     assert tiers(registry) == {'b': 'disk', 'a': 'device'}
 
 
-def test_what_is_moved_up_is_not_given_up_for_itself():
+def test_promoted_capsule_is_not_evicted_for_itself():
     registry = registry_of(TierCapacities(host=6, disk=0, policy='drop'), KvBudget(8))
     registry.add(capsule('a', 6), Tier.HOST)
     registry.add(capsule('b', 6))

@@ -30,7 +30,7 @@ def tiers(registry):
     return {entry.name: entry.tier for entry in registry.entries()}
 
 
-def test_an_older_capsule_goes_to_the_host_for_a_new_one(registry, kv_budget):
+def test_older_capsule_is_demoted_to_the_host_for_a_new_one(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.add(capsule('b', 6))
     assert tiers(registry) == {'a': Tier.HOST, 'b': Tier.DEVICE}
@@ -38,7 +38,7 @@ def test_an_older_capsule_goes_to_the_host_for_a_new_one(registry, kv_budget):
     kv_budget.check_integrity()
 
 
-def test_a_capsule_that_may_not_go_keeps_others_out(registry, kv_budget):
+def test_capsule_that_must_not_be_evicted_blocks_new_ones(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.pin('a')
     with pytest.raises(NoRoomError, match='capsules: no room for 6 bytes'):
@@ -53,7 +53,7 @@ def test_a_capsule_that_may_not_go_keeps_others_out(registry, kv_budget):
     assert kv_budget.bytes_used == 6
 
 
-def test_what_is_loaded_comes_to_the_device_only_where_there_is_room(registry, kv_budget):
+def test_loaded_capsule_is_promoted_to_the_device_only_if_it_fits(registry, kv_budget):
     registry.add(capsule('a', 6))
     registry.add(capsule('b', 6), Tier.DISK)
     registry.get('b', promote=Tier.DEVICE)
@@ -63,14 +63,14 @@ def test_what_is_loaded_comes_to_the_device_only_where_there_is_room(registry, k
     assert tiers(registry) == {'b': Tier.DEVICE} and kv_budget.bytes_used == 6
 
 
-def test_a_registry_that_is_gone_counts_no_more(registry, kv_budget):
+def test_closed_registry_no_longer_counts_in_the_budget(registry, kv_budget):
     registry.add(capsule('a', 6))
     (pool,) = kv_budget.pools
     kv_budget.leave(pool)
     assert kv_budget.bytes_used == 0
 
 
-def test_a_name_in_use_is_refused_before_anything_gives_way(registry):
+def test_name_in_use_is_refused_before_any_eviction(registry):
     registry.add(capsule('a', 4))
     registry.add(capsule('b', 4))
     with pytest.raises(CapsuleError, match='there is a capsule b already'):
@@ -78,7 +78,7 @@ def test_a_name_in_use_is_refused_before_anything_gives_way(registry):
     assert tiers(registry) == {'a': Tier.DEVICE, 'b': Tier.DEVICE}
 
 
-def test_what_lies_on_the_device_claims_nothing_to_be_moved_there(registry):
+def test_capsule_on_the_device_claims_no_bytes_for_a_move_there(registry):
     registry.add(capsule('a', 4))
     registry.add(capsule('b', 6))
     registry.move('b', Tier.DEVICE)

@@ -41,7 +41,7 @@ def disk(tmp_path):
 
 
 @pytest.mark.parametrize('limit', [0, 100, 50_000])
-def test_no_room_for_the_file(disk, limit):
+def test_full_disk_refuses_a_new_file(disk, limit):
     message = r'/b\.safetensors cannot be written: File too large; drop capsules or free'
     with files_of_at_most(limit), pytest.raises(CapsuleError, match=message):
         disk.save(capsule(10_000, 'b'))
@@ -49,7 +49,7 @@ def test_no_room_for_the_file(disk, limit):
 
 
 @pytest.mark.parametrize('call', ['fsync', 'replace'])
-def test_the_disk_tells_late_that_it_is_full(disk, monkeypatch, call):
+def test_disk_that_reports_late_that_it_is_full_keeps_the_earlier_capsule(disk, monkeypatch, call):
     def fails(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -61,14 +61,14 @@ def test_the_disk_tells_late_that_it_is_full(disk, monkeypatch, call):
     assert_stands(disk)
 
 
-def test_it_saves_again_when_there_is_room(disk):
+def test_saving_succeeds_again_once_space_is_freed(disk):
     with files_of_at_most(100), pytest.raises(CapsuleError):
         disk.save(capsule(10_000, 'b'))
     disk.save(capsule(10_000, 'b'))
     assert disk.load('b', 'f').tensors['x'].shape == (10_000,)
 
 
-def test_a_folder_that_went_away_is_told(disk):
+def test_removed_folder_is_reported(disk):
     disk.drop('a')
     disk.folder.rmdir()
     with pytest.raises(CapsuleError, match='cannot be written: No such file or directory'):

@@ -159,7 +159,7 @@ def test_a_name_in_use_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ['a.safetensors']
 
 
-def test_what_was_dropped_is_gone(tmp_path):
+def test_dropped_capsule_is_removed(tmp_path):
     disk = Disk(tmp_path)
     disk.save(capsule('a'))
     disk.save(capsule('b'))

@@ -78,7 +78,7 @@ def test_absurd_shapes_allocate_nothing(folder, monkeypatch, dtype, shape, messa
     ('dtype', 'shape'),
     [('load', [1]), ('nothing', [1]), (7, [1]), ('uint8', 5), ('uint8', ['1']), ('uint8', None)],
 )
-def test_what_is_no_tensor_is_refused(folder, dtype, shape):
+def test_entry_that_is_not_a_tensor_is_refused(folder, dtype, shape):
     tensors = [entry('x', dtype, shape)]
     folder.refuses(crafted(signed(manifest(tensors=tensors)), b'\0'), 'makes no sense')
 
@@ -92,7 +92,7 @@ def test_what_is_no_tensor_is_refused(folder, dtype, shape):
         None,
     ],
 )
-def test_a_header_that_says_other_than_its_manifest_is_refused(folder, found):
+def test_header_that_contradicts_its_manifest_is_refused(folder, found):
     tensors = [entry('x', 'uint8', [4])]
     beside = {} if found is None else {'x': found}
     header = signed(manifest(tensors=tensors), **beside)
@@ -122,12 +122,12 @@ def test_a_forged_manifest_is_refused(folder, changes):
     folder.refuses(crafted(signed(manifest(**changes))))
 
 
-def test_a_manifest_that_is_no_object_is_refused(folder):
+def test_manifest_that_is_not_an_object_is_refused(folder):
     for text in ('5', '[]', '[' * 100_000, '{}'):
         folder.refuses(crafted(signed(text)), 'is damaged')
 
 
-def test_another_format_says_which(folder):
+def test_error_of_another_format_names_it(folder):
     folder.refuses(
         crafted(signed({'version': 1, 'other': 'fields'})),
         'has format 1, this version reads 2: drop it, or restore it with the version that wrote',

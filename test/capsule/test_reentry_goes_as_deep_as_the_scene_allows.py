@@ -7,7 +7,12 @@ import pytest
 
 from embodied_kv.capsule.reentry import Decision, Depth, Limits, SceneSummary, choose_depth
 
-LIMITS = Limits(max_joint_distance=0.05, max_image_change=0.1, max_age=2.0, max_planner_age=60.0)
+LIMITS = Limits(
+    max_joint_distance=0.05,
+    max_image_change=0.1,
+    max_action_resume_age=2.0,
+    max_planner_resume_age=60.0,
+)
 SECOND = 10**9
 
 
@@ -65,7 +70,10 @@ def test_a_changed_scene_resumes_the_planner_and_says_what_changed(changes, reas
 def test_each_limit_itself_is_still_within():
     now = summary(2.0, joints=turned(1, 0.5), images=seen(151))
     limits = Limits(
-        max_joint_distance=0.5, max_image_change=51 / 255, max_age=2.0, max_planner_age=2.0
+        max_joint_distance=0.5,
+        max_image_change=51 / 255,
+        max_action_resume_age=2.0,
+        max_planner_resume_age=2.0,
     )
     assert choose_depth(summary(), now, limits).depth is Depth.ACTOR
     assert choose_depth(summary(), now, replace(limits, max_image_change=50 / 255)).depth is (
@@ -104,11 +112,11 @@ SMALL = {view: image[:8] for view, image in summary().images.items()}
         ({'images': SMALL}, 'the front image is (8, 16, 3), in the capsule (16, 16, 3)'),
     ],
 )
-def test_what_cannot_be_compared_holds(changes, reason):
+def test_incomparable_scene_resumes_at_depth_hold(changes, reason):
     assert decide(**changes) == Decision(Depth.HOLD, f'{reason}: the robot holds')
 
 
-def test_without_an_observation_or_a_witness_it_holds():
+def test_restore_without_an_observation_or_a_stored_scene_holds():
     assert choose_depth(summary(), None, LIMITS) == Decision(
         Depth.HOLD, 'there is no recent observation: the robot holds'
     )
@@ -124,12 +132,12 @@ def test_without_an_observation_or_a_witness_it_holds():
 @pytest.mark.parametrize(
     ('limits', 'message'),
     [
-        ({'max_age': -1.0}, 'max_age must not be negative .got -1.0'),
+        ({'max_action_resume_age': -1.0}, 'max_action_resume_age must not be negative .got -1.0'),
         ({'max_joint_distance': np.nan}, 'max_joint_distance must not be negative .got nan'),
         ({'max_image_change': 1.5}, 'max_image_change must be from 0 to 1 .got 1.5'),
         (
-            {'max_age': 9.0, 'max_planner_age': 8.0},
-            'max_age must be at most max_planner_age, 8.0 s',
+            {'max_action_resume_age': 9.0, 'max_planner_resume_age': 8.0},
+            'max_action_resume_age must be at most max_planner_resume_age, 8.0 s',
         ),
     ],
 )

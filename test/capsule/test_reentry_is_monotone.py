@@ -15,8 +15,8 @@ limits = st.builds(
     Limits,
     max_joint_distance=st.floats(0, 0.3),
     max_image_change=st.floats(0, 0.5),
-    max_age=st.floats(0, 50),
-    max_planner_age=st.floats(50, 200),
+    max_action_resume_age=st.floats(0, 50),
+    max_planner_resume_age=st.floats(50, 200),
 )
 
 
@@ -41,10 +41,10 @@ def test_the_actor_goes_on_only_within_all_three_limits(near, limits):
     within = (
         joint <= limits.max_joint_distance
         and pixel / 255 <= limits.max_image_change
-        and age <= limits.max_age
+        and age <= limits.max_action_resume_age
     )
     assert (depth(*near, limits) is Depth.ACTOR) == within
-    assert (depth(*near, limits) is Depth.HOLD) == (age > limits.max_planner_age)
+    assert (depth(*near, limits) is Depth.HOLD) == (age > limits.max_planner_resume_age)
 
 
 anything = st.builds(
@@ -60,7 +60,7 @@ anything = st.builds(
 
 
 @given(st.none() | anything, st.none() | anything)
-def test_whatever_is_seen_there_is_a_decision_in_one_line(then, now):
+def test_every_scene_gets_a_decision_with_a_one_line_reason(then, now):
     decision = choose_depth(then, now, Limits())
     assert decision.reason and '\n' not in decision.reason
     if now is None or then is None:

@@ -40,7 +40,7 @@ def test_noise_leaves_a_scene_unchanged_and_a_thing_that_moved_does_not():
     assert choose_depth(summary(scene), summary(moved), Limits()).depth is Depth.PLANNER
 
 
-def test_a_witness_comes_out_of_its_arrays_and_facts_equal():
+def test_scene_read_from_its_arrays_and_facts_is_equal():
     images = {'front': np.arange(768, dtype=np.uint8).reshape(16, 16, 3), 'a/b': np.eye(2) > 0}
     summary = SceneSummary(np.array([0.1, -2.0]), images, 1_700_000_000_123_456_789, 'arm')
     again = SceneSummary.of(summary.arrays(), summary.facts())

@@ -57,7 +57,7 @@ def test_lists_and_reads_do_not_wait_for_a_file(pool):
     assert tiers(registry) == {'b': 'device', 'a': 'disk'}
 
 
-def test_what_was_got_stays_whole_when_its_name_is_dropped():
+def test_loaded_capsule_stays_complete_after_its_name_is_dropped():
     registry = Registry(OURS)
     registry.add(capsule('a'))
     got = registry.get('a')

@@ -12,7 +12,7 @@ from embodied_kv.capsule.tiers import NoRoomError, Tier, TierCapacities
 DEVICE, HOST, DISK = Tier
 
 
-def test_the_list_tells_all_that_is_known():
+def test_list_has_all_fields_of_each_capsule():
     now = [100.0]
     registry = Registry(OURS, disk=MemoryDisk(), clock=lambda: now[0])
     registry.add(capsule('a', size=6, created=90.0), HOST)
@@ -76,7 +76,7 @@ def test_another_engines_capsule_is_listed_and_dropped_but_never_read():
         registry.add(capsule('b', fingerprint=FOREIGN))
 
 
-def test_a_pinned_capsule_goes_nowhere_but_by_move():
+def test_pinned_capsule_changes_its_tier_only_by_a_move():
     registry = Registry(OURS, TierCapacities(device=8, policy='drop'), MemoryDisk())
     registry.add(capsule('a'))
     registry.add(capsule('b'))
@@ -94,7 +94,7 @@ def test_a_pinned_capsule_goes_nowhere_but_by_move():
     registry.drop('a')
 
 
-def test_a_use_saves_from_giving_way():
+def test_recently_used_capsule_is_not_evicted():
     registry = Registry(OURS, TierCapacities(device=8, host=0, disk=0, policy='drop'))
     for name in 'ab':
         registry.add(capsule(name))
@@ -112,7 +112,7 @@ def test_the_log_names_a_capsule_that_is_dropped_for_another_one(caplog, host, l
     assert ('a' in registry) != lost
 
 
-def test_what_is_refused_changes_nothing():
+def test_refused_operation_changes_nothing():
     registry = Registry(OURS, TierCapacities(device=4, host=4, disk=0))
     registry.add(capsule('a'))
     registry.add(capsule('b'))
@@ -123,7 +123,7 @@ def test_what_is_refused_changes_nothing():
         registry.move('a', DISK)
 
 
-def test_one_from_the_disk_is_kept_on_the_host_unless_told_otherwise():
+def test_capsule_read_from_the_disk_stays_on_the_host_by_default():
     disk = MemoryDisk(*map(capsule, 'abc'))
     registry = Registry(OURS, disk=disk)
     assert same(registry.get('a'), capsule('a'))
@@ -134,7 +134,7 @@ def test_one_from_the_disk_is_kept_on_the_host_unless_told_otherwise():
     assert disk.loads == 3
 
 
-def test_reading_one_costs_no_other():
+def test_reading_a_capsule_evicts_no_other():
     """What is read from the disk does not push another out for good, whatever the policy."""
     disk = MemoryDisk(*map(capsule, 'ab'))
     registry = Registry(OURS, TierCapacities(host=4, disk=8, policy='drop'), disk)
@@ -155,7 +155,7 @@ def test_back_to_the_disk_writes_nothing():
     assert registry.used(HOST) == registry.used(DEVICE) == 0
 
 
-def test_the_copy_function_is_told_the_device():
+def test_copy_function_receives_the_device():
     asked = []
 
     def copy(tensor, device):

@@ -32,7 +32,7 @@ def test_full_memory_leaves_it_on_the_disk():
     assert same(registry.get('a', promote=DISK), capsule('a'))
 
 
-def test_one_that_cannot_give_way_stays_and_the_newcomer_is_refused():
+def test_capsule_that_cannot_be_evicted_stays_and_the_new_one_is_refused():
     disk = MemoryDisk()
     registry = Registry(OURS, TierCapacities(device=4, host=0), disk)
     registry.add(capsule('a'))
@@ -44,7 +44,7 @@ def test_one_that_cannot_give_way_stays_and_the_newcomer_is_refused():
     assert tiers(registry) == {'a': 'disk', 'b': 'device'}
 
 
-def test_a_damaged_file_moves_nobody_out_of_its_way():
+def test_damaged_file_evicts_no_capsule():
     class Damaged(MemoryDisk):
         def load(self, name, fingerprint):
             raise CapsuleError('is damaged')

@@ -35,13 +35,13 @@ def test_saved_capsules_are_there_again_oldest_first(restarted):
     assert same(again.get('a'), capsule('a', size=11, created=1.0))
 
 
-def test_one_that_was_used_again_survives_the_next_restart_too(restarted):
+def test_capsule_used_after_a_restart_survives_the_next_restart(restarted):
     restarted().add(capsule('a'), DISK)
     restarted().move('a', DEVICE)
     assert same(restarted().get('a'), capsule('a'))
 
 
-def test_one_that_gave_way_to_others_survives(restarted):
+def test_demoted_capsule_survives_a_restart(restarted):
     registry = restarted(device=4, host=4)
     for name in 'abc':
         registry.add(capsule(name))
@@ -74,7 +74,7 @@ def test_a_damaged_file_is_not_listed_and_can_be_dropped(restarted, tmp_path):
     assert list(tmp_path.glob('a*')) == []
 
 
-def test_a_file_that_somebody_removed_can_still_be_dropped(restarted, tmp_path):
+def test_capsule_whose_file_was_removed_can_be_dropped(restarted, tmp_path):
     registry = restarted()
     registry.add(capsule('a'), DISK)
     Disk(tmp_path).drop('a')

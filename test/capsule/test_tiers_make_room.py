@@ -17,19 +17,19 @@ def held(name, size, *tiers, pinned=False):
     return TierEntry(name, size, frozenset(tiers), pinned)
 
 
-def test_nothing_moves_where_there_is_room():
+def test_no_capsule_moves_while_there_is_room():
     assert make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, TierCapacities(device=8)) == []
     assert make_room([held('a', 4, DEVICE)], 'new', 99, DEVICE, TierCapacities()) == []
 
 
-def test_the_least_recently_used_goes_one_tier_down():
+def test_least_recently_used_capsule_is_demoted_by_one_tier():
     capsules = [held('old', 4, DEVICE), held('young', 4, DEVICE)]
     assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=8)) == [
         Move('old', DEVICE, HOST)
     ]
 
 
-def test_room_below_is_made_first():
+def test_room_in_the_lower_tier_is_made_first():
     capsules = [held('h', 4, HOST), held('d', 4, DEVICE)]
     assert make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=4, host=4)) == [
         Move('h', HOST, DISK),
@@ -52,14 +52,14 @@ def test_the_host_counts_what_an_allocation_there_takes(monkeypatch):
         make_room(full, 'new', 9, HOST, refusing)
 
 
-def test_one_below_does_not_give_way_to_an_older_one_from_above():
+def test_capsule_is_not_evicted_for_an_older_one_of_the_tier_above():
     capsules = [held('d', 4, DEVICE), held('h', 4, HOST)]
     moves = make_room(capsules, 'new', 4, DEVICE, TierCapacities(device=4, host=4))
     assert moves == [Move('d', DEVICE, DISK)]
 
 
 @pytest.mark.parametrize('capacities', [TierCapacities(4, host=0), TierCapacities(4, host=3)])
-def test_a_tier_that_cannot_hold_it_is_passed_by(capacities):
+def test_tier_that_is_too_small_is_skipped(capacities):
     capsules = [held('h', 2, HOST)] * (capacities.host > 0) + [held('d', 4, DEVICE)]
     assert make_room(capsules, 'new', 4, DEVICE, capacities) == [Move('d', DEVICE, DISK)]
 
@@ -80,7 +80,7 @@ def test_a_promoted_capsule_keeps_its_old_copy_until_it_is_copied():
         make_room(capsules, 'x', 4, DEVICE, TierCapacities(device=4, host=4, disk=0))
 
 
-def test_what_leaves_the_last_tier_is_dropped_if_the_policy_says_so():
+def test_capsule_evicted_from_the_last_tier_is_dropped_under_policy_drop():
     capsules = [held('a', 4, DISK), held('b', 4, DISK)]
     capacities = TierCapacities(disk=8, policy='drop')
     assert make_room(capsules, 'new', 4, DISK, capacities) == [Move('a', DISK, None)]
@@ -97,14 +97,14 @@ def test_room_at_the_bottom_is_made_before_anything_comes_down():
     ]
 
 
-def test_one_that_the_disk_has_already_needs_no_room_there():
+def test_capsule_already_on_the_disk_needs_no_room_there():
     capsules = [held('h', 4, HOST, DISK)]
     for policy in ('demote', 'drop'):
         moves = make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=4, policy=policy))
         assert moves == [Move('h', HOST, DISK)]
 
 
-def test_one_that_finds_no_room_is_dropped_with_its_copy_on_the_disk():
+def test_capsule_without_room_is_dropped_with_its_disk_copy():
     capsules = [held('h', 4, HOST, DISK), held('i', 4, HOST), held('j', 4, HOST)]
     moves = make_room(capsules, 'new', 12, HOST, TierCapacities(host=12, disk=8, policy='drop'))
     assert moves == [
@@ -120,7 +120,7 @@ def test_refuse_moves_nothing_even_if_there_is_room_below():
         make_room([held('a', 4, DEVICE)], 'new', 4, DEVICE, TierCapacities(4, policy='refuse'))
 
 
-def test_a_refusal_says_what_is_needed_free_and_pinned():
+def test_refusal_states_the_needed_free_and_pinned_bytes():
     capsules = [held('p', 60, HOST, pinned=True), held('b', 20, HOST), held('c', 5, DEVICE)]
     with pytest.raises(NoRoomError) as refusal:
         make_room(capsules, 'new', 50, HOST, TierCapacities(host=100))
@@ -136,7 +136,7 @@ def test_a_refusal_says_what_is_needed_free_and_pinned():
         make_room([], 'new', 1, HOST, TierCapacities(host=0))
 
 
-def test_a_tier_over_its_capacity_from_the_start_takes_nothing_but_hinders_no_other():
+def test_tier_over_its_capacity_accepts_no_capsule_and_blocks_no_other_tier():
     capsules = [held('a', 9, DISK)]
     assert make_room(capsules, 'new', 4, HOST, TierCapacities(host=4, disk=5)) == []
     with pytest.raises(NoRoomError, match='0 of 5 are free'):

@@ -58,12 +58,12 @@ def test_layers_at_no_bound_follow_algorithm_1():
     assert layer_budgets([0.2, 0.4, 0.6, 0.8], 0.1, 1000) == [40, 80, 120, 160]
 
 
-def test_what_the_ceiling_takes_goes_to_the_others_by_density():
+def test_tokens_above_the_ceiling_are_given_to_other_layers_by_density():
     # 2000 of 4000: the first would get 1600, is held at 1000, and the other 1000 go 2 : 1 : 1
     assert layer_budgets([0.8, 0.1, 0.05, 0.05], 0.5, 1000) == [1000, 500, 250, 250]
 
 
-def test_what_the_floor_gives_is_taken_from_the_others_by_density():
+def test_tokens_below_the_floor_are_taken_from_other_layers_by_density():
     # 150 of 3000: the last would get 1.5, is lifted to 10, and the other 140 go 2 : 1
     assert layer_budgets([0.66, 0.33, 0.01], 0.05, 1000) == [93, 47, 10]
 

@@ -82,7 +82,7 @@ def test_hired_gives_more_to_the_view_where_attention_gathers():
     assert sum(budgets) == 8 and budgets[0] > budgets[1]
 
 
-def test_hired_refuses_a_share_that_is_none():
+def test_hired_refuses_a_share_out_of_range():
     with pytest.raises(ValueError, match='salient is 0, not a share'):
         HiRed(salient=0)
     with pytest.raises(ValueError, match=r'must be in \[0.01, 1\] \(got 0.001\)'):

@@ -137,7 +137,7 @@ def test_a_window_that_no_prefix_exceeds_is_refused(package):
     method('kvpress:SnapKVPress(window_size=99)').validate_model(**SIZES)
 
 
-def test_a_random_one_draws_from_seed_0_unless_told(package):
+def test_random_scorer_draws_from_seed_0_by_default(package):
     stats = statistics()
     picks = [
         method(f'kvpress:RandomPress{seed}').select(stats, 0.2)[0]
@@ -152,14 +152,14 @@ def test_a_scorer_that_needs_more_is_refused_before_anything_is_served(package, 
         method(f'kvpress:{name}Press').validate_model(**SIZES)
 
 
-def test_a_failed_assertion_of_a_scorer_is_told_with_its_name(package):
+def test_error_of_a_failed_assertion_names_the_scorer(package):
     press = method('kvpress:SnapKVPress')
     press.press.window_size = 200
     with pytest.raises(ValueError, match=r'kvpress:SnapKVPress .*AssertionError: Query length'):
         press.scores(statistics(queries=64))
 
 
-def test_a_score_that_is_no_number_is_the_lowest(package):
+def test_score_that_is_not_a_number_counts_as_the_lowest(package):
     press = method('kvpress:UndefinedPress', recent=0)
     assert all(3 not in part for part in press.select(statistics(), 0.9))
 
@@ -170,13 +170,13 @@ def test_statistics_without_keys_are_refused(package):
 
 
 @pytest.mark.parametrize('name', ['NoPress', 'ComposedPress'])
-def test_what_is_no_scorer_is_refused(package, name):
+def test_class_that_is_not_a_scorer_is_refused(package, name):
     with pytest.raises(ValueError, match=f"a ScorerPress of kvpress .got '{name}'."):
         method(f'kvpress:{name}')
 
 
 @pytest.mark.parametrize('text', ['', 'Knorm Press', 'KnormPress(2)', 'KnormPress(order=x)'])
-def test_what_cannot_be_read_says_what_to_write(package, text):
+def test_error_of_an_unreadable_option_states_the_syntax(package, text):
     with pytest.raises(
         ValueError, match=r'must be kvpress:CLASS or kvpress:CLASS\(option=value\)'
     ):
@@ -195,7 +195,7 @@ def test_a_missing_package_is_named(monkeypatch):
         method('kvpress:KnormPress')
 
 
-def test_what_the_package_needs_and_is_missing_is_named(monkeypatch):
+def test_missing_dependency_of_the_package_is_named(monkeypatch):
     def lacking(name):
         raise ModuleNotFoundError("No module named 'requests'", name='requests')
 

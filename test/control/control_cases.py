@@ -80,7 +80,7 @@ def seen(moment, *position):
 
 def make_executor(limits=None, **options):
     """Return an executor for two joints with very wide limits and tolerances."""
-    options = dict(dt=0.1, max_tracking_error=np.inf, max_state_age=0.5) | options
+    options = dict(dt=0.1, max_tracking_error=np.inf, max_joint_state_age=0.5) | options
     return TrajectoryExecutor(make_limits() if limits is None else limits, **options)
 
 

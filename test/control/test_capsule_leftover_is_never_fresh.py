@@ -11,7 +11,7 @@ RAMP = np.arange(8) / 10 + 0.1
 
 @pytest.fixture
 def stand():
-    stand = Stand(stop_after=20)
+    stand = Stand(missed_chunk_limit=20)
     stand.run(0.02)
     return stand
 

@@ -11,7 +11,7 @@ RAMP = np.arange(20) / 10 + 0.1
 
 @pytest.fixture
 def stand():
-    stand = Stand(stop_after=100)
+    stand = Stand(missed_chunk_limit=100)
     stand.run(0.02)
     return stand
 
@@ -196,7 +196,7 @@ def test_leftover_is_not_resumed_while_motion_is_forbidden(stand):
 
 
 def test_no_period_is_missed_without_an_instruction():
-    stand = Stand(stop_after=5)
+    stand = Stand(missed_chunk_limit=5)
     stand.run(0.02)
     moving(stand)
     stand.safety.set_instruction('')

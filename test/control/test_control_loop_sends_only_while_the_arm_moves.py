@@ -11,7 +11,7 @@ RAMP = np.arange(8) / 10 + 0.1
 
 @pytest.fixture
 def stand():
-    stand = Stand(stop_after=6)
+    stand = Stand(missed_chunk_limit=6)
     stand.run(0.02)
     return stand
 
@@ -71,7 +71,7 @@ def test_set_points_come_at_the_controllers_rate_between_actions_and_end_at_rest
 
 
 def test_stop_during_a_previous_chunk_is_sent_several_times():
-    stand = Stand(stop_after=3)
+    stand = Stand(missed_chunk_limit=3)
     stand.run(0.02)
     stand.offer(RAMP)
     stand.run(0.3)
@@ -145,7 +145,7 @@ def test_without_a_joint_state_nothing_moves():
 
 
 def test_arm_brakes_without_joint_states_and_continues_with_them(stand):
-    stand.executor._tracking._max_state_age = 0.1
+    stand.executor._tracking._max_joint_state_age = 0.1
     stand.offer(np.arange(20) / 10)
     stand.run(0.3)
     stand.speaks = False

@@ -29,7 +29,9 @@ class Observed(Stand):
     """
 
     def __init__(self, publishes=0.0, **options):
-        super().__init__(LIMITS, stop_after=100, **dict(max_tracking_error=np.nan) | options)
+        super().__init__(
+            LIMITS, missed_chunk_limit=100, **dict(max_tracking_error=np.nan) | options
+        )
         self.reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
         self.rejects, self.foreign, self.problems = False, None, []
         self._published, self._newest = deque(maxlen=1 + round(publishes / TICK)), None

@@ -12,7 +12,7 @@ DT = 0.1
 @pytest.fixture
 def executor():
     """Return an executor with a chunk of three actions 0.1, 0.2, 0.3 from time 0."""
-    executor = make_executor(limits(velocity=3, acceleration=50), stop_after=5)
+    executor = make_executor(limits(velocity=3, acceleration=50), missed_chunk_limit=5)
     values = [[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]]
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0, 0.1, 0.1))
     return executor
@@ -57,7 +57,7 @@ def test_ended_chunk_holds_before_the_period_ends(executor):
 
 
 def test_stop_drops_the_rest_of_the_chunk_and_brakes():
-    executor = make_executor(limits(velocity=3, acceleration=50), stop_after=2)
+    executor = make_executor(limits(velocity=3, acceleration=50), missed_chunk_limit=2)
     values = np.repeat(np.arange(10)[:, None] / 10, 2, 1)
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0))
     assert [executor.missed(0.3), executor.missed(0.35)] == ['previous', 'stop']

@@ -47,9 +47,9 @@ class SetpointStand(Stand):
 def make(kind, **options):
     if kind == 'trajectory':
         lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
-        return Stand(lim, stop_after=5, **options)
+        return Stand(lim, missed_chunk_limit=5, **options)
     loop = dict(has_trajectories=False)
-    return SetpointStand(kind, stop_after=5, loop=loop, **options)
+    return SetpointStand(kind, missed_chunk_limit=5, loop=loop, **options)
 
 
 def bring_into(stand, state, seconds):
@@ -251,7 +251,7 @@ def test_braking_ends_while_the_controllers_are_paused(how):
 @pytest.mark.parametrize('seconds', [0.1, 0.15, 0.3])
 def test_suspension_brakes_an_arm_with_both_controller_types(seconds):
     lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
-    stand = Stand(lim, stop_after=100)  # trajectories and set-points
+    stand = Stand(lim, missed_chunk_limit=100)  # trajectories and set-points
     stand.run(0.3)
     stand.offer(stand.arm + 0.15 * np.arange(1, 21)[:, None])
     stand.run(0.5)

@@ -21,7 +21,7 @@ class Bench:
     def __init__(self, **loop):
         self.commands, self.setpoints, self.failures = queue.Queue(), [], queue.Queue()
         self.place = np.zeros(2)
-        executor = make_executor(limits(velocity=2.0, acceleration=10.0), stop_after=100)
+        executor = make_executor(limits(velocity=2.0, acceleration=10.0), missed_chunk_limit=100)
         self.safety = SafetyStateMachine(armed=True)
         self.loop = ControlLoop(
             executor,

@@ -15,7 +15,7 @@ def chunk(execute, start=0.0, step=0.1):
 
 
 def executor(**options):
-    return make_executor(limits(1, velocity=3, acceleration=50), stop_after=100, **options)
+    return make_executor(limits(1, velocity=3, acceleration=50), missed_chunk_limit=100, **options)
 
 
 @pytest.mark.parametrize('execute', range(1, CHUNK + 1))

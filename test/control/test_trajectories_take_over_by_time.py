@@ -167,8 +167,8 @@ def test_invalid_chunk_is_refused_and_the_motion_continues(bad):
         dict(max_tracking_error=[1, 2, 3]),
         dict(max_tracking_error=-1),
         dict(max_relative_target=0),
-        dict(max_state_age=0),
-        dict(max_state_age=np.inf),
+        dict(max_joint_state_age=0),
+        dict(max_joint_state_age=np.inf),
     ],
 )
 def test_invalid_parameters_are_refused(bad):
@@ -192,7 +192,7 @@ events = st.lists(
 @given(events)
 def test_every_motion_is_feasible_after_random_operations(events):
     lim = limits(lower=[-1, -2], upper=[1, 0.5], velocity=[2, 4], acceleration=[8, 20])
-    executor = make_executor(lim, max_tracking_error=0.3, stop_after=3)
+    executor = make_executor(lim, max_tracking_error=0.3, missed_chunk_limit=3)
     now, arm = 0.0, np.array([0.9, -0.3])
     for kind, pause, age, seed in events:
         now += pause

@@ -103,7 +103,7 @@ def test_controller_spline_equals_the_motion_without_delay(name):
 
 @pytest.mark.parametrize('delay', [0.0, 0.05, 0.3])
 def test_a_stop_that_is_received_late_still_stops(delay):
-    stand = Stand(SLOW, delay=delay, max_tracking_error=2.0, stop_after=100)
+    stand = Stand(SLOW, delay=delay, max_tracking_error=2.0, missed_chunk_limit=100)
     stand.run(0.02)
     stand.offer(np.arange(30) / 10)
     stand.run(0.6 + delay)

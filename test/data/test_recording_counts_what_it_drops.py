@@ -20,7 +20,7 @@ def test_all_that_was_put_is_in_the_file(tmp_path):
     assert messages(file.path) == [(i, b'%d' % i) for i in range(500)]
 
 
-def test_what_a_slow_disk_cannot_take_is_counted(tmp_path, monkeypatch):
+def test_messages_that_a_slow_disk_cannot_write_are_counted(tmp_path, monkeypatch):
     gate, add = threading.Event(), RecordingFile.add
 
     def slow(file, *message):
@@ -32,13 +32,13 @@ def test_what_a_slow_disk_cannot_take_is_counted(tmp_path, monkeypatch):
     queue = RecordingQueue(file, 1000)
     for i in range(30):
         queue.put(TOPIC, i, bytes(100))
-    assert queue.dropped == {TOPIC: 20} and 'waiting_mib' in queue.fault
+    assert queue.dropped == {TOPIC: 20} and 'queue_mib' in queue.fault
     gate.set()
     queue.close('enough')
     assert [stamp for stamp, _ in messages(file.path)] == [*range(10)]
 
 
-def test_a_full_file_ends_the_recording_and_says_so(tmp_path):
+def test_full_file_ends_the_recording_with_the_reason(tmp_path):
     file = begin(tmp_path, MIB // 8)
     queue = RecordingQueue(file, 8 * MIB)
     for i in range(100):
@@ -66,7 +66,7 @@ def test_a_disk_that_refuses_ends_the_recording_and_leaves_what_there_is(tmp_pat
     assert messages(part(file)) == [(0, b'early')]
 
 
-def test_what_cannot_be_converted_is_counted_and_the_rest_goes_on(tmp_path):
+def test_unconvertible_messages_are_counted_and_the_recording_continues(tmp_path):
     def convert(data):
         if data == b'bad':
             raise ValueError('no image')
@@ -81,7 +81,7 @@ def test_what_cannot_be_converted_is_counted_and_the_rest_goes_on(tmp_path):
     assert queue.dropped == {TOPIC: 1} and queue.fault == f'{TOPIC}: no image'
 
 
-def test_what_never_came_is_counted(tmp_path):
+def test_messages_lost_by_the_middleware_are_counted(tmp_path):
     queue = RecordingQueue(begin(tmp_path), MIB)
     queue.lose(TOPIC, 3)
     queue.close('enough')
@@ -111,7 +111,7 @@ def test_a_disk_that_recovers_leaves_no_hole(tmp_path, monkeypatch):
     assert (queue.file.messages, queue.dropped) == (1, {TOPIC: 49})
 
 
-def test_what_nobody_expected_of_a_conversion_costs_one_message(tmp_path):
+def test_unexpected_error_of_a_conversion_drops_one_message(tmp_path):
     def convert(data):
         if data == b'bad':
             raise KeyError('encoding')
@@ -126,7 +126,7 @@ def test_what_nobody_expected_of_a_conversion_costs_one_message(tmp_path):
     assert queue.dropped == {TOPIC: 1} and 'encoding' in queue.fault
 
 
-def test_what_nobody_expected_of_the_file_ends_the_recording_and_says_so(tmp_path):
+def test_unexpected_error_of_the_file_ends_the_recording_with_the_reason(tmp_path):
     file = begin(tmp_path)
     queue = RecordingQueue(file, MIB)
     queue.put('/unknown', 0, b'')
@@ -136,7 +136,7 @@ def test_what_nobody_expected_of_the_file_ends_the_recording_and_says_so(tmp_pat
     assert part(file).exists() and not queue.is_whole
 
 
-def test_a_name_that_was_taken_meanwhile_is_not_overwritten(tmp_path):
+def test_name_that_was_taken_in_the_meantime_is_not_overwritten(tmp_path):
     file = begin(tmp_path)
     queue = RecordingQueue(file, MIB)
     queue.put(TOPIC, 0, b'mine')

@@ -36,7 +36,9 @@ def make_engine(policy):
     """
 
     def make(**config):
-        usual = dict(rows=12, robots=5, streams=8, time_budget=False, compress_after=0)
+        usual = dict(
+            rows=12, max_batch_robots=5, streams=8, time_budget=False, compression_after_tokens=0
+        )
         return Engine(policy, EngineConfig(**usual | config))
 
     return make

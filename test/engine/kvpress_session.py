@@ -33,7 +33,9 @@ def say(engine, handle):
     + [(name, 'row') for name in OF_ATTENTION],
 )
 def test_a_budget_is_met_and_a_frame_again_says_the_same(make_engine, observe, name, by):
-    options = dict(compress=f'kvpress:{name}', compress_by=by, language_keep_ratio=0.3)
+    options = dict(
+        compression_method=f'kvpress:{name}', compression_queries=by, language_keep_ratio=0.3
+    )
     said = []
     for _ in range(2):
         engine = make_engine(**options)
@@ -47,7 +49,7 @@ def test_a_budget_is_met_and_a_frame_again_says_the_same(make_engine, observe, n
 
 
 def test_knorm_keeps_the_keys_of_the_least_norm(make_engine, observe):
-    engine = make_engine(compress='kvpress:KnormPress', language_keep_ratio=0.3)
+    engine = make_engine(compression_method='kvpress:KnormPress', language_keep_ratio=0.3)
     (handle,) = engine.prefill([observe(1)])
     whole = engine.kv.prefixes.row(handle.row)[0].clone()
     _, keys = say(engine, handle)
@@ -61,14 +63,14 @@ def test_knorm_keeps_the_keys_of_the_least_norm(make_engine, observe):
 
 @pytest.mark.parametrize('name', OF_ATTENTION)
 def test_a_scorer_of_attention_is_refused_by_question(make_engine, name):
-    with pytest.raises(ValueError, match='engine.compress_by must be row for'):
-        make_engine(compress=f'kvpress:{name}', compress_by='text')
+    with pytest.raises(ValueError, match='engine.compression_queries must be row for'):
+        make_engine(compression_method=f'kvpress:{name}', compression_queries='text')
 
 
 @pytest.mark.parametrize('name', ['ExpectedAttentionPress', 'TOVAPress'])
 def test_a_scorer_that_needs_weights_is_refused_before_the_first_frame(make_engine, name):
     with pytest.raises(ValueError, match=f'kvpress:{name}'):
-        make_engine(compress=f'kvpress:{name}', compress_by='row')
+        make_engine(compression_method=f'kvpress:{name}', compression_queries='row')
 
 
 @pytest.mark.parametrize('name', [*OF_KEYS, *OF_ATTENTION])

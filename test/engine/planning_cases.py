@@ -17,7 +17,13 @@ TABLE = (
     ('task 1', 'task', 'task 1: put the green ball into the blue bin'),
 )
 QUESTION = 'where is the green ball?'
-NUMBERS = dict(tokens=400, answer_tokens=8, recompute_ratio=0.5, stable_steps=2, similarity=0.2)
+NUMBERS = dict(
+    max_context_tokens=400,
+    max_answer_tokens=8,
+    recompute_ratio=0.5,
+    group_stable_steps=2,
+    min_group_similarity=0.2,
+)
 
 
 def open_planning(folder, planner=PLANNER, **options):

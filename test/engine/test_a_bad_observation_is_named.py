@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.engine.prefill import BadObservationError
 from embodied_kv.serving.batch import serve
 
 BAD = {
@@ -48,9 +48,9 @@ NO_IMAGES = ([[0]], 'image', 7, Other(), np.array(None), np.full((28, 28, 3), np
 
 @pytest.mark.parametrize('why', BAD)
 def test_its_robot_and_frame_are_said_and_nothing_is_held(make_engine, observe, why):
-    engine = make_engine(robots=2)
+    engine = make_engine(max_batch_robots=2)
     good, bad = observe(0, robot='good'), BAD[why](observe(4, robot='bad'))
-    with pytest.raises(BadObservation, match=f"frame 4 of robot 'bad'.*{why}") as caught:
+    with pytest.raises(BadObservationError, match=f"frame 4 of robot 'bad'.*{why}") as caught:
         engine.prefill([good, bad])
     assert caught.value.robot == 'bad'
     stats = engine.kv.stats()
@@ -58,7 +58,7 @@ def test_its_robot_and_frame_are_said_and_nothing_is_held(make_engine, observe, 
 
 
 def refuse(engine, observation, match):
-    with pytest.raises(BadObservation, match=match):
+    with pytest.raises(BadObservationError, match=match):
         engine.prefill([observation])
     assert engine.kv.stats().prefills == 0
 
@@ -113,7 +113,7 @@ def test_a_state_that_its_owner_overwrites_changes_no_chunk(make_engine, observe
 
 
 def test_a_robot_twice_in_a_batch_is_refused(make_engine, observe):
-    with pytest.raises(BadObservation, match="frame 2 of robot 'a'.*twice"):
+    with pytest.raises(BadObservationError, match="frame 2 of robot 'a'.*twice"):
         make_engine().prefill([observe(1, robot='a'), observe(2, robot='a')])
 
 
@@ -123,8 +123,8 @@ def test_no_observation_at_all_is_refused(make_engine):
 
 
 def test_the_other_robots_of_its_batch_get_their_chunks(make_engine, observe):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     frames = [observe(n, robot=f'r{n}', missing=(0, 1) if n == 1 else ()) for n in range(3)]
     first, bad, last = serve(engine, frames, deadline=1e9)
-    assert isinstance(bad, BadObservation)
+    assert isinstance(bad, BadObservationError)
     assert (first.sequence, last.sequence) == (0, 2)

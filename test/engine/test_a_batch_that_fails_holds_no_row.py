@@ -4,7 +4,7 @@ from operator import attrgetter
 
 import pytest
 
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.serving.batch import serve
 
 
@@ -23,12 +23,12 @@ def batch(observe, count, **options):
 
 
 def test_a_batch_for_which_there_are_too_few_rows(make_engine, observe):
-    engine = make_engine(robots=3, rows=6)
+    engine = make_engine(max_batch_robots=3, rows=6)
     (handle,) = engine.prefill([observe(0)])
     others = [engine.kv.reserve(0.0) for _ in range(3)]
     with engine.kv.acquire(handle):
         for _ in range(3):
-            with pytest.raises(OutOfRows, match='3 wanted'):
+            with pytest.raises(OutOfRowsError, match='3 wanted'):
                 engine.prefill(batch(observe, 3))
     for row in others:
         engine.kv.frames.abandon(row)
@@ -40,7 +40,7 @@ def test_a_batch_for_which_there_are_too_few_rows(make_engine, observe):
     'part', ['_prefiller.run', 'compression.compress_frame', 'kv.frames.commit']
 )
 def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     owner, name = part.rsplit('.', 1)
     monkeypatch.setattr(attrgetter(owner)(engine), name, lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):

@@ -35,14 +35,16 @@ def say(engine, frame, questions=QUESTIONS, **how):
 @pytest.mark.parametrize('after', [0, 1, 3, 4])
 def test_tokens_up_to_the_choice_are_those_of_the_whole_prefix(make_engine, observe, after, name):
     whole = say(make_engine(), observe(1))
-    said = say(make_engine(compress_after=after, compress=name, **KEPT), observe(1))
+    said = say(
+        make_engine(compression_after_tokens=after, compression_method=name, **KEPT), observe(1)
+    )
     assert [tokens[: after + 1] for tokens in said] == [tokens[: after + 1] for tokens in whole]
     assert said != whole
 
 
 @pytest.mark.parametrize('after', [0, 2])
 def test_each_stream_is_compressed_when_it_has_said_as_much(make_engine, observe, after):
-    engine = make_engine(compress_after=after, **KEPT)
+    engine = make_engine(compression_after_tokens=after, **KEPT)
     streams = opened(engine, observe(1))
     while any(not stream.reason for stream in streams):
         engine.decode()
@@ -54,7 +56,7 @@ def test_each_stream_is_compressed_when_it_has_said_as_much(make_engine, observe
 @torch.inference_mode()
 def test_the_choice_is_by_the_question_and_the_answer(make_engine, observe):
     """What is kept is what a longer question, that ends in the answer, would have kept."""
-    engine = make_engine(compress_after=2, **KEPT)
+    engine = make_engine(compression_after_tokens=2, **KEPT)
     (stream,) = opened(engine, observe(1), QUESTIONS[:1])
     while not stream.lease.is_copy:
         engine.decode()
@@ -71,7 +73,7 @@ def test_the_choice_is_by_the_question_and_the_answer(make_engine, observe):
 
 @pytest.mark.parametrize('steps', [1, 4])
 def test_a_batch_says_what_each_says_alone(make_engine, observe, steps):
-    config = dict(compress_after=2, decode_steps=steps, **KEPT)
+    config = dict(compression_after_tokens=2, decode_steps=steps, **KEPT)
     together = say(make_engine(**config), observe(1))
     alone = [say(make_engine(**config), observe(1), [question])[0] for question in QUESTIONS]
     assert together == alone
@@ -82,7 +84,7 @@ def test_an_answer_that_ends_before_the_choice_takes_no_step_too_many(
     make_engine, observe, monkeypatch, most
 ):
     """Its row of decode KV is exactly as long as question and answer."""
-    engine = make_engine(compress_after=4, decode_steps=4, decode_tokens=24, **KEPT)
+    engine = make_engine(compression_after_tokens=4, decode_steps=4, decode_tokens=24, **KEPT)
     (handle,) = engine.prefill([observe(1)])
     question = 'x' * (engine.kv.decode_kv.max_tokens - most)
     stream, taken = engine.open(handle, question, max_tokens=most), []
@@ -100,7 +102,7 @@ def test_an_answer_that_ends_before_the_choice_takes_no_step_too_many(
 @pytest.mark.parametrize('by', ['text', 'stream'])
 @pytest.mark.parametrize('work', [1, 4, 6, 12])  # units: before, among and after the choices
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, work):
-    engine = make_engine(compress_after=2, compress_by=by, **KEPT)
+    engine = make_engine(compression_after_tokens=2, compression_queries=by, **KEPT)
     opened(engine, observe(1), temperature=1.0, seed=5)
     for _ in range(work):
         engine.decode()
@@ -114,7 +116,7 @@ def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by
 
 
 def test_another_engine_chooses_alike_from_the_disk(make_engine, observe, tmp_path):
-    engine = make_engine(compress_after=3, **KEPT)
+    engine = make_engine(compression_after_tokens=3, **KEPT)
     opened(engine, observe(1))
     for _ in range(4):
         engine.decode()
@@ -122,7 +124,7 @@ def test_another_engine_chooses_alike_from_the_disk(make_engine, observe, tmp_pa
     capsules_of(engine, saved).snapshot('here', tier=Tier.DISK)
     saved.close()
     expected = go_on(engine)
-    other = make_engine(compress_after=3, **KEPT)
+    other = make_engine(compression_after_tokens=3, **KEPT)
     other.prefill([observe(5)])
     there = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path)))
     there.fork('here', [Branch()])
@@ -131,7 +133,7 @@ def test_another_engine_chooses_alike_from_the_disk(make_engine, observe, tmp_pa
 
 
 def test_without_room_a_stream_goes_on_with_its_row(make_engine, observe):
-    engine = make_engine(compress_after=1, compressed_rows=1, language_keep_ratio=0.9)
+    engine = make_engine(compression_after_tokens=1, compressed_rows=1, language_keep_ratio=0.9)
     streams = opened(engine, observe(1))
     while any(len(stream.tokens) < 3 for stream in streams):
         engine.decode()
@@ -141,7 +143,7 @@ def test_without_room_a_stream_goes_on_with_its_row(make_engine, observe):
 
 
 def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine, observe):
-    engine = make_engine(time_budget=True, compress_after=4, **KEPT)
+    engine = make_engine(time_budget=True, compression_after_tokens=4, **KEPT)
     (stream,) = opened(engine, observe(1), ['what?'])  # a bucket of 8 tokens, and then of 16
     while len(stream.tokens) < 4:
         engine.decode()
@@ -153,7 +155,7 @@ def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine
 
 
 def test_warm_up_goes_through_the_choice(make_engine):
-    engine = make_engine(time_budget=True, streams=2, compress_after=2, **KEPT)
+    engine = make_engine(time_budget=True, streams=2, compression_after_tokens=2, **KEPT)
     warm_up(engine)
     assert {'begin', 'decode'} <= set(engine.latency._measured)
     assert set(engine.latency._measured['decode']) >= {2}
@@ -162,7 +164,7 @@ def test_warm_up_goes_through_the_choice(make_engine):
 
 
 def test_warm_up_goes_through_the_choice_of_a_policy_that_says_nothing(make_engine, monkeypatch):
-    engine = make_engine(streams=2, decode_tokens=24, compress_after=3, **KEPT)
+    engine = make_engine(streams=2, decode_tokens=24, compression_after_tokens=3, **KEPT)
     monkeypatch.setattr(engine._decoder, '_eos', mock.ANY)  # whatever is said
     begin, begun = engine._decoder.begin, set()
 
@@ -179,17 +181,19 @@ def test_warm_up_goes_through_the_choice_of_a_policy_that_says_nothing(make_engi
 
 @pytest.mark.parametrize('after', [0, 4])
 def test_the_smallest_engine_with_a_choice_warms_up(make_engine, after):
-    least = dict(robots=1, rows=3, streams=1, decode_tokens=8, decode_steps=4)
-    engine = make_engine(**least, compress_after=after, **KEPT)
+    least = dict(max_batch_robots=1, rows=3, streams=1, decode_tokens=8, decode_steps=4)
+    engine = make_engine(**least, compression_after_tokens=after, **KEPT)
     warm_up(engine)
     engine.kv.check_integrity()
 
 
 def test_what_is_chosen_once_a_frame_waits_for_no_answer(make_engine, observe):
-    engine = make_engine(compress_after=2, compress_by='row', **KEPT)
+    engine = make_engine(compression_after_tokens=2, compression_queries='row', **KEPT)
     assert all(stream.lease.is_copy for stream in opened(engine, observe(1)))
 
 
 def test_so_long_a_wait_is_refused(make_engine):
-    with pytest.raises(ValueError, match='engine.compress_after must be from 0 to 4 .got 5'):
-        make_engine(compress_after=5)
+    with pytest.raises(
+        ValueError, match='engine.compression_after_tokens must be from 0 to 4 .got 5'
+    ):
+        make_engine(compression_after_tokens=5)

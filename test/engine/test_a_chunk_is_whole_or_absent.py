@@ -17,7 +17,7 @@ def denoise(engine, observation, deadline, **more):
 
 
 def test_a_short_deadline_gives_a_chunk_of_fewer_steps(make_engine, observe):
-    engine = make_engine(time_budget=True, margin_ms=0.0)
+    engine = make_engine(time_budget=True, deadline_margin_ms=0.0)
     engine.latency.observe('denoise_step', 1.0)
     (chunk,) = denoise(engine, observe(0), time.monotonic() + 6.5)
     assert chunk.steps == 6
@@ -65,7 +65,7 @@ def test_actions_that_overflow_in_the_unit_of_the_policy_are_an_error(
 
 @pytest.mark.parametrize('faulty', [0, 1, 2])
 def test_one_robots_fault_costs_no_other_robot_its_chunk(make_engine, observe, faulty):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     handles = engine.prefill([observe(i, robot=f'r{i}') for i in range(3)])
     with engine.kv.frames.leases(handles) as leases:
         alone = [engine.denoise([lease], [math.inf])[0] for lease in leases]

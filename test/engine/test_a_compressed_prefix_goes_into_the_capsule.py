@@ -20,7 +20,7 @@ from embodied_kv.session.engine_part import Branch
 @pytest.mark.parametrize('by', ['stream', 'row'])
 @pytest.mark.parametrize('temperature', [0.0, 1.0])
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, temperature):
-    engine = make_engine(language_keep_ratio=0.3, compress_by=by)
+    engine = make_engine(language_keep_ratio=0.3, compression_queries=by)
     begin(engine, observe(1), temperature=temperature, seed=3)
     engine.prefill([observe(2)])  # of the first frame the copies alone are left
     capsules = capsules_of(engine)

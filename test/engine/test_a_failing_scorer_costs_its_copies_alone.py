@@ -6,7 +6,7 @@ import pytest
 
 from embodied_kv.engine.engine_thread import EngineThread
 
-SMALL = dict(rows=8, robots=2, streams=4, compressed_rows=4)
+SMALL = dict(rows=8, max_batch_robots=2, streams=4, compressed_rows=4)
 
 
 class Failing:
@@ -46,7 +46,7 @@ def answer(engine, stream):
 def test_all_frames_of_a_batch_are_committed_and_read_whole(
     make_failing, observe, caplog, consumer
 ):
-    engine = make_failing(each=2, compress_by='row', **{consumer: 0.3})
+    engine = make_failing(each=2, compression_queries='row', **{consumer: 0.3})
     with caplog.at_level(logging.ERROR):
         handles = engine.prefill([observe(n, robot=f'r{n}') for n in range(2)])
     assert engine.kv.stats().rows_free == 6 and len(engine.kv.copies) == 1
@@ -62,7 +62,7 @@ def test_a_stream_answers_from_the_whole_row(make_engine, make_failing, observe,
     said = []
     for engine in (
         make_engine(**SMALL),
-        make_failing(compress_by=by, language_keep_ratio=0.3),
+        make_failing(compression_queries=by, language_keep_ratio=0.3),
     ):
         (handle,) = engine.prefill([observe(1)])
         stream = engine.open(handle, 'what?', max_tokens=4)
@@ -72,7 +72,7 @@ def test_a_stream_answers_from_the_whole_row(make_engine, make_failing, observe,
 
 
 def test_failures_are_logged_at_a_bounded_rate(make_failing, observe, caplog):
-    engine = make_failing(compress_by='row', language_keep_ratio=0.3)
+    engine = make_failing(compression_queries='row', language_keep_ratio=0.3)
     with caplog.at_level(logging.ERROR):
         for n in range(10):
             engine.prefill([observe(n)])
@@ -80,7 +80,7 @@ def test_failures_are_logged_at_a_bounded_rate(make_failing, observe, caplog):
 
 
 def test_every_frame_reaches_whoever_asked_for_it(make_failing, observe):
-    engine = make_failing(compress_by='row', language_keep_ratio=0.3)
+    engine = make_failing(compression_queries='row', language_keep_ratio=0.3)
     device = EngineThread(engine, lambda deltas: None)
     device.start()
     try:

@@ -24,7 +24,7 @@ def during(monkeypatch, owner, name, what):
 @pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
 @pytest.mark.parametrize('consumer', [LANGUAGE, ACTION])
 def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
-    engine = make_engine(compress_by='row')
+    engine = make_engine(compression_queries='row')
     engine.compression.set_keep_ratio(consumer, before)
     change = lambda: engine.compression.set_keep_ratio(consumer, after)  # noqa: E731
     during(monkeypatch, engine.policy.model, 'prefill', change)
@@ -37,7 +37,7 @@ def test_of_a_frame(make_engine, observe, monkeypatch, consumer, before, after):
 @pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
 @pytest.mark.parametrize('by', ['stream', 'text'])
 def test_of_a_question(make_engine, observe, monkeypatch, by, before, after):
-    engine = make_engine(compress_by=by, language_keep_ratio=before)
+    engine = make_engine(compression_queries=by, language_keep_ratio=before)
     (handle,) = engine.prefill([observe(1)])
     change = lambda: engine.compression.set_keep_ratio(LANGUAGE, after)  # noqa: E731
     during(monkeypatch, engine.policy.model, 'extend', change)
@@ -51,7 +51,9 @@ def test_of_a_question(make_engine, observe, monkeypatch, by, before, after):
 @pytest.mark.parametrize('before, after', [(1.0, 0.3), (0.3, 1.0)])
 @pytest.mark.parametrize('by', ['stream', 'text'])
 def test_of_an_answer_that_waits_for_its_choice(make_engine, observe, by, before, after):
-    engine = make_engine(compress_by=by, compress_after=2, language_keep_ratio=before)
+    engine = make_engine(
+        compression_queries=by, compression_after_tokens=2, language_keep_ratio=before
+    )
     (handle,) = engine.prefill([observe(1)])
     chosen = engine.open(handle, 'where is it?', max_tokens=12)
     while len(chosen.tokens) < 3:

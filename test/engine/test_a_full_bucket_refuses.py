@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from embodied_kv.engine import shapes
 from embodied_kv.engine.shapes import Kind
-from embodied_kv.runtime.graph_cache import MissingShape, Shape
+from embodied_kv.runtime.graph_cache import MissingShapeError, Shape
 
 
 def test_more_frames_than_robots_are_refused(make_engine, observe):
-    engine = make_engine(robots=2)
-    with pytest.raises(ValueError, match='3 frames do not fit into 2: raise engine.robots'):
+    engine = make_engine(max_batch_robots=2)
+    with pytest.raises(
+        ValueError, match='3 frames do not fit into 2: raise engine.max_batch_robots'
+    ):
         engine.prefill([observe(n, robot=f'r{n}') for n in range(3)])
     assert engine.kv.stats().rows_free == engine.kv.stats().rows
     engine.kv.check_integrity()
@@ -21,10 +23,12 @@ def test_more_frames_than_robots_are_refused(make_engine, observe):
 
 
 def test_more_chunks_than_robots_are_refused(make_engine, observe):
-    engine = make_engine(robots=1)
+    engine = make_engine(max_batch_robots=1)
     (handle,) = engine.prefill([observe(1)])
     leases = [engine.kv.acquire(handle) for _ in range(2)]
-    with pytest.raises(ValueError, match='2 chunks do not fit into 1: raise engine.robots'):
+    with pytest.raises(
+        ValueError, match='2 chunks do not fit into 1: raise engine.max_batch_robots'
+    ):
         engine.denoise(leases, [math.inf] * 2)
     assert len(engine.denoise(leases[:1], [math.inf])) == 1
 
@@ -37,7 +41,7 @@ def test_a_query_that_no_decode_row_holds_is_refused_at_admission(make_engine, o
 
 
 def test_a_shape_without_a_graph_is_an_error(make_engine):
-    with pytest.raises(MissingShape, match='must be captured at configure .got prefill 1x3.'):
+    with pytest.raises(MissingShapeError, match='must be captured at configure .got prefill 1x3.'):
         make_engine().graphs[Shape(Kind.PREFILL, 1, 3)]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.engine import engine_thread
 from embodied_kv.engine.engine_thread import EngineThread, kind_of
 
@@ -90,7 +90,7 @@ def test_an_operation_that_fails_costs_its_job_alone(hostile, start, observe, pa
     hostile.fail_after(part * count // 8)
     try:
         assert act() == 'error'
-    except Fault:
+    except InjectedFaultError:
         pass
     assert act() == 'length'
     assert device.is_alive()
@@ -186,7 +186,7 @@ def test_idle_time_that_cannot_be_known_holds_no_step_up(start):
 
 
 def test_a_margin_longer_than_the_period_does_not_end_the_thread(start, observe):
-    device = start(margin_ms=150.0)  # its time budget is off, and nothing is measured
+    device = start(deadline_margin_ms=150.0)  # its time budget is off, and nothing is measured
     handle = device.prefill(observe(0)).result(TIMEOUT)
     stream = device.engine.open(handle, 'what?', max_tokens=3)
     device.wake()

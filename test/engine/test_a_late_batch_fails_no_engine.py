@@ -27,7 +27,7 @@ def promise(work):
 @pytest.fixture
 def fleet(make_engine, observe):
     """Asks for a robot, and what it hears at last; the batches are those of a real engine."""
-    engine, heard = make_engine(robots=2), []
+    engine, heard = make_engine(max_batch_robots=2), []
     profile = Profile('p', (1, 2), (0.01, 0.011), 100)
     server = FleetServer(
         Dispatcher(Fifo(), [EngineState('here', profile)]),

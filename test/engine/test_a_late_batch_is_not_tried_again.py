@@ -5,14 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_kv.engine.prefill import BadObservation
+from embodied_kv.engine.prefill import BadObservationError
 from embodied_kv.serving.batch import LateError, serve
 
 
 @pytest.fixture
 def engine(make_engine):
     """An engine that counts the frames of its prefills."""
-    engine = make_engine(robots=4)
+    engine = make_engine(max_batch_robots=4)
     engine.frames, prefill = [], engine.prefill
 
     def counted(observations):
@@ -74,7 +74,12 @@ def test_two_bad_observations_leave_a_batch_of_two(engine, observe):
     first, second, third, last = frames(observe)
     results = serve(engine, [bad(first), second, bad(third), last], later())
     assert engine.frames == [4, 3, 2]
-    assert [isinstance(result, BadObservation) for result in results] == [True, False, True, False]
+    assert [isinstance(result, BadObservationError) for result in results] == [
+        True,
+        False,
+        True,
+        False,
+    ]
     assert ['/r0' in str(results[0]), '/r2' in str(results[2])] == [True, True]
     assert [results[1].sequence, results[3].sequence] == [1, 3]
 

@@ -3,7 +3,7 @@
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 
 
 class Pinned:
@@ -40,7 +40,7 @@ def test_a_plan_without_room_is_refused_and_made_once_there_is(tmp_path):
     kv_budget = KvBudget(2 * row)
     with filled(tmp_path / 'bound', kv_budget=kv_budget) as planning:
         kv_budget.join(pinned := Pinned(row + 1))
-        with pytest.raises(OverBudget, match='planner row: no room for .*capsules'):
+        with pytest.raises(OverBudgetError, match='planner row: no room for .*capsules'):
             planning.plan(QUESTION)
         kv_budget.leave(pinned)
         assert planning.plan(QUESTION).text == expected.text
@@ -56,6 +56,6 @@ def test_what_a_plan_left_gives_way_to_others(tmp_path):
         kv_budget.join(other := Pinned(0))
         with kv_budget.claim(other, row):
             assert kv_budget.bytes_used == 0
-            with pytest.raises(OverBudget):
+            with pytest.raises(OverBudgetError):
                 planning.plan(QUESTION)
         assert planning.plan(QUESTION).text == first.text

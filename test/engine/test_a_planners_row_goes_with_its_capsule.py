@@ -15,7 +15,7 @@ from embodied_kv.kv.budget import KvBudget
 from embodied_kv.planning.memory_part import MemoryPart
 
 OTHER = 'where is the red cube?'
-MOST = NUMBERS['answer_tokens']
+MOST = NUMBERS['max_answer_tokens']
 
 
 def cut_off(folder, tokens, **options):
@@ -50,7 +50,9 @@ def test_the_rest_of_an_answer_is_that_of_a_plan_that_was_never_cut_off(tmp_path
     with planning:
         rows = [part.clone() for part in planning.row.arena.row(0)]
     steps = []
-    other = open_planning(tmp_path / 'one', method=method, step=lambda w: steps.append(w) or w())
+    other = open_planning(
+        tmp_path / 'one', reuse_method=method, step=lambda w: steps.append(w) or w()
+    )
     with other:
         assert resumed(other, frozen) == ''
         plan = other.plan(QUESTION)
@@ -91,7 +93,7 @@ def test_the_same_question_of_another_memory_is_computed(tmp_path):
 
 def test_a_prefix_that_came_back_is_resident(tmp_path):
     planning, frozen, _ = cut_off(tmp_path / 'one', MOST, method='prefix')
-    with planning, filled(tmp_path / 'two', method='prefix') as two:
+    with planning, filled(tmp_path / 'two', reuse_method='prefix') as two:
         expected = planning.plan(OTHER)
         resumed(two, frozen)
         plan = two.plan(OTHER)
@@ -144,7 +146,7 @@ def test_without_room_the_next_plan_computes(tmp_path):
 )
 def test_an_answer_that_is_longer_or_shorter_than_here_is_computed(tmp_path, said, most, goes_on):
     planning, frozen, last = cut_off(tmp_path / 'one', said)
-    with planning, filled(tmp_path / 'two', answer_tokens=most) as two:
+    with planning, filled(tmp_path / 'two', max_answer_tokens=most) as two:
         resumed(two, frozen)
         computed = two.plan(QUESTION).computed
         assert (max(computed) == 0) == goes_on
@@ -156,7 +158,7 @@ def test_a_copy_that_fails_leaves_a_row_of_no_plan(tmp_path):
         planning.row.arena.k.zero_()
         raise RuntimeError('no copy')
 
-    with filled(tmp_path, method='prefix') as planning:
+    with filled(tmp_path, reuse_method='prefix') as planning:
         planning.plan(QUESTION)
         last, held = planning.last, planning.row.held
         (offer,) = planning.row.evictable()

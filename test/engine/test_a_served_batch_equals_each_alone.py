@@ -19,7 +19,7 @@ def frames(observe, count):
 
 
 def test_a_batch_equals_each_alone_and_holds_no_row(make_engine, observe):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     robots = frames(observe, 3)
     alone = [serve(engine, [robot], later())[0] for robot in robots]
     together = serve(engine, robots, later())
@@ -33,7 +33,7 @@ def test_a_batch_equals_each_alone_and_holds_no_row(make_engine, observe):
 
 
 def test_a_frame_that_fails_leaves_the_others_their_chunks(make_engine, observe):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     robots = frames(observe, 3)
     robots[1] = replace(robots[1], state=robots[1].state[:2])
     good, bad, other = serve(engine, robots, later())
@@ -45,7 +45,7 @@ def test_a_frame_that_fails_leaves_the_others_their_chunks(make_engine, observe)
 
 
 def test_each_robot_of_a_batch_is_guided_by_its_own(make_engine, observe, monkeypatch):
-    engine, told = make_engine(robots=3), []
+    engine, told = make_engine(max_batch_robots=3), []
     denoise = engine.denoise
 
     def listening(leases, deadlines, noises=None, guides=()):
@@ -68,7 +68,7 @@ def test_each_robot_of_a_batch_is_guided_by_its_own(make_engine, observe, monkey
 
 
 def test_where_the_engine_can_serve_nobody_its_error_is_raised(make_engine, observe):
-    engine = make_engine(robots=2)
+    engine = make_engine(max_batch_robots=2)
     engine.denoise = lambda *_: 1 / 0
     for robots in (1, 2):
         with pytest.raises(ZeroDivisionError):
@@ -78,7 +78,7 @@ def test_where_the_engine_can_serve_nobody_its_error_is_raised(make_engine, obse
 def test_where_every_observation_is_bad_each_hears_so_and_the_engine_has_not_failed(
     make_engine, observe
 ):
-    engine = make_engine(robots=2)
+    engine = make_engine(max_batch_robots=2)
     for count in (1, 2):
         robots = [replace(frame, state=frame.state[:2]) for frame in frames(observe, count)]
         results = serve(engine, robots, later())
@@ -94,7 +94,7 @@ def test_too_late_is_what_the_robot_hears(make_engine, observe):
 
 
 def test_batches_are_measured_up_to_the_robots(make_engine):
-    engine = make_engine(robots=3)
+    engine = make_engine(max_batch_robots=3)
     seconds = batch_seconds(engine, repeats=1)
     assert list(seconds) == [1, 2, 3]
     assert list(seconds.values()) == sorted(seconds.values()) and seconds[1] > 0

@@ -50,7 +50,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(make_engine, observe):
-    return Fleet(make_engine(robots=2, rows=16, streams=8), observe)
+    return Fleet(make_engine(max_batch_robots=2, rows=16, streams=8), observe)
 
 
 @pytest.mark.parametrize('steps', [0, 3])

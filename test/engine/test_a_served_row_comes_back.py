@@ -16,7 +16,7 @@ from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
 @pytest.fixture
 def served(make_engine, observe):
     """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
-    engine = make_engine(robots=2, rows=5)
+    engine = make_engine(max_batch_robots=2, rows=5)
     kept, shares = KeptRows(engine), StreamQuota(engine)
 
     def rounds(number, *robots):

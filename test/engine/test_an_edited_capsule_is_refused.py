@@ -132,7 +132,7 @@ def test_a_missing_tensor_is_refused(session, name):
 
 
 def test_a_keep_ratio_that_changed_since_is_refused_while_a_stream_waits(make_engine, observe):
-    engine = make_engine(language_keep_ratio=0.3, compress_after=4)
+    engine = make_engine(language_keep_ratio=0.3, compression_after_tokens=4)
     begin(engine, observe(1), steps=0)
     capsules = capsules_of(engine)
     capsules.snapshot('here')

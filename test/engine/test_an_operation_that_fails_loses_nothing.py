@@ -7,7 +7,7 @@ import pytest
 from planning_cases import QUESTION, filled, said
 
 from benchmarks.capsule.replay import replay
-from benchmarks.common.hostile_device import Fault
+from benchmarks.common.hostile_device import InjectedFaultError
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
@@ -21,7 +21,9 @@ FAULTS = 16  # operations of a piece of work that fail, at most, evenly spread
 CONFIGS = {
     'whole': dict(),
     'compressed': dict(compressed_rows=4, language_keep_ratio=0.5, action_keep_ratio=0.5),
-    'to be compressed': dict(compressed_rows=4, language_keep_ratio=0.5, compress_after=4),
+    'to be compressed': dict(
+        compressed_rows=4, language_keep_ratio=0.5, compression_after_tokens=4
+    ),
 }
 
 
@@ -52,7 +54,10 @@ def failing(hostile, work):
     for operation in range(0, count, -(-count // FAULTS)):
         hostile.fail_after(operation)
         try:
-            with pytest.raises((Fault, CapsuleError), match='failed'), hostile.default.use():
+            with (
+                pytest.raises((InjectedFaultError, CapsuleError), match='failed'),
+                hostile.default.use(),
+            ):
                 work()
         finally:
             hostile.fail_after(None)

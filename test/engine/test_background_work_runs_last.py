@@ -48,7 +48,7 @@ def test_a_plan_gives_the_thread_back_after_every_layer_choice_and_token(device,
         steps.clear()
         plan = planning.plan(QUESTION)
     assert said(plan) == said(wanted)
-    layers, answer = len(plan.computed), planning.config.answer_tokens
+    layers, answer = len(plan.computed), planning.config.max_answer_tokens
     assert 2 * layers + 2 <= len(steps) <= 1 + 2 * layers + answer
 
 

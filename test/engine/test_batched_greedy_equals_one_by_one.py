@@ -66,7 +66,7 @@ def hold_frames(engine, observe):
 )
 @given(arrivals=st.lists(Arrival, min_size=2, max_size=8))
 def test_batched_equals_one_by_one(make_engine, observe, arrivals):
-    engine = make_engine(batch_multiple=8)
+    engine = make_engine(decode_batch_multiple=8)
     handles, leases = hold_frames(engine, observe)
     with recorded_logits() as batched_logits:
         batched = speak(engine, arrivals, handles)
@@ -90,7 +90,7 @@ def test_batched_equals_one_by_one(make_engine, observe, arrivals):
 
 
 def test_interrupted_and_resumed_equals_uninterrupted(make_engine, observe):
-    engine = make_engine(batch_multiple=8)
+    engine = make_engine(decode_batch_multiple=8)
     handles, _ = hold_frames(engine, observe)
     whole = engine.open(handles[0], 'Subtask:', max_tokens=20)
     finish(engine)
@@ -107,7 +107,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(make_engine, observe):
 
 
 def test_sampled_stream_depends_on_its_seed_alone(make_engine, observe):
-    engine = make_engine(batch_multiple=8)
+    engine = make_engine(decode_batch_multiple=8)
     handles, _ = hold_frames(engine, observe)
 
     def sample(seed, company):

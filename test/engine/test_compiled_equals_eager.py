@@ -21,7 +21,9 @@ from embodied_kv.types import Guide
 
 pytestmark = pytest.mark.timeout(600)  # compilers take their time
 CHUNK = TINY.chunk_size
-SIZE = dict(robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2)
+SIZE = dict(
+    max_batch_robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2
+)
 SIZE |= dict(decode_steps=2)
 QUICK = 'denoise 1x0', 'extend 2x1'  # what is compiled where not all is
 ALL = ''
@@ -191,7 +193,9 @@ def test_a_compressed_prefix_is_read_eagerly(engines, observe):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize('engines', [(dict(robots=3, rtc='trained'), ALL)], indirect=True)
+@pytest.mark.parametrize(
+    'engines', [(dict(max_batch_robots=3, rtc='trained'), ALL)], indirect=True
+)
 def test_batches_with_guides_and_streams_of_their_own(engines, observe):
     random = np.random.default_rng(0)
     for number in range(4):

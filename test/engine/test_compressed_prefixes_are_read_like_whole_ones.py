@@ -60,7 +60,7 @@ class CopiedCache:
 @pytest.mark.parametrize('name', ['vl_cache', 'streaming_llm'])
 @torch.inference_mode()
 def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
-    engine = make_engine(language_keep_ratio=0.3, compress=name)
+    engine = make_engine(language_keep_ratio=0.3, compression_method=name)
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, QUESTIONS[0], max_tokens=12)
     engine.decode()
@@ -73,7 +73,7 @@ def test_decoding_reads_the_kept_tokens_alone(make_engine, observe, name):
 
 @pytest.mark.parametrize('by', ['stream', 'row', 'text'])
 def test_a_budget_is_met_exactly(make_engine, observe, by):
-    engine = make_engine(language_keep_ratio=0.25, compress_by=by)
+    engine = make_engine(language_keep_ratio=0.25, compression_queries=by)
     (handle,) = engine.prefill([observe(1)])
     streams = [engine.open(handle, q, max_tokens=12) for q in QUESTIONS]
     for _ in streams:
@@ -88,7 +88,7 @@ def test_a_budget_is_met_exactly(make_engine, observe, by):
 
 
 def test_a_keep_ratio_of_one_is_no_compression(make_engine, observe):
-    engines = make_engine(compressed_rows=0), make_engine(), make_engine(compress_by='row')
+    engines = make_engine(compressed_rows=0), make_engine(), make_engine(compression_queries='row')
     said, acted = [], []
     for engine in engines:
         (handle,) = engine.prefill([observe(1)])
@@ -135,7 +135,7 @@ def test_actions_read_their_own_copy(make_engine, observe):
 
 
 def test_one_copy_serves_two_consumers_of_one_keep_ratio(make_engine, observe):
-    engine = make_engine(action_keep_ratio=0.2, language_keep_ratio=0.2, compress_by='row')
+    engine = make_engine(action_keep_ratio=0.2, language_keep_ratio=0.2, compression_queries='row')
     (handle,) = engine.prefill([observe(1)])
     assert engine.kv.stats().compressed == 1
     act(engine, handle)
@@ -146,7 +146,10 @@ def test_one_copy_serves_two_consumers_of_one_keep_ratio(make_engine, observe):
 @pytest.mark.parametrize('name', EVERY)
 def test_every_method_compresses_by_row(make_engine, observe, name):
     engine = make_engine(
-        compress=name, compress_by='row', language_keep_ratio=0.2, action_keep_ratio=0.3
+        compression_method=name,
+        compression_queries='row',
+        language_keep_ratio=0.2,
+        action_keep_ratio=0.3,
     )
     handles = engine.prefill([observe(n, robot=f'r{n}', missing=(n,)) for n in range(2)])
     for handle in handles:
@@ -178,17 +181,17 @@ def test_a_keep_ratio_out_of_range_is_refused(make_engine, keep_ratio):
 def test_a_scorer_of_a_package_that_is_missing_is_refused(make_engine, monkeypatch):
     monkeypatch.setitem(sys.modules, 'kvpress', None)
     with pytest.raises(ValueError, match='needs the package kvpress, which is not installed'):
-        make_engine(compress='kvpress:KnormPress')
+        make_engine(compression_method='kvpress:KnormPress')
 
 
 def test_what_cannot_be_compressed_says_why(make_engine):
     with pytest.raises(ValueError, match='engine.compressed_rows'):
         make_engine(compressed_rows=0, language_keep_ratio=0.5)
-    with pytest.raises(ValueError, match='engine.compress_by must be row for'):
-        make_engine(compress='h2o')
+    with pytest.raises(ValueError, match='engine.compression_queries must be row for'):
+        make_engine(compression_method='h2o')
     with pytest.raises(ValueError, match='compression method must be'):
-        make_engine(compress='zip')
+        make_engine(compression_method='zip')
     with pytest.raises(ValueError, match='must be stream, row or text'):
-        make_engine(compress_by='layer')
+        make_engine(compression_queries='layer')
     with pytest.raises(ValueError, match="consumer must be one of .* .got 'planner'."):
         make_engine().compression.set_keep_ratio('planner', 0.5)

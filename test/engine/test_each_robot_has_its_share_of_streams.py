@@ -44,7 +44,7 @@ class Fleet:
 
 @pytest.fixture
 def fleet(make_engine, observe):
-    made = Fleet(make_engine(robots=2, rows=14, streams=6), observe)
+    made = Fleet(make_engine(max_batch_robots=2, rows=14, streams=6), observe)
     made.serve('/a', '/b')
     made.serve('/c')
     return made
@@ -54,9 +54,9 @@ def test_streams_are_shared_equally_and_rows_bound_them(fleet, make_engine, obse
     assert (fleet.shares.capacity, fleet.shares.each) == (6, 2)
     fleet.shares.leave('/c')
     assert fleet.shares.each == 3
-    few = Fleet(make_engine(robots=2, rows=7, streams=6), observe)
+    few = Fleet(make_engine(max_batch_robots=2, rows=7, streams=6), observe)
     assert (few.shares.capacity, few.shares.each) == (2, 1)  # 7 rows, 2 of a batch, 3 newest
-    none = Fleet(make_engine(robots=2, rows=5, streams=6), observe)
+    none = Fleet(make_engine(max_batch_robots=2, rows=5, streams=6), observe)
     assert (none.shares.capacity, none.shares.each) == (0, 0)
     none.serve('/a')
     with pytest.raises(QuotaError, match='raise engine.streams and engine.rows'):
@@ -126,7 +126,7 @@ ACTS = st.lists(
 @settings(max_examples=15, deadline=None)
 @given(acts=ACTS)
 def test_no_robots_stream_ends_for_another_whatever_happens(policy, observe, acts):
-    config = EngineConfig(rows=11, robots=2, streams=6, time_budget=False)
+    config = EngineConfig(rows=11, max_batch_robots=2, streams=6, time_budget=False)
     fleet = Fleet(Engine(policy, config), observe)
     fleet.serve('/a', '/b')
     fleet.serve('/c')

@@ -32,7 +32,7 @@ def test_no_query_is_where_none_can_be_so_long():
     assert [s.tokens for s in shapes if s.kind is Kind.EXTEND and s.tokens > 1] == []
 
 
-@pytest.mark.parametrize('sizes', [{}, dict(robots=3, streams=5, decode_tokens=20)])
+@pytest.mark.parametrize('sizes', [{}, dict(max_batch_robots=3, streams=5, decode_tokens=20)])
 def test_an_engine_asks_for_these_in_this_order(policy, monkeypatch, sizes):
     asked = []
     monkeypatch.setattr(Compiler, 'compile', lambda self, name, *_: asked.append(name))

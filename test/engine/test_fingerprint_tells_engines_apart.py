@@ -32,11 +32,11 @@ def test_more_rows_change_nothing(make_engine):
 
 CHANGES = {
     'action_keep_ratio': 0.5,
-    'batch_multiple': 4,
-    'compress': 'streaming_llm',
-    'compress_after': 3,
-    'compress_by': 'row',
-    'compress_shares': 'pyramid',
+    'decode_batch_multiple': 4,
+    'compression_method': 'streaming_llm',
+    'compression_after_tokens': 3,
+    'compression_queries': 'row',
+    'compression_layer_budgets': 'pyramid',
     'decode_tokens': 32,
     'euler_steps': 4,
     'language_keep_ratio': 0.3,

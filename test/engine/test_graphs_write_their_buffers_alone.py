@@ -8,15 +8,17 @@ from embodied_kv.runtime.graph_cache import GraphCache
 
 
 def test_every_graph_writes_its_buffers_alone(make_engine, policy, monkeypatch):
-    config = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20).config
-    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWrite
+    config = make_engine(
+        max_batch_robots=3, streams=5, decode_batch_multiple=2, decode_tokens=20
+    ).config
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWriteError
     engine = Engine(policy, config)
     assert engine.graphs.captures == len(engine.graphs)
     engine.kv.check_integrity()
 
 
 def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
-    engine = make_engine(robots=3, streams=5, batch_multiple=2, decode_tokens=20)
+    engine = make_engine(max_batch_robots=3, streams=5, decode_batch_multiple=2, decode_tokens=20)
 
     def shapes(kind):
         return [shape[1:] for shape in engine.graphs.shapes if shape.kind is kind]

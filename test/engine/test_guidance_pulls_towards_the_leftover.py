@@ -102,7 +102,7 @@ def test_off_reads_no_guide(make_engine, observe):
 
 @pytest.mark.parametrize('rtc', ['guided', 'trained'])
 def test_each_chunk_of_a_batch_goes_on_from_its_own(make_engine, observe, rtc):
-    engine = make_engine(rtc=rtc, robots=4, rows=16)
+    engine = make_engine(rtc=rtc, max_batch_robots=4, rows=16)
     frames = [observe(1, robot=name) for name in 'abc']
     guides = [guide(0.01, 1), None, guide(-0.03, 3, np.linspace(1, 0, CHUNK))]
     together = chunks(engine, frames, guides)

@@ -18,13 +18,16 @@ from embodied_kv.engine_config import EngineConfig
         (dict(device=''), 'engine.device must be cpu or cuda'),
         (dict(rows=2), r'engine.rows must be from 3 to 4096 \(got 2'),
         (dict(streams=0), r'engine.streams must be from 1 to 4096 \(got 0'),
-        (dict(robots=0), r'engine.robots must be from 1 to 256 \(got 0'),
+        (dict(max_batch_robots=0), r'engine.max_batch_robots must be from 1 to 256 \(got 0'),
         (dict(decode_tokens=7), r'engine.decode_tokens must be from 8 to 4096 \(got 7'),
         (dict(reserved_rows=1), r'engine.reserved_rows must be from 2 to 64 \(got 1'),
         (dict(min_euler_steps=0), r'engine.min_euler_steps must be from 1 to 50 \(got 0'),
         (dict(compressed_rows=-1), r'engine.compressed_rows must be from 0 to 4096 \(got -1'),
         (dict(threads=0), r'engine.threads must be from 1 to 256 \(got 0'),
-        (dict(margin_ms=float('nan')), r'engine.margin_ms must be from 0.0 to 1000.0 \(got nan'),
+        (
+            dict(deadline_margin_ms=float('nan')),
+            r'engine.deadline_margin_ms must be from 0.0 to 1000.0 \(got nan',
+        ),
         (
             dict(language_keep_ratio=0.0),
             r'engine.language_keep_ratio must be from 0.01 to 1.0 \(got 0.0',
@@ -35,13 +38,16 @@ from embodied_kv.engine_config import EngineConfig
             dict(rows=4, reserved_rows=4),
             'reserved_rows must be below engine.rows 4 .*raise engine.rows',
         ),
-        (dict(robots=3, rows=5), 'engine.rows must be at least two .*raise it to 6'),
+        (dict(max_batch_robots=3, rows=5), 'engine.rows must be at least two .*raise it to 6'),
         (dict(euler_steps=3), 'engine.min_euler_steps must be <= engine.euler_steps 3'),
         (
-            dict(streams=2, batch_multiple=4),
-            'engine.batch_multiple must be <= engine.streams 2',
+            dict(streams=2, decode_batch_multiple=4),
+            'engine.decode_batch_multiple must be <= engine.streams 2',
         ),
-        (dict(compress_by='layer'), 'engine.compress_by must be stream, row or text .got .layer'),
+        (
+            dict(compression_queries='layer'),
+            'engine.compression_queries must be stream, row or text .got .layer',
+        ),
         (dict(rtc='on'), "engine.rtc must be off, guided or trained .got 'on'"),
         (
             dict(rtc_schedule='exp'),
@@ -67,9 +73,17 @@ def test_by_the_config(parameters, said):
 @pytest.mark.parametrize(
     'parameters, period, said',
     [
-        (dict(margin_ms=100.0), 0.1, 'engine.margin_ms must be shorter .* 100.0 ms .got 100.0'),
-        (dict(compress='zip'), 0.1, 'zip'),
-        (dict(compress='h2o', compress_by='text'), 0.1, 'engine.compress_by must be row for h2o'),
+        (
+            dict(deadline_margin_ms=100.0),
+            0.1,
+            'engine.deadline_margin_ms must be shorter .* 100.0 ms .got 100.0',
+        ),
+        (dict(compression_method='zip'), 0.1, 'zip'),
+        (
+            dict(compression_method='h2o', compression_queries='text'),
+            0.1,
+            'engine.compression_queries must be row for h2o',
+        ),
     ],
 )
 def test_by_the_engine(policy, parameters, period, said):
@@ -80,22 +94,25 @@ def test_by_the_engine(policy, parameters, period, said):
 @pytest.mark.parametrize(
     'parameters',
     [
-        dict(robots=3, rows=6, streams=1),
+        dict(max_batch_robots=3, rows=6, streams=1),
         dict(
             rows=3, streams=1, decode_tokens=8, euler_steps=1, min_euler_steps=1, compressed_rows=0
         ),
-        dict(streams=4, batch_multiple=4),
-        dict(margin_ms=100.0, time_budget=False),
+        dict(streams=4, decode_batch_multiple=4),
+        dict(deadline_margin_ms=100.0, time_budget=False),
     ],
 )
 def test_at_its_bounds_an_engine_acts_and_speaks(policy, observe, parameters):
     config = EngineConfig(**{'time_budget': False} | parameters)
     engine = Engine(policy, config)
     for frame in range(2):
-        robots = [observe(frame, robot=f'r{i}') for i in range(config.robots)]
+        robots = [observe(frame, robot=f'r{i}') for i in range(config.max_batch_robots)]
         handles = engine.prefill(robots)
         with engine.kv.frames.leases(handles) as leases:
-            assert len(engine.denoise(leases, [o.deadline for o in robots])) == config.robots
+            assert (
+                len(engine.denoise(leases, [o.deadline for o in robots]))
+                == config.max_batch_robots
+            )
         engine.open(handles[0], 'w' * (config.decode_tokens - 1), max_tokens=1)
     assert 1 in [delta.tokens for delta in engine.decode()]
     engine.kv.check_integrity()

@@ -7,11 +7,14 @@ import pytest
 
 WAYS = {
     'uncompressed': {},
-    'by stream': dict(language_keep_ratio=0.4, compressed_rows=6, compress_by='stream'),
+    'by stream': dict(language_keep_ratio=0.4, compressed_rows=6, compression_queries='stream'),
     'by row': dict(
-        language_keep_ratio=0.4, action_keep_ratio=0.5, compress_by='row', compressed_rows=6
+        language_keep_ratio=0.4,
+        action_keep_ratio=0.5,
+        compression_queries='row',
+        compressed_rows=6,
     ),
-    'by text': dict(language_keep_ratio=0.4, compress_by='text', compressed_rows=6),
+    'by text': dict(language_keep_ratio=0.4, compression_queries='text', compressed_rows=6),
 }
 
 
@@ -60,7 +63,7 @@ def act_and_answer(engine, observe, robots, spoiled):
 @pytest.mark.parametrize('robots', [['a'], ['a', 'b', 'c']])
 @pytest.mark.parametrize('way', WAYS)
 def test_nan_in_free_rows_changes_nothing(make_engine, observe, way, robots):
-    config = dict(rows=12, robots=4, streams=8) | WAYS[way]
+    config = dict(rows=12, max_batch_robots=4, streams=8) | WAYS[way]
     clean = act_and_answer(make_engine(**config), observe, robots, spoiled=False)
     spoiled = act_and_answer(make_engine(**config), observe, robots, spoiled=True)
     for expected, got in zip(clean, spoiled, strict=True):

@@ -85,7 +85,7 @@ def test_more_rows_than_there_are_slots_are_refused():
 
 
 def test_a_step_writes_its_buffers_and_the_new_tokens_alone(monkeypatch):
-    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWrite
+    monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)  # raises UndeclaredWriteError
     arena = arena_on('cpu')
     step = TokenStep(PLANNER.model, arena, [1, 4])
     before = arena.kv.clone()

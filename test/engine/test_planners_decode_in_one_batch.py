@@ -25,7 +25,7 @@ LONGEST = (7, 12, 9)  # tokens of their answers
 
 def begun(number, rows=None, step=lambda work: work(), eos=-1) -> tuple[PlannerRow, Iterator[int]]:
     """A robot's row, and the tokens that it is about to say."""
-    numbers = NUMBERS | {'answer_tokens': LONGEST[number]}
+    numbers = NUMBERS | {'max_answer_tokens': LONGEST[number]}
     row = PlannerRow(PLANNER.model, None, PlanningConfig(**numbers), step, None, rows)
     return row, saying_of(row, number, eos)
 

@@ -39,7 +39,7 @@ def test_an_update_of_a_dynamic_group_costs_its_segment(tmp_path):
 
 
 def test_an_update_of_a_static_group_costs_its_group(tmp_path):
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         assert planning.advance(2) and planning.stats().static == 1
         assert planning.plan(QUESTION).fresh == 1 and planning.stats().kept == 1
         (change,) = planning.upsert(('robot', 'agent', 'robot: holds the red cube'))
@@ -51,7 +51,7 @@ def test_an_update_of_a_static_group_costs_its_group(tmp_path):
 
 def test_single_segments_keep_their_kv_while_their_group_is_static(tmp_path):
     """So an update of that group costs the one segment, and the joint KV that is dropped."""
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.warm()
         planning.advance(2)
         assert planning.warm() == 1 and planning.stats().kept == ALL + 1
@@ -61,7 +61,7 @@ def test_single_segments_keep_their_kv_while_their_group_is_static(tmp_path):
 
 def test_a_group_that_has_just_turned_static_costs_no_plan(tmp_path):
     """Its segments' own KV serves until there is time for the joint one."""
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.warm()
         assert planning.advance(2) and planning.stats().static == 1
         plan = planning.plan(QUESTION)
@@ -70,7 +70,7 @@ def test_a_group_that_has_just_turned_static_costs_no_plan(tmp_path):
 
 
 def test_joint_kv_of_a_group_that_is_no_more_is_dropped(tmp_path):
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.advance(2)
         planning.warm()
         old = planning.memory.units()[0].key
@@ -90,11 +90,11 @@ def test_a_removed_segment_is_gone_from_plans(tmp_path):
 
 @pytest.mark.parametrize('method', ['keep', 'full_reuse', 'full'])
 def test_a_restart_answers_the_same(tmp_path, method):
-    with filled(tmp_path, method=method) as planning:
+    with filled(tmp_path, reuse_method=method) as planning:
         planning.advance(2)
         planning.upsert(('mug', 'object', 'mug: on the red plate'))
         wanted = planning.plan(QUESTION)
-    with open_planning(tmp_path, method=method) as planning:
+    with open_planning(tmp_path, reuse_method=method) as planning:
         plan = planning.plan(QUESTION)
         assert plan.fresh == 0
         assert said(plan) == said(wanted)
@@ -112,7 +112,7 @@ def test_tokens_that_lost_their_kv_are_counted_by_the_step(tmp_path):
 
 
 def test_kv_that_an_earlier_version_stored_in_part_is_computed_again(tmp_path):
-    with filled(tmp_path, method='full_reuse') as planning:
+    with filled(tmp_path, reuse_method='full_reuse') as planning:
         wanted, store = said(planning.plan(QUESTION)), planning.memory.store
         unit, *_ = planning.memory.units()
         made = planning.row.compute(unit, planning._prompts.unit(unit))
@@ -120,7 +120,7 @@ def test_kv_that_an_earlier_version_stored_in_part_is_computed_again(tmp_path):
         store.forget(unit.key)
         store.keep(UnitKv(unit, *parts, (1,) * len(unit.segments)))
         units = planning.stats().kept
-    with open_planning(tmp_path, method='full_reuse') as planning:
+    with open_planning(tmp_path, reuse_method='full_reuse') as planning:
         assert planning.stats().kept == units - 1
         plan = planning.plan(QUESTION)
         assert plan.fresh == 1 and said(plan) == wanted

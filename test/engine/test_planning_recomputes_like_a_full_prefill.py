@@ -26,7 +26,7 @@ def test_all_recomputed_equals_full(tmp_path):
 
 def test_a_group_that_was_computed_jointly_needs_nothing_again(tmp_path):
     """One static group right behind the head: only the head is new to its KV."""
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.advance(2)
         full, reuse = (planning.plan(QUESTION, method=m) for m in ('full', 'full_reuse'))
         assert reuse.fresh == 1 and len(reuse.segments) == 5

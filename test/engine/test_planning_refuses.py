@@ -6,7 +6,7 @@ import pytest
 import torch
 from planning_cases import CONFIG, PLANNER, QUESTION, TABLE, filled, open_planning, said
 
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.config import PlanningConfig
 
@@ -29,16 +29,16 @@ LONG = 'a' * 450
 def test_what_is_no_segment(tmp_path, segments, message):
     with filled(tmp_path) as planning:
         before = said(planning.plan(QUESTION))
-        with pytest.raises(MemoryFault, match=message):
+        with pytest.raises(RobotMemoryError, match=message):
             planning.upsert(*segments)
         assert said(planning.plan(QUESTION)) == before
 
 
 def test_what_is_not_there(tmp_path):
     with filled(tmp_path) as planning:
-        with pytest.raises(MemoryFault, match="segment 'mug' does not exist"):
+        with pytest.raises(RobotMemoryError, match="segment 'mug' does not exist"):
             planning.remove('mug')
-        with pytest.raises(MemoryFault, match='must be one of object'):
+        with pytest.raises(RobotMemoryError, match='must be one of object'):
             planning.query('x', kind='thing')
         with pytest.raises(ValueError, match='step must be >= 0'):
             planning.advance(-1)
@@ -83,7 +83,7 @@ def test_a_budget_bounds_what_is_in_view(tmp_path):
 def test_a_long_question_leaves_less_room_for_memory(tmp_path):
     with filled(tmp_path) as planning:
         plan = planning.plan('where is ' + 'x' * 350)
-        assert plan.tokens + planning.config.answer_tokens <= CONFIG.max_tokens
+        assert plan.tokens + planning.config.max_answer_tokens <= CONFIG.max_tokens
         assert len(plan.segments) < len(TABLE)
 
 
@@ -91,7 +91,7 @@ def test_kv_of_another_planner(tmp_path):
     other = random_planner(CONFIG, seed=4)
     with filled(tmp_path) as planning:
         planning.warm()
-    with pytest.raises(MemoryFault, match='must hold KV of the model'):
+    with pytest.raises(RobotMemoryError, match='must hold KV of the model'):
         open_planning(tmp_path, planner=other)
     with open_planning(tmp_path, planner=other, renew=True) as planning:
         assert planning.stats().kept == 0 and planning.stats().segments == len(TABLE)
@@ -99,7 +99,7 @@ def test_kv_of_another_planner(tmp_path):
 
 
 def test_a_folder_that_is_open(tmp_path):
-    with filled(tmp_path), pytest.raises(MemoryFault, match='is in use'):
+    with filled(tmp_path), pytest.raises(RobotMemoryError, match='is in use'):
         open_planning(tmp_path)
     with filled(tmp_path) as planning:
         assert planning.stats().segments == len(TABLE)
@@ -117,11 +117,11 @@ def test_a_recurrent_planner(tmp_path):
 @pytest.mark.parametrize(
     ('numbers', 'message'),
     [
-        (dict(tokens=510), 'must leave room for a question in a row of 512'),
-        (dict(method='magic'), 'method must be one of'),
+        (dict(max_context_tokens=510), 'must leave room for a question in a row of 512'),
+        (dict(reuse_method='magic'), 'method must be one of'),
         (dict(recompute_ratio=0.1), r'recompute_ratio must be in \[0\.25, 1\]'),
-        (dict(tokens=0), 'tokens must be >= 1'),
-        (dict(similarity=2.0), 'similarity must be in'),
+        (dict(max_context_tokens=0), 'max_context_tokens must be >= 1'),
+        (dict(min_group_similarity=2.0), 'similarity must be in'),
     ],
 )
 def test_numbers_that_do_not_fit(tmp_path, numbers, message):
@@ -132,4 +132,4 @@ def test_numbers_that_do_not_fit(tmp_path, numbers, message):
 
 
 def test_the_default_numbers_hold_together():
-    assert PlanningConfig().grouping.max_tokens <= PlanningConfig().tokens
+    assert PlanningConfig().grouping.max_tokens <= PlanningConfig().max_context_tokens

@@ -8,7 +8,7 @@ import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
 
 from embodied_kv.memory.files import KvFiles
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.planning.planning import RETRIES
 
 
@@ -76,7 +76,7 @@ def test_segments_from_a_time_of_longer_ones_are_passed_over(tmp_path):
         planning.upsert(('tale', 'note', 'green ball ' * 30))
         assert 'tale' in planning.plan(QUESTION).segments
         planning.memory.store.forget(*planning.memory.store.keys())
-    with open_planning(tmp_path, tokens=200) as planning:
+    with open_planning(tmp_path, max_context_tokens=200) as planning:
         assert planning.warm() == len(TABLE)
         assert 'tale' not in planning.plan(QUESTION).segments
 
@@ -110,7 +110,7 @@ def test_writers_and_a_planner_at_once(tmp_path):
 
 def test_a_full_disk_costs_no_plan(tmp_path, monkeypatch, caplog):
     def full(self, number, kv):
-        raise MemoryFault('the disk is full') from OSError(errno.ENOSPC, 'full')
+        raise RobotMemoryError('the disk is full') from OSError(errno.ENOSPC, 'full')
 
     with filled(tmp_path) as planning:
         wanted = planning.plan(QUESTION, method='full')
@@ -119,5 +119,5 @@ def test_a_full_disk_costs_no_plan(tmp_path, monkeypatch, caplog):
             plan = planning.plan(QUESTION, method='full_reuse')
         assert plan.text == wanted.text and plan.computed_share == 1.0
         assert 'plan is computed without stored KV (reason: the disk is full' in caplog.text
-        with pytest.raises(MemoryFault, match='the disk is full'):
+        with pytest.raises(RobotMemoryError, match='the disk is full'):
             planning.warm()

@@ -4,7 +4,7 @@ from planning_cases import QUESTION, TABLE, filled
 
 
 def test_the_nearest_come_first(tmp_path):
-    with filled(tmp_path, similarity=0.9) as planning:
+    with filled(tmp_path, min_group_similarity=0.9) as planning:
         found = planning.query('green ball', 2)
         assert [match.segment.id for match in found] == ['green ball', 'task 1']
         assert found[0].score >= found[1].score > 0 and not found[0].static
@@ -20,7 +20,7 @@ def test_without_a_question_they_come_as_they_came(tmp_path):
 
 
 def test_numbers_say_what_happened(tmp_path):
-    with filled(tmp_path, similarity=-1.0) as planning:
+    with filled(tmp_path, min_group_similarity=-1.0) as planning:
         stats = planning.stats()
         assert (stats.segments, stats.static, stats.dynamic, stats.units) == (5, 0, 1, 5)
         assert (stats.kept, stats.bytes, stats.plans, stats.step) == (0, 0, 0, 0)

@@ -12,7 +12,7 @@ def digest(engine, row):
 
 
 def test_prefix_bytes_never_change_while_leased(make_engine, observe):
-    engine = make_engine(rows=6, robots=3, streams=4)
+    engine = make_engine(rows=6, max_batch_robots=3, streams=4)
     leases, digests = [], []
     for sequence in range(40):
         (handle,) = engine.prefill([observe(sequence)])

@@ -78,7 +78,7 @@ def test_another_frame_has_none(kv, scored):
 def test_a_stream_by_text_keeps_another_choice(make_engine, observe):
     chosen = {}
     for by in ('stream', 'text'):
-        engine = make_engine(language_keep_ratio=0.3, compress_by=by)
+        engine = make_engine(language_keep_ratio=0.3, compression_queries=by)
         (handle,) = engine.prefill([observe(1)])
         stream = engine.open(handle, QUESTION, max_tokens=4)
         engine.decode()

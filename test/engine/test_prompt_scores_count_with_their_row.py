@@ -7,7 +7,7 @@ from embodied_kv.engine.compression import PromptScores
 
 @pytest.fixture
 def engine(make_engine):
-    return make_engine(compress_by='text', language_keep_ratio=0.3)
+    return make_engine(compression_queries='text', language_keep_ratio=0.3)
 
 
 def size(engine, handle):
@@ -68,6 +68,6 @@ def test_none_are_kept_where_the_budget_has_no_room(engine, observe):
 
 def test_the_floor_of_frames_holds_the_longest_scores(engine):
     pool = next(pool for pool in engine.kv.budget.stats() if pool.name == 'prefixes')
-    rows = 2 * engine.config.robots
+    rows = 2 * engine.config.max_batch_robots
     most = PromptScores.most_bytes(engine.policy.config)
     assert pool.floor == rows * (engine.kv.prefixes.bytes_per_row + most)

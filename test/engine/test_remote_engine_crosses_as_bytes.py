@@ -26,7 +26,7 @@ needs_ray = pytest.mark.skipif(
     not importlib.util.find_spec('ray'), reason='Ray is not installed: the extra `fleet`'
 )
 CONFIG = EngineConfig(
-    robots=2, rows=6, streams=1, compressed_rows=0, time_budget=False, euler_steps=4
+    max_batch_robots=2, rows=6, streams=1, compressed_rows=0, time_budget=False, euler_steps=4
 )
 LINK = Link(0.001, 1e9, 1e9)
 

@@ -12,7 +12,7 @@ from embodied_kv.runtime.graph_cache import Graph
 @pytest.mark.parametrize('steps', [1, 4, 10])
 @torch.inference_mode()
 def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
-    engine = make_engine(min_euler_steps=1, robots=2)
+    engine = make_engine(min_euler_steps=1, max_batch_robots=2)
     (handle,) = engine.prefill([observe(1)])
     c, denoiser, seen = engine.policy.config, engine._denoiser, []
     replay = Graph.replay
@@ -34,7 +34,7 @@ def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
 
 
 def test_a_chunk_carries_its_own_updates(make_engine, observe):
-    engine = make_engine(robots=2)
+    engine = make_engine(max_batch_robots=2)
     handles = engine.prefill([observe(1), observe(2, robot='other')])
     together = denoised(engine, handles)
     for handle, chunk in zip(handles, together, strict=True):

@@ -57,5 +57,7 @@ def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):
 
 
 def test_the_smallest_engine_warms_up(make_engine):
-    least = dict(robots=1, rows=3, streams=1, decode_tokens=8, euler_steps=1, min_euler_steps=1)
+    least = dict(
+        max_batch_robots=1, rows=3, streams=1, decode_tokens=8, euler_steps=1, min_euler_steps=1
+    )
     warm_up(make_engine(**least))

@@ -42,7 +42,7 @@ def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
     torch.testing.assert_close(made.double(), reference(q, keys, values, seen), atol=2e-6, rtol=0)
 
 
-def test_a_mask_of_slots_equals_the_same_said_of_each_query():
+def test_mask_of_slots_equals_the_same_mask_for_each_query():
     keys, values = torch.randn(2, 3, 2, MAX_TOKENS, DIM)
     q, lengths = torch.randn(3, 5, HEADS, DIM), torch.tensor([1, 7, MAX_TOKENS])
     seen = before(lengths, MAX_TOKENS)

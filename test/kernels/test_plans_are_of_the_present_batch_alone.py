@@ -48,7 +48,7 @@ def test_a_batch_bound_again_and_again_holds_one_plan_of_each_layer():
     assert held() - before < 3 * MASK
 
 
-def test_what_is_bound_as_before_keeps_its_plan():
+def test_batch_bound_as_before_keeps_its_plan():
     lengths = np.array([[5, 7, 7, 3]], np.int32)
     batch = RowBatch(3, lengths)
     plan = batch.bind([1, 3]).plan(0)

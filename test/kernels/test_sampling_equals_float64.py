@@ -96,7 +96,7 @@ def test_no_temperature_is_too_small():
     assert torch.equal(sample_tokens(logits, scores, tokens, tiny, shares), tokens)
 
 
-def test_what_is_no_number_is_told_by_its_score_and_the_token_is_one():
+def test_nan_logits_are_reported_by_the_score_and_a_valid_token_is_returned():
     logits = made(3, 2)
     logits[1, 5] = float('nan')
     scores, tokens = logits.max(-1)

@@ -63,7 +63,7 @@ def test_one_stream_is_read_by_many_programs():
     assert splits_of(200, 968, Tile(16, 64, 3, 4), card) == 1
 
 
-def test_what_fits_nowhere_is_an_error():
+def test_tile_that_fits_no_card_is_an_error():
     with pytest.raises(ValueError, match='shared memory; use a narrower dtype'):
         attention_tile(8, 256, 4, Card((7, 5), 16 * KIB, 1))
 

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 
 BUDGET, FLOOR = 100, 30
 THING = st.builds(
@@ -38,7 +38,7 @@ class Machine(RuleBasedStateMachine):
         within = self.pools[pool].name == 'frames' and self.held(0) + thing.size <= FLOOR
         try:
             self.pools[pool].add(self.kv_budget, thing, cost=cost or float('inf'), wait=wait)
-        except OverBudget as error:
+        except OverBudgetError as error:
             assert not within and self.pools[pool].name in str(error)
             assert self.kv_budget.bytes == before  # all or nothing
         else:
@@ -83,7 +83,7 @@ def test_threads_together_never_exceed_it():
     def work(number):
         own = []
         for turn in range(300):
-            with suppress(OverBudget):
+            with suppress(OverBudgetError):
                 own.append(Thing(7 + (turn + number) % 5, consumers=('action',)))
                 pools[number].add(kv_budget, own[-1])
                 count(own[-1].size)
@@ -103,7 +103,7 @@ def test_a_claim_ends_with_its_block_whatever_happens():
     kv_budget, pool = KvBudget(10, ORDER), TablePool()
     kv_budget.join(pool)
     with pytest.raises(RuntimeError), kv_budget.claim(pool, 10):
-        with pytest.raises(OverBudget, match='no room for 1 bytes'), kv_budget.claim(pool, 1):
+        with pytest.raises(OverBudgetError, match='no room for 1 bytes'), kv_budget.claim(pool, 1):
             pass
         raise RuntimeError
     pool.add(kv_budget, Thing(10))
@@ -113,7 +113,7 @@ def test_a_pool_that_leaves_counts_no_more():
     kv_budget, pool, other = KvBudget(10, ORDER), TablePool(), TablePool()
     kv_budget.join(pool)
     pool.add(kv_budget, Thing(8))
-    with pytest.raises(OverBudget, match='at least 11 bytes'):
+    with pytest.raises(OverBudgetError, match='at least 11 bytes'):
         kv_budget.join(other, floor=3)
     kv_budget.leave(pool)
     kv_budget.join(other, floor=3)

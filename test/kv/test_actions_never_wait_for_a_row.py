@@ -9,7 +9,7 @@ import pytest
 from kv_cases import frame, make_manager
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 
 def make(rows=5, streams=20):
@@ -76,7 +76,7 @@ def test_a_query_longer_than_a_decode_row_is_refused_before_it_holds_anything():
 def test_when_actions_lease_everything_the_error_says_so():
     kv = make(rows=3)
     leases = [kv.acquire(frame(kv, i)) for i in range(3)]
-    with pytest.raises(OutOfRows, match='release leases'):
+    with pytest.raises(OutOfRowsError, match='release leases'):
         kv.reserve(0.0)
     leases[0].release()
     assert kv.reserve(0.0) == leases[0].row

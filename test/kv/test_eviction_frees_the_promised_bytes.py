@@ -18,7 +18,7 @@ from embodied_kv.kv.budget import EvictionPlan, KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import StaleHandleError
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 EOS = 1
 INDEX = st.integers(0, 99)
@@ -48,7 +48,7 @@ class Machine(RuleBasedStateMachine):
     def prefill(self, robot, prefill_ms):
         try:
             row = self.kv.reserve(self.now)
-        except OutOfRows:
+        except OutOfRowsError:
             return
         self.handles.append(write(self.kv, row, 0, robot, 8, self.now, prefill_ms))
 
@@ -57,7 +57,7 @@ class Machine(RuleBasedStateMachine):
     def reserve(self):
         try:
             self.writing.append(self.kv.reserve(self.now))
-        except OutOfRows:
+        except OutOfRowsError:
             pass
 
     @precondition(lambda self: self.writing)

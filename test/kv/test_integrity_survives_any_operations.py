@@ -5,7 +5,7 @@ from kv_cases import make_manager
 
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import StaleHandleError
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 EOS = 1
 
@@ -47,7 +47,7 @@ class RandomOperations:
         if len(self.writing) < 2:
             try:
                 self.writing.append(self.kv.reserve(self.now))
-            except OutOfRows:
+            except OutOfRowsError:
                 assert len(self.leases) + len(self.writing) >= 3
 
     def commit(self):

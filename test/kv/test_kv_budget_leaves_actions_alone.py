@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from kv_cases import make_manager, write
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.handle import StaleHandleError
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
 BUDGET = 4 * ROW
@@ -69,14 +69,14 @@ class Machine(RuleBasedStateMachine):
     def ask(self, tokens):
         try:
             self.kv.create(self.handle, Query('?', [5], max_tokens=tokens))
-        except (OverBudget, StaleHandleError) as error:
+        except (OverBudgetError, StaleHandleError) as error:
             assert str(error)
 
     @rule(size=st.integers(1, 3 * ROW), cost=st.floats(0.0, 9.0), wait=st.booleans())
     def load(self, size, cost, wait):
         try:
             self.beside.add(self.kv.budget, Thing(size), cost=cost or math.inf, wait=wait)
-        except OverBudget as error:
+        except OverBudgetError as error:
             assert 'host cache: no room' in str(error)
 
     @rule(seconds=st.floats(0, 3))
@@ -110,7 +110,7 @@ def test_what_is_cheaper_ends_no_stream():
     kv, beside = manager()
     handle = write(kv, kv.reserve(0.0), prefill_ms=1e3)
     streams = [kv.create(handle, Query('?', [3], max_tokens=9)) for _ in range(3)]
-    with pytest.raises(OverBudget):
+    with pytest.raises(OverBudgetError):
         beside.add(kv.budget, Thing(2 * ROW), cost=1e-6)
     assert [stream.reason for stream in streams] == [''] * 3
 
@@ -119,7 +119,9 @@ def test_a_stream_that_finds_no_room_is_refused_and_holds_nothing():
     kv, beside = manager()
     beside.add(kv.budget, Thing(2 * ROW, consumers=('action',)))
     handle = write(kv, kv.reserve(0.0))
-    with pytest.raises(OverBudget, match='streams: no room for .* raise engine.kv_budget_mib'):
+    with pytest.raises(
+        OverBudgetError, match='streams: no room for .* raise engine.kv_budget_mib'
+    ):
         kv.create(handle, Query('?', [3], max_tokens=9))
     assert kv.stats().leases == kv.stats().streams == 0
 
@@ -127,7 +129,7 @@ def test_a_stream_that_finds_no_room_is_refused_and_holds_nothing():
 def test_a_frame_beyond_its_floor_is_refused_as_rows_are():
     kv, beside = manager()
     beside.add(kv.budget, Thing(2 * ROW, consumers=('action',)))
-    with kv.reserving(2, 0.0), pytest.raises(OutOfRows, match='prefixes: no room'):
+    with kv.reserving(2, 0.0), pytest.raises(OutOfRowsError, match='prefixes: no room'):
         kv.reserve(0.0)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from budget_cases import ORDER, TablePool, Thing
 
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 
 
 class BusyPool(TablePool):
@@ -51,7 +51,7 @@ def test_where_all_are_in_use_it_is_refused(kv_budget, pool):
     pool.taken = [Thing(10), Thing(10)]
     for thing in pool.taken:
         pool.add(kv_budget, thing)
-    with pytest.raises(OverBudget, match='no room for 10 bytes'):
+    with pytest.raises(OverBudgetError, match='no room for 10 bytes'):
         pool.add(kv_budget, Thing(10))
     assert not pool.gone and pool.things == pool.taken
 
@@ -59,13 +59,13 @@ def test_where_all_are_in_use_it_is_refused(kv_budget, pool):
 def test_who_offers_what_never_goes_is_not_asked_for_ever(kv_budget, pool):
     pool.add(kv_budget, Thing(20))
     pool.end = lambda thing: 0
-    with pytest.raises(OverBudget):
+    with pytest.raises(OverBudgetError):
         pool.add(kv_budget, Thing(10))
     assert pool.looks == 2
 
 
 def test_what_would_be_too_little_is_looked_at_once(kv_budget, pool):
     pool.add(kv_budget, Thing(20))
-    with pytest.raises(OverBudget):
+    with pytest.raises(OverBudgetError):
         pool.add(kv_budget, Thing(30))
     assert pool.looks == 1 and not pool.gone

@@ -8,7 +8,7 @@ import torch
 from kv_cases import frame, make_manager, write
 
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def ask(kv, handle):
 
 
 def test_more_rows_than_there_are_hold_none(kv):
-    with pytest.raises(OutOfRows, match='5 .* of 4 prefix rows'), kv.reserving(5, 0.0):
+    with pytest.raises(OutOfRowsError, match='5 .* of 4 prefix rows'), kv.reserving(5, 0.0):
         pass
     assert kv.stats().rows_free == 4
     kv.check_integrity()
@@ -56,7 +56,7 @@ def test_a_row_that_was_committed_and_reserved_again_is_the_next_writers(kv):
 
 def test_a_batch_that_cannot_have_its_rows_ends_no_stream(kv):
     streams = [ask(kv, frame(kv)), ask(kv, frame(kv))]
-    with pytest.raises(OutOfRows), kv.reserving(4, 0.0):  # one is the newest frame's
+    with pytest.raises(OutOfRowsError), kv.reserving(4, 0.0):  # one is the newest frame's
         pass
     assert [stream.reason for stream in streams] == ['', '']
 

@@ -5,10 +5,10 @@ import torch
 from budget_cases import ORDER, TablePool, Thing
 from kv_cases import make_manager, write
 
-from embodied_kv.kv.budget import EvictionPlan, KvBudget, OverBudget
+from embodied_kv.kv.budget import EvictionPlan, KvBudget, OverBudgetError
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.pool import Evictable, HeldRow
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 TOKEN = 2 * 2 * 4 * 4  # bytes: k and v, layers, width, of float32
 ROW = 16 * TOKEN
@@ -46,7 +46,7 @@ def test_streams_end_for_a_frame_if_their_row_makes_room_for_it(kv, length, fits
         kv.frames.abandon(kv.reserve(0.0))
         assert [stream.reason for stream in streams] == ['evicted'] * 2
     else:
-        with pytest.raises(OutOfRows, match='prefixes: no room'):
+        with pytest.raises(OutOfRowsError, match='prefixes: no room'):
             kv.reserve(0.0)
         assert [stream.reason for stream in streams] == [''] * 2
     kv.check_integrity()
@@ -68,7 +68,7 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
         asking.add(kv.budget, Thing(size))
         assert kv.frames.current('a') is None
     else:
-        with pytest.raises(OverBudget, match='asking: no room'):
+        with pytest.raises(OverBudgetError, match='asking: no room'):
             asking.add(kv.budget, Thing(size))
         assert kv.frames.current('a') is not None  # nothing has gone
         assert kv.copies.assigned(kv.frames.current('a'), 'language') is copies['a']
@@ -91,7 +91,7 @@ def test_only_what_went_is_counted_as_evicted():
     kv_budget.join(pool)
     pool.add(kv_budget, Thing(10))
     pool.evictable = lambda: [Evictable(0, 1.0, lambda: 0, promised=10)]  # it is in use by now
-    with pytest.raises(OverBudget), kv_budget.claim(pool, 5):
+    with pytest.raises(OverBudgetError), kv_budget.claim(pool, 5):
         pass
     assert kv_budget.evictions == {}
 

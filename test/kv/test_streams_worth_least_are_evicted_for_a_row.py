@@ -7,7 +7,7 @@ from kv_cases import make_manager, write
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import EvictionOrder
-from embodied_kv.kv.rows import OutOfRows
+from embodied_kv.kv.rows import OutOfRowsError
 
 ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of float32
 
@@ -40,7 +40,7 @@ def crowded(budget):
 def test_a_frame_that_the_budget_refuses_ends_no_stream():
     kv, stream = crowded(budget=4)
     assert kv.frames.rows_free == 0
-    with pytest.raises(OutOfRows, match='prefixes: no room'):
+    with pytest.raises(OutOfRowsError, match='prefixes: no room'):
         kv.reserve(0.0)
     assert stream.reason == '' and kv.stats().evictions == 0
     kv.check_integrity()

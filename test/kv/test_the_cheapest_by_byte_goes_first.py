@@ -9,7 +9,7 @@ from kv_cases import make_manager, write
 
 from embodied_kv.capsule.registry import DevicePool
 from embodied_kv.engine.compression import ACTION
-from embodied_kv.kv.budget import KvBudget, OverBudget
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import CONSUMERS, MIB, PATH, POOLS, EvictionOrder
@@ -54,7 +54,7 @@ def test_nothing_stays_that_is_worth_less_than_what_went(things, size):
     kv_budget, pools = filled(things)
     try:
         pools[0].add(kv_budget, new := Thing(size))
-    except OverBudget:
+    except OverBudgetError:
         assert sum(t.size for t in things if 'action' not in t.consumers) < size
         assert not pools[0].gone and not pools[1].gone
         return
@@ -71,7 +71,7 @@ def test_what_is_worth_more_than_what_comes_stays(things, cost):
     kv_budget, pools = filled(things)
     try:
         pools[1].add(kv_budget, Thing(5), cost=cost)
-    except OverBudget:
+    except OverBudgetError:
         pass
     assert all(worth(t) <= cost / 5 for t in pools[0].gone + pools[1].gone)
 
@@ -92,7 +92,7 @@ def test_an_unknown_cost_is_what_the_policy_assumes():
 
 def test_what_is_copied_before_it_goes_goes_for_those_who_wait():
     kv_budget, pools = filled([Thing(5, quick=False)])
-    with pytest.raises(OverBudget, match='a: no room for 5 bytes'):
+    with pytest.raises(OverBudgetError, match='a: no room for 5 bytes'):
         pools[0].add(kv_budget, Thing(5))
     pools[0].add(kv_budget, Thing(5), wait=True)
     assert len(pools[0].gone) == 1 and kv_budget.evictions == {'a': 1}
@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_read_is_refused_by_one_line(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(
-        ValueError, match='states no order of eviction .* leave engine.kv_policy'
+        ValueError, match='states no order of eviction .* leave engine.kv_eviction_file'
     ) as e:
         EvictionOrder.read(path)
     assert str(path) in str(e.value) and '\n' not in str(e.value)

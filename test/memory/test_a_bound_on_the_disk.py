@@ -29,7 +29,7 @@ def taken(store):
     return [path.stat().st_size for path in store.folder.glob('*.safetensors')]
 
 
-def test_the_least_recently_used_units_give_way(tmp_path):
+def test_least_recently_used_units_are_evicted(tmp_path):
     with filled(tmp_path, 'a', 'b', 'c', 'd') as store:
         size = max(taken(store))
         store.load_memory(unit(store, 'a').key, 2)
@@ -55,7 +55,7 @@ def test_units_of_one_call_do_not_replace_each_other(tmp_path):
         assert sum(taken(store)) <= 2 * size
 
 
-def test_room_is_for_one_more_unit(tmp_path):
+def test_room_is_made_for_one_more_unit(tmp_path):
     filled(tmp_path, 'a', 'b').close()
     with MemoryStore(tmp_path, 'model') as store:
         size = max(taken(store))
@@ -70,7 +70,7 @@ def test_room_is_for_one_more_unit(tmp_path):
         assert store.keys() == () and not store.has_room
 
 
-def test_a_unit_that_never_fits_leaves_no_room_for_another_try(tmp_path):
+def test_unit_larger_than_the_bound_is_not_tried_again(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         put(store, a=TEXT)
         store.limit(100)
@@ -78,7 +78,7 @@ def test_a_unit_that_never_fits_leaves_no_room_for_another_try(tmp_path):
         assert store.keep(kv(unit(store, 'a'))) == (False,) and not store.has_room
 
 
-def test_what_was_used_before_a_restart_stays(tmp_path):
+def test_order_of_use_survives_a_restart(tmp_path):
     with filled(tmp_path, 'a', 'b', 'c') as store:
         for number in (1, 2, 3):
             os.utime(tmp_path / f'{number}.safetensors', (number, number))
@@ -89,7 +89,7 @@ def test_what_was_used_before_a_restart_stays(tmp_path):
         assert kept(store) == {'a', 'c'}
 
 
-def test_what_a_question_finds_is_in_use(tmp_path):
+def test_retrieved_units_count_as_used(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         memory = Memory(store, HashingEncoder(), len, 100)
         memory.upsert(('a', 'object', 'red cup: here'), ('b', 'object', 'blue jar: there'))

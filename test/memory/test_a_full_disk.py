@@ -15,7 +15,7 @@ import pytest
 from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.encoder import HashingEncoder
-from embodied_kv.memory.files import DiskFull
+from embodied_kv.memory.files import DiskFullError
 from embodied_kv.memory.memory import Memory
 from embodied_kv.memory.records import Records
 from embodied_kv.memory.store import RESERVE, MemoryStore
@@ -88,10 +88,10 @@ def test_a_full_disk_is_opened_and_renewed(store, monkeypatch):
         assert store.remove('cup1').changed
 
 
-def test_what_adds_uses_the_room_inside_the_database(store):
+def test_additions_use_free_pages_of_the_database(store):
     fill(store)
     pages = store._records._db.execute('PRAGMA page_count').fetchone()
-    with pytest.raises(DiskFull, match=r'is full; free disk space, or delete \*.safetensors'):
+    with pytest.raises(DiskFullError, match=r'is full; free disk space, or delete \*.safetensors'):
         put(store, **{f'new{i}': 'word ' * 500 for i in range(100)})
     assert (
         len(store.list()) == UNITS
@@ -105,7 +105,7 @@ def test_what_adds_uses_the_room_inside_the_database(store):
 def test_without_a_reserve_the_files_go_and_their_units_count_as_missing(store):
     cup = unit(store, 'cup0')
     fill(store, NoReserve())
-    with pytest.raises(DiskFull):
+    with pytest.raises(DiskFullError):
         store.forget(cup.key)
     assert cup.key not in store and files(store) == UNITS - 1
     store.close()
@@ -128,7 +128,7 @@ def test_a_change_that_fails_leaves_memory_and_store_as_they_were(tmp_path):
             lambda: memory.advance(20),
         ):
             fill(store, NoReserve())
-            with pytest.raises(DiskFull):
+            with pytest.raises(DiskFullError):
                 change()
             store._records._db = whole
             memory.groups.check_integrity()
@@ -163,7 +163,7 @@ STORY = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from kept import kv, put, unit
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import MemoryStore
 
 def fill(store, n):
@@ -171,7 +171,7 @@ def fill(store, n):
         while True:
             put(store, **{f's{n}': 'text ' * 60 + str(n)})
             n += 1
-    except MemoryFault:
+    except RobotMemoryError:
         return n
 
 with MemoryStore('/mnt/memory', 'model') as store:
@@ -192,7 +192,7 @@ print('survived', n > 100)
 """
 
 
-def test_a_real_disk_that_is_full_again_and_again():
+def test_memory_survives_a_real_disk_that_fills_up_repeatedly():
     if not shutil.which('unshare'):
         pytest.skip('unshare is not installed')
     mount = 'mount -t tmpfs -o size=600k tmpfs /mnt || exit 77; exec "$@"'

@@ -8,7 +8,7 @@ from embodied_kv.memory.store import MemoryStore
 COUNT = 100_000
 
 
-def test_they_are_kept_and_one_is_found_at_once(tmp_path):
+def test_hundred_thousand_segments_are_stored_and_one_is_found(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         made = (SegmentDraft(f'thing {i}', 'object', f'on shelf {i % 97}') for i in range(COUNT))
         changes = store.upsert(*made, SegmentDraft('shelf', 'place', 'full'))

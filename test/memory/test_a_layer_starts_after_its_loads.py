@@ -134,7 +134,7 @@ def test_loads_may_write_what_was_made_for_inference():
     assert row.tolist() == [0, 5, 5, 5, 5, 5]
 
 
-def test_it_works_inside_its_context_alone():
+def test_loader_works_only_inside_its_context():
     loader = Loader(LoadQueue(LAYERS, UNITS), lambda *_: None)
     with pytest.raises(RuntimeError, match='must be used as a context'), loader.computing(0):
         pass

@@ -6,7 +6,7 @@ from kept import is_whole, kv
 from embodied_kv.memory.encoder import HashingEncoder
 from embodied_kv.memory.groups import Grouping
 from embodied_kv.memory.memory import Memory
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import MemoryStore
 
 FACTS = [
@@ -76,7 +76,7 @@ def test_a_question_finds_what_it_is_about(memory):
     assert len(memory.retrieve('where is the red ball?', 1000)) == 2
 
 
-def test_it_comes_back_with_its_groups_and_kv(memory):
+def test_reopened_memory_has_its_groups_and_kv(memory):
     memory.advance(10)
     memory.upsert(('task 2', 'task', 'picked up yellow cylinder from shelf'))
     memory.store.keep(*(kv(unit) for unit in memory.units()))
@@ -126,7 +126,7 @@ def test_a_removed_segment_is_in_no_unit(memory):
     memory.remove('red cube')
     assert [unit.ids for unit in memory.units()] == [('red ball',), ('task 1',)]
     assert len(memory) == len(memory.store.list()) == 2
-    with pytest.raises(MemoryFault, match="segment 'red cube' does not exist"):
+    with pytest.raises(RobotMemoryError, match="segment 'red cube' does not exist"):
         memory.remove('red cube')
 
 
@@ -140,7 +140,7 @@ def test_a_removed_segment_is_in_no_unit(memory):
 )
 def test_bad_input_changes_nothing(memory, facts, message):
     before = memory.units()
-    with pytest.raises(MemoryFault, match=message):
+    with pytest.raises(RobotMemoryError, match=message):
         memory.upsert(*facts)
     assert memory.units() == before and len(memory.store.list()) == 3
     memory.groups.check_integrity()

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from embodied_kv.memory.segment import KINDS, MAX_ID, MAX_TEXT, MemoryFault, Segment, Unit, UnitKv
+from embodied_kv.memory.segment import (
+    KINDS,
+    MAX_ID,
+    MAX_TEXT,
+    RobotMemoryError,
+    Segment,
+    Unit,
+    UnitKv,
+)
 
 
 @pytest.mark.parametrize('kind', KINDS)
@@ -14,20 +22,20 @@ def test_every_kind_is_taken(kind):
 @pytest.mark.parametrize('kind', ['', 'objects', 'Object', None, 7])
 def test_an_unknown_kind_is_refused(kind):
     with pytest.raises(
-        MemoryFault, match="kind of segment 'cup' must be one of object, place, agent"
+        RobotMemoryError, match="kind of segment 'cup' must be one of object, place, agent"
     ):
         Segment('cup', kind, 'x')
 
 
 @pytest.mark.parametrize('id', ['', '  ', None, 7, 'a\0', 'a\nb', 'a\ud800', 'x' * (MAX_ID + 1)])
 def test_an_id_is_a_short_printable_line(id):
-    with pytest.raises(MemoryFault, match='segment id must '):
+    with pytest.raises(RobotMemoryError, match='segment id must '):
         Segment(id, 'object', 'x')
 
 
 @pytest.mark.parametrize('text', ['', '\n', None, b'x', 'a\0b', '\ud800', 'x' * (MAX_TEXT + 1)])
 def test_a_text_is_printable_and_short(text):
-    with pytest.raises(MemoryFault, match="text of segment 'cup' must "):
+    with pytest.raises(RobotMemoryError, match="text of segment 'cup' must "):
         Segment('cup', 'object', text)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from memory_cases import B, KvOfUnits, make_arena, make_planner, make_prompt
 
-from benchmarks.common.hostile_device import Fault, HostileDevice
+from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Reuse
@@ -49,7 +49,7 @@ def test_a_prefill_after_one_that_failed_equals_the_first(method):
         count = device.operations - before
         for operation in range(0, count, -(-count // FAULTS)):
             device.fail_after(operation)
-            with pytest.raises(Fault):
+            with pytest.raises(InjectedFaultError):
                 filled()
             assert not [t for t in threading.enumerate() if t.name == 'memory-loader']
             assert all(map(torch.equal, filled(), wanted))

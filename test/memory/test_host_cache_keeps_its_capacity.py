@@ -15,7 +15,7 @@ def layer(size):
     return torch.zeros(size, dtype=torch.uint8), torch.zeros(size, dtype=torch.uint8)
 
 
-def test_the_least_recently_used_goes_first():
+def test_least_recently_used_layers_are_evicted_first():
     cache = HostCache(60)
     for name in 'abc':
         cache.put(name, 0, layer(10))

@@ -43,7 +43,7 @@ def test_a_hop_replaces_the_scores_by_the_mean_of_the_relevant_rows():
     assert mixed.scores == pytest.approx(((1 - RESTART) * wanted + RESTART * first).tolist())
 
 
-def test_what_a_segment_pays_itself_plays_no_part():
+def test_attention_of_a_segment_to_itself_is_ignored():
     between = chain(5, 3, 1)
     selfish = between + torch.diag(torch.full((6,), 100.0))
     assert importance(asks(5), between, 0.5) == importance(asks(5), selfish, 0.5)
@@ -102,7 +102,7 @@ def test_bad_input_is_refused(arguments, message):
 
 
 @given(st.data())
-def test_any_attention(data):
+def test_any_attention_gives_scores_within_the_laws(data):
     s = data.draw(st.integers(1, 8))
     numbers = st.floats(0, 1, width=32)
     query = torch.tensor(data.draw(st.lists(numbers, min_size=s, max_size=s)))

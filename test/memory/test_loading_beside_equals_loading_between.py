@@ -13,10 +13,10 @@ from benchmarks.memory.reuse_variants import Epic, VariedKeep, named_schedule
 from benchmarks.memory.spans import COMPUTE, LOAD, TimedLoader
 from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
-from embodied_kv.memory.prefill import KvLost, Prefill
+from embodied_kv.memory.prefill import KvLostError, Prefill
 from embodied_kv.memory.reuse import FullRecompute, LayerState, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation, frequencies
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 
 LAYERS = B.layers
 MOVE = Rotation(frequencies(B.head_dim, B.rope_theta))
@@ -170,13 +170,13 @@ def test_error_of_lost_kv_names_its_unit(method):
 
     def load(unit, layer):
         if unit == 'u3' and layer >= 1:
-            raise MemoryFault('no KV of this unit')
+            raise RobotMemoryError('no KV of this unit')
         return units(unit, layer)
 
     keep = Keep(0.0)
     reuse = keep if method == 'keep' else METHODS[method]()
     prefill = Prefill(model, make_arena(), 0, load, MOVE)
-    with pytest.raises(KvLost, match='no KV of this unit') as lost:
+    with pytest.raises(KvLostError, match='no KV of this unit') as lost:
         prefill.run(prompt, reuse)
     assert lost.value.unit == 'u3'
     assert not [t for t in threading.enumerate() if t.name == 'memory-loader']

@@ -96,7 +96,7 @@ def test_bubbles_are_where_a_lane_waits():
 
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_any_pass_keeps_the_laws(data):
+def test_any_schedule_of_loads_keeps_the_laws(data):
     layers = data.draw(st.integers(1, 5))
     seconds = st.floats(0, 5)
     compute = data.draw(st.lists(seconds, min_size=layers, max_size=layers))

@@ -27,7 +27,7 @@ def contents(groups, versions):
 
 @settings(max_examples=150, deadline=None)
 @given(OPERATIONS, st.integers(1, 4), st.integers(1, 4))
-def test_after_any_operations(operations, members, stable):
+def test_any_operations_invalidate_exactly_the_changed_units(operations, members, stable):
     groups = Groups(WIDTH, Grouping(stable, 0.5, members, 25))
     versions = dict.fromkeys(IDS, 0)
     step = 0

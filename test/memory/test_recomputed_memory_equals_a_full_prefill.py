@@ -119,7 +119,7 @@ def test_prefix_caching_computes_what_lies_behind_a_change():
     assert (hidden - wanted).abs().max() > 1e-3
 
 
-def test_what_has_no_stored_kv_is_computed():
+def test_segments_without_stored_kv_are_computed():
     prompt = make_prompt(segments=4)
     bare = Prompt(prompt.head, (Piece('new', [3, 4, 5]), *prompt.pieces[1:]), prompt.question)
     _, work = run(bare, Reuse(), KvOfUnits(make_planner(), prompt))
@@ -156,7 +156,7 @@ def test_segment_attention_is_a_mean_over_heads_and_tokens():
 
 
 @pytest.mark.parametrize('scoring_tokens', [1, 2, 3, 100])
-def test_some_tokens_stand_for_what_a_segment_attends_to(scoring_tokens):
+def test_scoring_tokens_approximate_the_attention_of_a_segment(scoring_tokens):
     """Evenly spread, the last one with them; what is attended to is never left out."""
     prompt = make_prompt(segments=3)
     states = []

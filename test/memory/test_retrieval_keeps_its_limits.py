@@ -42,8 +42,8 @@ def test_the_order_does_not_depend_on_the_question():
     )
 
 
-def test_what_does_not_fit_is_passed_over():
-    groups = filled('a1', tokens=50)
+def test_unit_that_does_not_fit_is_skipped():
+    groups = filled('a1', max_context_tokens=50)
     groups.put('b1', towards('b'), 10, 0)
     query = (2 * towards('a') + towards('b')) / 5**0.5
     assert in_view(groups, query, tokens=49) == [('b1',)]
@@ -83,7 +83,7 @@ def test_bad_input_is_refused():
     st.integers(0, 20),
     st.integers(0, 2**31),
 )
-def test_any_memory(segments, steps, tokens, wanted, seed):
+def test_any_memory_is_retrieved_within_its_limits(segments, steps, tokens, wanted, seed):
     groups = filled()
     for i, (letter, size) in enumerate(segments):
         groups.put(f'{letter}{i}', towards(letter), size, groups.step)

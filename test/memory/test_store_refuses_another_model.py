@@ -5,7 +5,7 @@ import os
 import pytest
 from kept import is_whole, kv, put, unit
 
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import MemoryStore
 
 
@@ -18,8 +18,8 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_it_is_refused_and_left_as_it_is(folder):
-    with pytest.raises(MemoryFault, match=r'must hold KV of the model second .got first'):
+def test_store_of_another_model_is_refused_and_unchanged(folder):
+    with pytest.raises(RobotMemoryError, match=r'must hold KV of the model second .got first'):
         MemoryStore(folder, 'second')
     with MemoryStore(folder, 'first') as store:
         assert is_whole(store, unit(store, 'cup'))

@@ -7,7 +7,7 @@ import torch
 from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import MemoryStore
 
 
@@ -28,7 +28,7 @@ def test_a_segment_has_versions_and_the_step_of_its_last_change(store):
     cup, bin = store.list()
     assert (cup.version, cup.step, bin.version, bin.step) == (2, 3, 1, 0)
     assert store.get('cup') == cup
-    with pytest.raises(MemoryFault, match="segment 'fork' does not exist"):
+    with pytest.raises(RobotMemoryError, match="segment 'fork' does not exist"):
         store.get('fork')
     with pytest.raises(ValueError, match='steps must be >= 0'):
         store.advance(-1)
@@ -51,13 +51,13 @@ def test_another_kind_is_a_change(store):
 
 
 def test_an_id_that_comes_twice_is_refused_and_nothing_is_written(store):
-    with pytest.raises(MemoryFault, match='ids of one change must be distinct'):
+    with pytest.raises(RobotMemoryError, match='ids of one change must be distinct'):
         store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('cup', 'object', 'there'))
     assert store.list() == ()
 
 
 def test_a_bad_segment_among_good_ones_writes_nothing(store):
-    with pytest.raises(MemoryFault, match='must be one of object'):
+    with pytest.raises(RobotMemoryError, match='must be one of object'):
         store.upsert(SegmentDraft('cup', 'object', 'here'), SegmentDraft('bin', 'thing', 'there'))
     assert store.list() == ()
 
@@ -72,7 +72,7 @@ def test_an_update_loses_the_units_that_hold_the_segment_and_no_others(store):
     assert store.remove('bin').lost == (alone.key,)
     assert is_whole(store, other) and len(files(store)) == 1
     with pytest.raises(
-        MemoryFault, match=r'KV of unit .* does not exist; compute it from its segments'
+        RobotMemoryError, match=r'KV of unit .* does not exist; compute it from its segments'
     ):
         store.load_memory(both.key, 0)
 
@@ -113,7 +113,7 @@ def test_a_layer_that_is_not_there_is_refused(store):
             store.load_memory(unit(store, 'cup').key, layer)
 
 
-def test_any_dtype_comes_back(store):
+def test_kv_of_any_dtype_is_returned_unchanged(store):
     put(store, cup='on table')
     one = unit(store, 'cup')
     for dtype in (torch.bfloat16, torch.float16, torch.float32, torch.float64):
@@ -132,7 +132,9 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(os, 'fsync', full)
-    with pytest.raises(MemoryFault, match=r'cannot be written: No space left .*; free disk space'):
+    with pytest.raises(
+        RobotMemoryError, match=r'cannot be written: No space left .*; free disk space'
+    ):
         store.keep(kv(one, torch.bfloat16), kv(two))
     monkeypatch.undo()
     assert is_whole(store, one) and two.key not in store
@@ -140,7 +142,7 @@ def test_a_failed_write_leaves_what_was_there(store, monkeypatch):
 
 
 def test_a_folder_is_open_once(store, tmp_path):
-    with pytest.raises(MemoryFault, match='is in use, possibly by another process'):
+    with pytest.raises(RobotMemoryError, match='is in use, possibly by another process'):
         MemoryStore(store.folder, 'model')
     store.close()
     store.close()
@@ -162,5 +164,7 @@ def test_folders_and_files_are_of_this_user_alone(tmp_path):
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / 'file').write_text('')
-    with pytest.raises(MemoryFault, match='file cannot be opened: File exists; choose a folder'):
+    with pytest.raises(
+        RobotMemoryError, match='file cannot be opened: File exists; choose a folder'
+    ):
         MemoryStore(tmp_path / 'file', 'model')

@@ -14,7 +14,7 @@ def camera():
 
 
 @pytest.mark.parametrize('resize', [BILINEAR, BILINEAR_BEFORE_0_5, PILLOW, OWN_RESIZE])
-def test_what_was_resized_stays_as_it_is(resize, camera):
+def test_resized_image_is_unchanged(resize, camera):
     once = resize.pad(camera, SIZE)
     assert resize.is_padded(once, SIZE) and resize.pad(once, SIZE) is once
 

@@ -160,7 +160,7 @@ def test_a_damaged_file_is_refused(tmp_path, damage, complaint):
         Weights(path)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
+def test_error_of_a_missing_file_names_it(tmp_path):
     with pytest.raises(CheckpointError, match='model.safetensors does not exist'):
         Weights(tmp_path)
 

@@ -23,7 +23,7 @@ def test_what_openpi_keeps_in_code_has_to_be_declared(fact):
         opened(LIBERO, replace(declared(LIBERO), **{fact: None}))
 
 
-def test_all_that_is_missing_is_said_at_once():
+def test_all_missing_declarations_are_reported_at_once():
     with pytest.raises(CheckpointError) as refused:
         opened(LIBERO, Declared())
     for fact in ('relative', 'state_in_prompt', 'conversion', 'fps'):

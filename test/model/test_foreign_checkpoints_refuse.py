@@ -235,7 +235,7 @@ def test_pi0_is_not_pi05(openpi):
     refused(openpi, 'left over: state_proj.weight')
 
 
-def test_a_folder_of_nobody_s(tmp_path):
+def test_folder_of_unknown_origin_is_refused(tmp_path):
     with pytest.raises(CheckpointError, match='model.safetensors does not exist'):
         open_checkpoint(tmp_path)
     with pytest.raises(CheckpointError, match='nowhere does not exist'):

@@ -21,7 +21,7 @@ def written(session):
 
 
 @pytest.mark.parametrize('seed', range(4))
-def test_whatever_is_done(seed):
+def test_positions_behind_the_end_are_zero_after_any_operations(seed):
     draw = random.Random(seed)
     session, saved = sessions.planner(), []
     for step in range(STEPS):

@@ -149,7 +149,7 @@ def test_it_says_how_many_actions_it_was_trained_to_be_given(folder):
     assert 'trained, action prefix up to 4' in '\n'.join(opened(folder).lines())
 
 
-def test_renamed_views_are_told(folder):
+def test_renamed_views_are_reported(folder):
     renames = {'observation.images.front': 'observation.images.image'}
     rewrite(
         folder / PRE,

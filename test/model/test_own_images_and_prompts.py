@@ -54,7 +54,7 @@ def test_an_image_of_the_right_size_is_returned_as_it_is():
     'image',
     [np.zeros((4, 4, 3), np.float32), np.zeros((4, 4), np.uint8), np.zeros((0, 4, 3), np.uint8)],
 )
-def test_what_is_no_image_is_refused(image):
+def test_input_that_is_not_an_image_is_refused(image):
     with pytest.raises(ValueError, match=r'expected uint8 \[H, W, 3\]'):
         OWN_RESIZE.pad(image, 8)
 

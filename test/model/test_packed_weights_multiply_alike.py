@@ -50,7 +50,7 @@ def test_a_layer_that_is_shared_is_packed_once():
 
 
 @packs
-def test_what_learns_is_not_packed():
+def test_trainable_weights_are_not_packed():
     assert pack(layers().requires_grad_(True)) == 0
 
 

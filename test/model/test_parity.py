@@ -102,7 +102,7 @@ def test_an_unknown_quantity_fails(changed, capsys):
         (lambda tensors, _: tensors['input.tokens'].fill_(512), 'input.tokens'),
     ],
 )
-def test_what_cannot_be_rebuilt_is_refused_by_name(changed, capsys, change, complaint):
+def test_case_that_cannot_be_rebuilt_is_refused_by_name(changed, capsys, change, complaint):
     assert main([changed(change)]) == 2
     assert complaint in capsys.readouterr().err
 

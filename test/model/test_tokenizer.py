@@ -94,7 +94,7 @@ def test_a_word_that_is_a_special_token_becomes_none():
 
 
 @pytest.mark.parametrize('text', [b'put', None, 7, 'a\ud800b'])
-def test_what_is_no_text_is_refused(text):
+def test_input_that_is_not_text_is_refused(text):
     with pytest.raises(ValueError, match='text must be a str that UTF-8 can encode'):
         BYTES.encode(text)
 

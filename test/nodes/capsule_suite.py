@@ -19,8 +19,8 @@ def begin(robot, folder, **parameters):
     It denoises however late it is, so that chunks come on a busy machine too.
     """
     parameters = {
-        'prompt_interval': 0,
-        'folder': str(folder),
+        'prompt_interval_frames': 0,
+        'capsule_directory': str(folder),
         'engine.time_budget': False,
     } | parameters
     robot.follows = False  # it is where it was when a capsule is restored

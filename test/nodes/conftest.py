@@ -28,11 +28,11 @@ PERIOD = 0.2  # s
 STANDS = 20_000_000  # ns that an arm has been where it is in each picture
 OVERRIDES = {
     'armed': True,
-    'resume_within': 3600.0,  # a busy machine makes no arm stand too long
+    'disarm_timeout': 3600.0,  # a busy machine makes no arm stand too long
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',
-    'rate': 1 / PERIOD,
+    'control_frequency': 1 / PERIOD,
     'camera_timeout': 2 * PERIOD,
     'instruction': 'reach',
     'max_tokens': 8,

@@ -14,7 +14,9 @@ OF_ATTENTION = ('ObservedAttentionPress', 'SnapKVPress(window_size=8)')
 
 
 def parameters(name, by):
-    names = dict(compress=f'kvpress:{name}', compress_by=by, compress_after=0)
+    names = dict(
+        compression_method=f'kvpress:{name}', compression_queries=by, compression_after_tokens=0
+    )
     names |= dict(language_keep_ratio=0.3, compressed_rows=4)
     return {f'engine.{name}': value for name, value in names.items()}
 
@@ -23,7 +25,7 @@ def parameters(name, by):
     'name, by', [(name, 'text') for name in OF_KEYS] + [(name, 'row') for name in OF_ATTENTION]
 )
 def test_a_robot_answers_from_what_a_scorer_keeps(robot, name, by):
-    robot.up(*SUITE, prompt_interval=0, **parameters(name, by))
+    robot.up(*SUITE, prompt_interval_frames=0, **parameters(name, by))
     robot.until(lambda: robot.handles)
     engine = EngineHost._shared.engine
     kv = engine.kv

@@ -30,9 +30,16 @@ def parameters(folder, seed=3, **more):
         made = random_planner(CONFIG, seed=seed)
         save_planner(planner, made.model.state_dict(), CONFIG, made.tokenizer)
     own = dict(
-        folder=str(folder / 'memory'), planner=str(planner), precompute=False, step_seconds=0.0
+        storage_directory=str(folder / 'memory'),
+        planner=str(planner),
+        precompute=False,
+        world_step_seconds=0.0,
     )
-    return {**own, **dict(tokens=400, answer_tokens=8, recompute_ratio=0.5), **more}
+    return {
+        **own,
+        **dict(max_context_tokens=400, max_answer_tokens=8, recompute_ratio=0.5),
+        **more,
+    }
 
 
 def begin(robot, folder, *others, **more):

@@ -25,5 +25,9 @@ def fresh(robot):
 
 def acting(robot, address, **options):
     """Its action node, active; no server is ever too slow for it."""
-    patient = {'server__reply_seconds': PATIENCE, 'max_chunk_age': 60.0, 'stop_after': 1000}
+    patient = {
+        'server__reply_timeout': PATIENCE,
+        'max_chunk_age': 60.0,
+        'missed_chunk_limit': 1000,
+    }
     return robot.up(RemoteAction, **patient | {'server__address': address} | options)

@@ -8,7 +8,7 @@ from mission_suite import TableSuite
 
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.nodes.session import Session
-from embodied_kv.planning.mission import Interrupted
+from embodied_kv.planning.mission import MissionInterruptedError
 from training.planner.missions import Mission, Part, Which
 from training.planner.simulated_table import SimulatedTable
 
@@ -19,11 +19,11 @@ AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 @pytest.fixture
 def suite(robot, tmp_path):
     suite = TableSuite(robot, LYING, AWAY)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     return suite
 
 
-def test_it_is_over_before_its_node_knows(suite):
+def test_mission_ends_before_its_node_is_notified(suite):
     session = suite.node.host.session(suite.node.robot)
     session.snapshot('before')  # no mission is on
     over = []
@@ -43,7 +43,7 @@ def test_it_is_over_before_its_node_knows(suite):
     assert [record.name for record in session.registry.entries()] == ['before']
 
 
-def test_it_asks_and_rewinds_nothing_more(suite):
+def test_ended_mission_sends_no_request_and_restores_nothing(suite):
     suite.mute = True
     goal = suite.send()
     suite.robot.until(lambda: suite.asked, show=False)
@@ -51,7 +51,7 @@ def test_it_asks_and_rewinds_nothing_more(suite):
     running, crew = mission._running, mission._running.run._robot
     mission._resume_mission(None)
     for what in (crew.rewind, crew.moves, lambda: crew.remember('pick up the red cube', True)):
-        with pytest.raises(Interrupted, match='a capsule takes its place'):
+        with pytest.raises(MissionInterruptedError, match='a capsule takes its place'):
             what()
     assert suite.result(goal)[1].message == 'a capsule takes its place'
     assert not running.thread.is_alive()

@@ -16,7 +16,7 @@ CONFIG = Path(__file__).parents[2] / 'config' / 'fleet.yaml'
 OTHER = {  # than the shipped file: a machine of tests is slow
     '/**': {'instruction': 'pick up the red cube'},
     '/**/policy_server': {'engine.compile': 'off', 'memory.enabled': False},
-    '/**/action': {'resume_within': 3600.0, 'max_chunk_age': 30.0, 'camera_timeout': 60.0},
+    '/**/action': {'disarm_timeout': 3600.0, 'max_chunk_age': 30.0, 'camera_timeout': 60.0},
 }
 
 
@@ -42,7 +42,7 @@ class Fleet:
 
     def start(self, robot):
         address = f'server.address:=ws://127.0.0.1:{self._port}'
-        folder = f'session:folder:={self._folder / "capsules"}'
+        folder = f'session:capsule_directory:={self._folder / "capsules"}'
         words = '-p', address, '-p', folder, '-r', f'__ns:={robot.namespace}'
         return self._process('embodied_kv.nodes.remote.robot', *words)
 

@@ -40,7 +40,7 @@ def test_the_action_is_called_before_listeners_that_came_earlier_and_each_once(f
 
 
 def test_language_reads_the_newest_of_the_frames_that_wait(robot, monkeypatch):
-    perception, language = robot.up(Perception, Language, prompt_interval=0)
+    perception, language = robot.up(Perception, Language, prompt_interval_frames=0)
     robot.more(robot.handles, 2)
     read, feed = [], perception.host.frames(robot.namespace)
     monkeypatch.setattr(perception, 'active', False)  # no other frame is given
@@ -104,7 +104,7 @@ def test_the_action_of_a_frame_is_submitted_before_the_device_thread_goes_on(rob
 
 
 def test_a_node_that_subscribes_to_the_topic_acquires_the_same_row(robot):
-    robot.up(Perception, Action, Language, prompt_interval=0)
+    robot.up(Perception, Action, Language, prompt_interval_frames=0)
     kv, rows = EngineHost._shared.engine.kv, []
 
     def read(message):

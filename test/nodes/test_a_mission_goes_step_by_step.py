@@ -12,8 +12,8 @@ from embodied_kv.capsule.capsule import facts_of
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.planning.mission import (
     MOST_PLANS,
-    Interrupted,
     Mission,
+    MissionInterruptedError,
     MissionState,
     Outcome,
     read_state,
@@ -105,7 +105,7 @@ def test_an_interrupted_mission_says_why_and_where_it_was():
 
     def interrupt(what):
         if what.startswith('put the blue'):
-            raise Interrupted('the arm is stopped')
+            raise MissionInterruptedError('the arm is stopped')
 
     robot.interrupt = interrupt
     end = begun(robot).run()
@@ -118,7 +118,7 @@ def test_a_mission_goes_on_from_its_facts_with_the_step_that_was_cut_off():
 
     def interrupt(what):
         if what.startswith('put the blue'):
-            raise Interrupted('killed')
+            raise MissionInterruptedError('killed')
 
     robot.interrupt = interrupt
     facts = json.loads(json.dumps(facts_of(begun(robot).run().state)))

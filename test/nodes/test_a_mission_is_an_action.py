@@ -162,7 +162,7 @@ def test_a_node_that_is_deactivated_ends_it(suite):
 
 def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path):
     suite = TableSuite(robot, LYING, TIDY)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     suite.slow = True
     goal = suite.send()
     suite.robot.until(lambda: suite.goals, show=False)
@@ -182,7 +182,7 @@ def test_a_mission_goes_back_with_its_session_and_on_from_there(robot, tmp_path)
 
 def test_a_rewound_step_does_not_tell_the_arm_what_was_told_before(robot, tmp_path):
     suite = TableSuite(robot, LYING, TIDY, success=0.0)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     resumed = []
     session = suite.node.host.session(suite.node.robot)
     session.register(InstructionPart(lambda: 'from before', resumed.append))
@@ -210,7 +210,7 @@ class Planner:
 
 def test_a_rewound_step_takes_the_planner_along(robot, tmp_path):
     suite = TableSuite(robot, LYING, TIDY, success=0.0)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     suite.node.host.session(suite.node.robot).register(planner := Planner())
     _, result = suite.result(suite.send())
     assert planner.resumed == result.steps > 1
@@ -218,7 +218,7 @@ def test_a_rewound_step_takes_the_planner_along(robot, tmp_path):
 
 def test_a_failed_step_rewinds_the_session_and_not_the_mission(robot, tmp_path):
     suite = TableSuite(robot, LYING, TIDY, success=0.0)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED and result.message.startswith('give up')
     listed = robot.call(CapsuleList, 'capsule/list')

@@ -42,7 +42,9 @@ def start(robot, tmp_path):
 @pytest.fixture
 def start_planning(robot, tmp_path):
     """The suite with the package's own planner."""
-    memory = dict(folder=str(tmp_path / 'memory'), step_seconds=0.0, precompute=False)
+    memory = dict(
+        storage_directory=str(tmp_path / 'memory'), world_step_seconds=0.0, precompute=False
+    )
     starter = Starter(robot, tmp_path, memory, asked=TRUTH[1:])
     yield starter
     starter.close()

@@ -25,7 +25,7 @@ def begun(robot, tmp_path):
         suite = TableSuite(
             robot, LYING, Mission((Part('put', Which(('red cube',)), 'green bin'),))
         )
-        suite.up(Session, folder=str(tmp_path), **parameters)
+        suite.up(Session, capsule_directory=str(tmp_path), **parameters)
         suite.slow = True
         suite.goal = suite.send(step_time_limit=7.5)
         robot.until(lambda: suite.goals, show=False)
@@ -47,7 +47,7 @@ def test_while_a_step_is_in_force_the_disk_has_it(robot, tmp_path, begun):
     assert facts['mission']['mission']['words'] == 'tidy up'
 
 
-def test_who_rolls_back_to_it_has_the_step_told_again(robot, begun):
+def test_rollback_to_the_checkpoint_sends_the_step_again(robot, begun):
     suite = begun()
     told = suite.goals[0][0]
     back = robot.call(CapsuleRollback, 'capsule/rollback', name=BOUNDARY)
@@ -63,7 +63,7 @@ def test_it_is_not_where_a_rollback_without_a_name_goes(robot, begun):
     assert not back.success and 'take a snapshot first' in back.message
 
 
-def test_nobody_else_names_a_capsule_so(robot, begun):
+def test_name_prefix_of_mission_capsules_is_reserved(robot, begun):
     begun()
     taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name='mission-boundary-9')
     assert not taken.success and 'choose another name' in taken.message
@@ -75,8 +75,8 @@ def test_where_the_session_has_no_disk_the_host_keeps_it(robot, begun):
     assert listed(robot) == {BOUNDARY: False}
 
 
-def test_it_is_kept_in_the_tier_that_a_parameter_names(robot, begun):
-    suite = begun(boundary_tier='host')
+def test_checkpoint_is_stored_in_the_tier_of_the_parameter(robot, begun):
+    suite = begun(step_checkpoint_tier='host')
     assert listed(robot) == {BOUNDARY: False}
-    (told,) = suite.node.set_parameters([Parameter('boundary_tier', value='attic')])
+    (told,) = suite.node.set_parameters([Parameter('step_checkpoint_tier', value='attic')])
     assert not told.successful and 'attic' in told.reason

@@ -86,8 +86,10 @@ def test_services_answer_during_configure(robot, slow, transition, capfd):
     until_state(robot, 'configuring')
     assert not is_accepted(robot, CONFIGURE)
     assert 'transition refused: perception is configuring' in capfd.readouterr().err
-    (value,) = robot.call(GetParameters, 'perception/get_parameters', names=['rate']).values
-    assert value.double_value == slow.get_parameter('rate').value
+    (value,) = robot.call(
+        GetParameters, 'perception/get_parameters', names=['control_frequency']
+    ).values
+    assert value.double_value == slow.get_parameter('control_frequency').value
     offered = robot.call(GetAvailableTransitions, 'perception/get_available_transitions')
     labels = {each.transition.label for each in offered.available_transitions}
     assert labels and 'configure' not in labels

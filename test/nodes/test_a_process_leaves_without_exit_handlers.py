@@ -39,7 +39,7 @@ def test_a_process_ends_with_its_status_and_all_of_its_output(code):
 
 
 def test_an_executable_that_a_signal_ends_runs_no_exit_handlers(ros, tmp_path):
-    words = ['--ros-args', '-p', 'contract:=tabletop', '-p', f'folder:={tmp_path}']
+    words = ['--ros-args', '-p', 'contract:=tabletop', '-p', f'capsule_directory:={tmp_path}']
     environment = {**os.environ, 'OMP_NUM_THREADS': '1'}
     process = subprocess.run(
         [sys.executable, '-c', NODE, *words],

@@ -12,7 +12,7 @@ def test_a_question_ends_with_the_reason_of_the_refusal(robot):
         return {'refused': 'state has NaN', 'request_id': request['request_id']}
 
     ours = Extensions(50, 7, 0.1, True, True, True, 2, refusals=True).metadata
-    calm = {'camera_timeout': 60.0, 'max_image_age': 600.0, 'server__reply_seconds': PATIENCE}
+    calm = {'camera_timeout': 60.0, 'max_image_age': 600.0, 'server__reply_timeout': PATIENCE}
     with PlainServer(answer, ours) as server:
         node, said = robot.up(RemoteLanguage, server__address=server.address, **calm), []
         node.warn_throttled = lambda key, line: said.append(line)

@@ -37,7 +37,9 @@ def test_it_executes_as_much_as_the_server_is_sure_of_and_reports_it(robot):
 
 def test_requests_follow_executions_and_not_the_rate(robot):
     with PlainServer(near) as server:
-        acting(robot, server.address, execution_horizon='static:20', rate=20.0, **AHEAD)
+        acting(
+            robot, server.address, execution_horizon='static:20', control_frequency=20.0, **AHEAD
+        )
         robot.until(lambda: fresh(robot) >= 2)
         began, count = robot.suite[0]._world.now(), len(server.asked)
         robot.until(lambda: len(server.asked) >= count + 2)
@@ -54,7 +56,7 @@ def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):
 
 def test_the_arm_does_not_stop_within_an_execution(robot):
     with PlainServer(near) as server:
-        acting(robot, server.address, execution_horizon='static:20', stop_after=1, **AHEAD)
+        acting(robot, server.address, execution_horizon='static:20', missed_chunk_limit=1, **AHEAD)
         robot.until(lambda: fresh(robot) >= 3)
         first = sources(robot).index(FRESH)
         assert STOP not in sources(robot)[first:]
@@ -140,7 +142,11 @@ def test_a_chunk_has_as_long_as_the_arm_still_executes(robot):
 
     told = Extensions(50, AXES, 0.1, False, True, False, 2).metadata
     with PlainServer(late, told) as server:
-        options = {'server__request_ahead': 8, 'execution_horizon': 'static:20', 'rate': 10.0}
+        options = {
+            'server__request_ahead': 8,
+            'execution_horizon': 'static:20',
+            'control_frequency': 10.0,
+        }
         acting(robot, server.address, preset='pi05', **options)
         robot.until(lambda: len(asked) >= 3)
         told = [request['deadline_ms'] for request in asked[1:] if 'deadline_ms' in request]

@@ -72,7 +72,7 @@ def test_nothing_moves_that_is_not_armed_or_has_nothing_to_do(robot):
 def test_a_server_that_is_gone_lets_the_arm_rest_and_comes_back(robot):
     with PlainServer(near) as server:
         port = server.port
-        node = acting(robot, server.address, stop_after=2)
+        node = acting(robot, server.address, missed_chunk_limit=2)
         robot.until(lambda: fresh(robot) >= 2)
     robot.until(lambda: sources(robot)[-1] == STOP and node._server.policy.problem)
     level, message, _ = node.report()
@@ -87,7 +87,7 @@ def test_a_server_that_is_gone_lets_the_arm_rest_and_comes_back(robot):
 )
 def test_a_server_that_fails_once_is_asked_again(robot, wrong):
     replies = iter([wrong])
-    seconds = {'server__reply_seconds': 2.0} if wrong is STALL else {}
+    seconds = {'server__reply_timeout': 2.0} if wrong is STALL else {}
     with PlainServer(lambda request: next(replies, near(request))) as server:
         node = acting(robot, server.address, **seconds)
         robot.until(lambda: fresh(robot) >= 2)
@@ -312,10 +312,12 @@ def test_a_server_that_misses_what_it_was_told_is_warned_of_with_what_to_change(
         return {'missed': 'too late', 'request_id': request['request_id']}
 
     with PlainServer(late, ours()) as server:
-        node = acting(robot, server.address, rate=1.0)
+        node = acting(robot, server.address, control_frequency=1.0)
         node.warn_throttled = lambda key, line: said.append(line)
-        robot.until(lambda: any('server.deadlines: false' in line for line in said))
-        assert any('makes no chunk in' in line and 'lower rate' in line for line in said)
+        robot.until(lambda: any('server.send_deadlines: false' in line for line in said))
+        assert any(
+            'makes no chunk in' in line and 'lower control_frequency' in line for line in said
+        )
 
 
 @pytest.mark.parametrize('address', ['', 'localhost:8000'])

@@ -27,12 +27,12 @@ def test_it_looks_and_plans_by_the_server_until_it_is_cancelled(robot, tmp_path)
         robot.up(
             *SUITE,
             server__address=f'ws://127.0.0.1:{opened.port}',
-            server__reply_seconds=PATIENCE,
+            server__reply_timeout=PATIENCE,
             preset='tiny',
-            prompt_interval=0,
-            step_seconds=0.0,
+            prompt_interval_frames=0,
+            world_step_seconds=0.0,
             precompute=False,
-            folder=str(tmp_path / 'capsules'),
+            capsule_directory=str(tmp_path / 'capsules'),
             camera_timeout=60.0,
             max_image_age=600.0,
         )

@@ -14,12 +14,17 @@ from embodied_kv.srv import (
     CapsuleSnapshot,
 )
 
-CALM = {'preset': 'tiny', 'server__reply_seconds': PATIENCE, 'max_chunk_age': 60.0}
-CALM |= {'stop_after': 1000, 'camera_timeout': 60.0, 'max_age': 3600.0, 'max_planner_age': 3600.0}
+CALM = {'preset': 'tiny', 'server__reply_timeout': PATIENCE, 'max_chunk_age': 60.0}
+CALM |= {
+    'missed_chunk_limit': 1000,
+    'camera_timeout': 60.0,
+    'max_action_resume_age': 3600.0,
+    'max_planner_resume_age': 3600.0,
+}
 
 
 def up(robot, address, folder):
-    return robot.up(RemoteAction, RemoteSession, folder=str(folder), **CALM | address)
+    return robot.up(RemoteAction, RemoteSession, capsule_directory=str(folder), **CALM | address)
 
 
 def at(opened):

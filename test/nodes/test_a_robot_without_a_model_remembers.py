@@ -15,7 +15,10 @@ from embodied_kv.serving.memories import Memories
 def kept(folder, rows=2, **more):
     """Makes the memories of a server, with a planner of random weights."""
     given = parameters(folder, **more)
-    own = {n: given.pop(n) for n in ('folder', 'planner', 'precompute', 'step_seconds')}
+    own = {
+        n: given.pop(n)
+        for n in ('storage_directory', 'planner', 'precompute', 'world_step_seconds')
+    }
     params, config = MemoryParams(**own), PlanningConfig(**given)
 
     def made(device, slack, kv_budget):
@@ -25,7 +28,7 @@ def kept(folder, rows=2, **more):
 
 
 def remembering(robot, opened, **more):
-    options = {'server__reply_seconds': PATIENCE, 'preset': 'tiny', 'step_seconds': 0.0}
+    options = {'server__reply_timeout': PATIENCE, 'preset': 'tiny', 'world_step_seconds': 0.0}
     options |= {'server__address': f'ws://127.0.0.1:{opened.port}', 'precompute': False}
     node = robot.up(RemoteMemory, **options | more)
     robot.until(lambda: node._server.policy.is_connected, show=False)

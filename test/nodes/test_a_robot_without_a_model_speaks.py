@@ -12,7 +12,7 @@ from embodied_kv.robots.reading import load
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.srv import Ask, Cancel
 
-CALM = {'server__reply_seconds': PATIENCE, 'server__answer_seconds': PATIENCE, 'preset': 'tiny'}
+CALM = {'server__reply_timeout': PATIENCE, 'server__answer_timeout': PATIENCE, 'preset': 'tiny'}
 CALM |= {'camera_timeout': 60.0, 'max_image_age': 600.0}
 
 
@@ -86,7 +86,11 @@ def test_a_question_ends_once(robot, ends):
 
 def both(robot, address, **more):
     """The action and the language node of one robot, on our server."""
-    options = CALM | {'server__address': address, 'max_chunk_age': 60.0, 'stop_after': 1000}
+    options = CALM | {
+        'server__address': address,
+        'max_chunk_age': 60.0,
+        'missed_chunk_limit': 1000,
+    }
     return robot.up(RemoteAction, RemoteLanguage, **options | more)
 
 
@@ -114,7 +118,7 @@ def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot, monkeypatch
 
 def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
     with running_server('tabletop', engine={'streams': 8}) as opened:
-        both(robot, f'ws://127.0.0.1:{opened.port}', prompt_interval=0)
+        both(robot, f'ws://127.0.0.1:{opened.port}', prompt_interval_frames=0)
         robot.until(lambda: fresh(robot) >= 5)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)
         robot.until(lambda: robot.texts)  # a prompt would have come before

@@ -19,7 +19,7 @@ ROUNDS = 6
 
 def test_all_go_on_under_a_mib(robot, tmp_path):
     given = {
-        'prompt_interval': 0,
+        'prompt_interval_frames': 0,
         'engine.time_budget': False,
         'engine.kv_budget_mib': 1,
         'engine.decode_tokens': 1200,
@@ -47,7 +47,7 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
 def test_a_policy_of_ones_own_is_in_force(robot, tmp_path):
     path = tmp_path / 'policy.yaml'
     path.write_text(PATH.read_text().replace('streams: 0.5', 'streams: 3.0'))
-    robot.up(Perception, **{'engine.kv_policy': str(path)})
+    robot.up(Perception, **{'engine.kv_eviction_file': str(path)})
     kv_budget = engine().kv.budget
     assert kv_budget.capacity == math.inf
     assert kv_budget.worth(engine().kv.streams, 2**20, 0.0) == pytest.approx(3.0 / 2**20)
@@ -56,7 +56,7 @@ def test_a_policy_of_ones_own_is_in_force(robot, tmp_path):
 def test_a_policy_that_is_none_is_refused_at_configure(robot, tmp_path, capfd):
     path = tmp_path / 'policy.yaml'
     path.write_text(PATH.read_text().replace('[action]', '[actions]'))
-    node = robot.bring(Perception, **{'engine.kv_policy': str(path)})
+    node = robot.bring(Perception, **{'engine.kv_eviction_file': str(path)})
     assert node.trigger_configure().name == 'FAILURE'
     complaint = capfd.readouterr().err
     assert f'configure failed: {path} states no order of eviction' in complaint

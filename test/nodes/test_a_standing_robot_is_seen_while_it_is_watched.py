@@ -28,7 +28,7 @@ def device(robot, standing):
     return node.host.device
 
 
-def test_it_is_seen_and_no_action_answers_the_frame(robot, standing):
+def test_watched_standing_robot_prefills_frames_without_actions(robot, standing):
     with standing.observer.watching():
         robot.until(lambda: standing.participants.scene() is not None)
     assert not robot.handles, 'a frame that nobody is told of has no action'

@@ -10,7 +10,7 @@ from embodied_kv.nodes.session import Session
 
 @pytest.mark.parametrize('kind', [Perception, Language, Session])
 def test_an_inactive_node_takes_no_part(robot, tmp_path, kind):
-    nodes = robot.up(Perception, Language, Session, folder=str(tmp_path))
+    nodes = robot.up(Perception, Language, Session, capsule_directory=str(tmp_path))
     (node,) = (node for node in nodes if isinstance(node, kind))
     participants = node.host.session(robot.namespace).participants
     assert set(participants._all) == set(nodes)

@@ -57,7 +57,7 @@ def ended(suite, goal):
 
 
 @LOST
-def test_while_the_robot_looks(suite, state):
+def test_arm_taken_away_during_a_scene_query_ends_the_mission(suite, state):
     suite.mute = True
     goal = suite.send()
     suite.robot.until(lambda: suite.asked, show=False)
@@ -90,7 +90,7 @@ def test_during_a_step_the_arm_comes_to_rest(suite):
 
 def test_a_mission_that_a_capsule_brought_back_has_no_goal_and_ends_so_too(robot, tmp_path):
     suite = TableSuite(robot, LYING, AWAY)
-    suite.up(Session, folder=str(tmp_path))
+    suite.up(Session, capsule_directory=str(tmp_path))
     suite.slow = True
     goal = suite.send()
     robot.until(lambda: suite.goals, show=False)
@@ -109,7 +109,7 @@ def test_an_arm_that_stays_armed_ends_nothing(suite):
     assert suite.result(suite.send())[1].success
 
 
-def test_whoever_arms_it_meanwhile_lets_the_mission_go_on(suite):
+def test_rearming_in_the_meantime_lets_the_mission_continue(suite):
     lose(suite, ControlState.DISARMED)
     suite.robot.until(lambda: suite.node._arm == ControlState.DISARMED, show=False)
     suite.interrupt = lambda _: suite.say_arm(ControlState.ARMED)

@@ -165,7 +165,7 @@ def test_a_long_instruction_is_cut_to_fit(robot, perception, capfd):
 
 
 def test_a_handle_that_is_stale_or_of_no_row_is_refused(robot, capfd):
-    _, action, _ = robot.up(*SUITE, prompt_interval=0)
+    _, action, _ = robot.up(*SUITE, prompt_interval_frames=0)
     robot.more(robot.handles, 3)
     old = conversions.handle(robot.handles[0], robot.namespace)
     feed = action.host.frames(robot.namespace)
@@ -178,7 +178,7 @@ def test_a_handle_that_is_stale_or_of_no_row_is_refused(robot, capfd):
 
 
 def test_a_handle_that_another_node_publishes_moves_nothing(robot):
-    _, action, language = robot.up(*SUITE, prompt_interval=0)
+    _, action, language = robot.up(*SUITE, prompt_interval_frames=0)
     forged = robot.more(robot.handles, 1)[-1]
     forged.sequence += 1_000_000
     robot.handle.publish(forged)
@@ -189,7 +189,7 @@ def test_a_handle_that_another_node_publishes_moves_nothing(robot):
 
 
 def test_a_row_stays_while_the_action_reads_it_and_perception_is_cleaned_up(robot):
-    perception, _, _ = robot.up(*SUITE, prompt_interval=0)
+    perception, _, _ = robot.up(*SUITE, prompt_interval_frames=0)
     robot.until(lambda: robot.handles)
     kv = EngineHost._shared.engine.kv
     lease = kv.acquire(kv.frames.current(robot.namespace))

@@ -14,9 +14,12 @@ from embodied_kv.srv import CapsuleDrop, CapsuleRestore, CapsuleSnapshot
 @pytest.fixture
 def suite(robot, tmp_path):
     """A suite with a capsule, whose actor may be an hour old and see any picture."""
-    *nodes, capsules = begin(robot, tmp_path, stop_after=1000)
+    *nodes, capsules = begin(robot, tmp_path, missed_chunk_limit=1000)
     capsules.set_parameters(
-        [Parameter('max_age', value=3600.0), Parameter('max_planner_age', value=3600.0)]
+        [
+            Parameter('max_action_resume_age', value=3600.0),
+            Parameter('max_planner_resume_age', value=3600.0),
+        ]
     )
     silent()
     while not registry(robot).entries() or kept(robot) is None:  # between two chunks

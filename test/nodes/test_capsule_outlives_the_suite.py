@@ -16,18 +16,18 @@ from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
 PARAMETERS = {
     'armed': 'true',
-    'resume_within': '3600.0',
+    'disarm_timeout': '3600.0',
     'preset': 'tiny',
     'checkpoint': 'random',
-    'rate': '5.0',
-    'prompt_interval': '0',
+    'control_frequency': '5.0',
+    'prompt_interval_frames': '0',
     'engine.decode_tokens': '280',
     'engine.time_budget': 'false',  # chunks come, however late, on a busy machine
     'camera_timeout': '20.0',
     'publish_rate': '2.0',  # few messages, of which none is lost there
     'instruction': 'reach',
-    'max_age': '3600.0',
-    'max_planner_age': '3600.0',
+    'max_action_resume_age': '3600.0',
+    'max_planner_resume_age': '3600.0',
 }
 SEEDS = range(4)
 SNAPSHOTS = 8
@@ -39,7 +39,7 @@ class Suite:
     def __init__(self, namespace, folder):
         self.log = folder / 'robot.log'
         given = [f'{name}:={value}' for name, value in PARAMETERS.items()]
-        given += [f'folder:={folder / "capsules"}', f'contract:={loose_contract()}']
+        given += [f'capsule_directory:={folder / "capsules"}', f'contract:={loose_contract()}']
         self.command = [sys.executable, '-m', 'embodied_kv.nodes.robot', '--ros-args']
         self.command += [word for p in given for word in ('-p', p)]
         self.command += ['-r', f'__ns:={namespace}']

@@ -130,7 +130,7 @@ def test_rollback_goes_back_to_the_newest_boundary_and_its_instruction(robot, tm
     assert perception._frames.instruction == 'reach'
 
 
-def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+def test_refusal_is_one_sentence(robot, tmp_path):
     begin(robot, tmp_path)
     done(robot, 'snapshot', name='home')
     for verb, fields, message in (
@@ -179,7 +179,7 @@ def resave(path, fingerprint):
     disk.save(replace(capsule, fingerprint=fingerprint))
 
 
-def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+def test_inactive_node_refuses_with_its_state(robot, tmp_path):
     *_, capsules = begin(robot, tmp_path)
     capsules.trigger_deactivate()
     for verb in SERVICES:
@@ -207,12 +207,12 @@ def test_the_default_tier_may_change_while_it_runs(robot, tmp_path):
         ('default_tier', 'cloud', "no tier 'cloud'"),
         ('eviction_policy', 'hope', "no policy 'hope'"),
         ('disk_mib', -2, 'parameter disk_mib'),
-        ('max_planner_age', 1.0, 'at most max_planner_age, 1.0 s'),
-        ('folder', '/proc/nowhere', '/proc/nowhere'),
+        ('max_planner_resume_age', 1.0, 'at most max_planner_resume_age, 1.0 s'),
+        ('capsule_directory', '/proc/nowhere', '/proc/nowhere'),
     ],
 )
 def test_a_wrong_parameter_fails_configure(robot, capfd, tmp_path, name, value, said):
-    node = robot.bring(Session, **{'folder': str(tmp_path), name: value})
+    node = robot.bring(Session, **{'capsule_directory': str(tmp_path), name: value})
     assert node.trigger_configure().name == 'FAILURE'
     complaint = capfd.readouterr().err
     assert 'configure failed:' in complaint and said in complaint

@@ -67,7 +67,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize('kind', BROKEN)
-def test_what_is_broken_says_why(kind):
+def test_error_of_a_broken_image_states_the_reason(kind):
     data, said = BROKEN[kind]
     with pytest.raises(ValueError, match='.') as refused:
         images.rgb(CompressedImage(format='jpeg', data=data))

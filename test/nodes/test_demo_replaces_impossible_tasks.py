@@ -64,7 +64,7 @@ def test_a_task_that_nobody_can_do_is_replaced_by_another_of_its_family(play):
     assert play.director.judged == [first] and play.resets == 0
 
 
-def test_a_moment_in_which_it_cannot_be_done_replaces_nothing(play):
+def test_single_moment_of_an_impossible_task_replaces_nothing(play):
     first = play.director.current
     for _ in range(3):
         play.lost = {first.task.target}

@@ -44,7 +44,7 @@ class Client:
 
 @pytest.fixture
 def client(robot):
-    robot.up(*SUITE, instruction='', prompt_interval=1)
+    robot.up(*SUITE, instruction='', prompt_interval_frames=1)
     robot.until(lambda: robot.suite[1]._joints.now() is not None)
     return Client(robot)
 
@@ -151,8 +151,8 @@ def test_yes_to_the_success_question_is_success(client, robot):
 
 @pytest.fixture
 def asked(robot):
-    """Return a client, and answers to the success question, for a standing_limit of 1 s."""
-    robot.up(*SUITE, instruction='', prompt_interval=1, standing_limit=1.0)
+    """Return a client, and answers to the success question, for a standstill_timeout of 1 s."""
+    robot.up(*SUITE, instruction='', prompt_interval_frames=1, standstill_timeout=1.0)
     robot.until(lambda: robot.suite[1]._joints.now() is not None)
     goals = robot.suite[1]._control_services.goals
     publisher = robot.node.create_publisher(TextDelta, 'language/text', 10)

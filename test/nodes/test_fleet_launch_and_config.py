@@ -72,10 +72,10 @@ def test_the_yaml_names_parameters_that_exist(section):
 def test_the_yaml_holds_every_parameter_of_the_server_but_a_few_with_its_default():
     given = {name: value for name, value in SERVED.items() if name not in NESTED}
     defaults = {k: v for part in PARTS['/**/policy_server'] for k, v in asdict(part()).items()}
-    other = {'scheduler': 'kairos', 'connections': 160, 'connections_per_key': 160}
+    other = {'scheduler': 'kairos', 'max_connections': 160, 'max_connections_per_key': 160}
     assert given == defaults | other
     ServerConfig(**{f.name: given[f.name] for f in fields(ServerConfig)})
-    assert given['connections'] >= CONNECTIONS * SERVED['memory']['planner_rows']
+    assert given['max_connections'] >= CONNECTIONS * SERVED['memory']['planner_rows']
     own = {'request_ahead': 1, 'rtc': True}
     assert CONFIG['/**']['server'] == asdict(RemoteParams()) | own
 
@@ -88,9 +88,9 @@ def test_the_robots_settings_are_those_of_a_robot_with_an_engine():
 
 def test_rows_are_enough_for_the_streams_of_the_robots_that_it_is_sized_for():
     engine = EngineConfig(**SERVED['engine'])
-    robots = engine.reserved_rows - engine.robots
+    robots = engine.reserved_rows - engine.max_batch_robots
     assert robots == 32 and engine.streams == 2 * robots
-    assert engine.rows == engine.robots + robots + engine.streams
+    assert engine.rows == engine.max_batch_robots + robots + engine.streams
     assert SERVED['memory']['planner_rows'] == robots
 
 
@@ -110,7 +110,7 @@ def test_it_takes_the_memory_that_it_states():
     streams = mib(engine.streams, engine.decode_tokens, model.backbone)
     c = planner.model.config
     plans = mib(memory['planner_rows'], c.max_tokens, c.backbone)
-    loaded = memory['planner_rows'] * memory['cache_mib']
+    loaded = memory['planner_rows'] * memory['host_cache_mib']
     said = (
         f'{rows:.0f} MiB of rows, {streams:.0f} MiB of streams,\n# {plans:.0f} MiB of planner '
         f"rows, up to {loaded} MiB of loaded memory's KV: "

@@ -136,7 +136,7 @@ def test_stamps_that_stand_still_are_named():
 
 def test_driver_that_became_silent_is_named():
     assert feed(merger()).problem(2 * SECOND) == (
-        'joint hip must have a sample within max_state_age 200 ms (got 1000 ms before the '
+        'joint hip must have a sample within max_joint_state_skew 200 ms (got 1000 ms before the '
         'requested time on joint_states); its driver is slow or silent (also unknown: knee)'
     )
 

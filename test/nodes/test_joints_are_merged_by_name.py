@@ -60,8 +60,8 @@ def test_a_joint_that_is_too_old_is_none(merger):
     with pytest.raises(UnknownStateError) as unknown:
         merger.at(200 * MS)
     assert unknown.value.args[0] == (
-        'joint finger must have a sample within max_state_age 100 ms (got 101 ms before the '
-        'requested time on hand); its driver is slow or silent, or its clock is wrong'
+        'joint finger must have a sample within max_joint_state_skew 100 ms (got 101 ms before '
+        'the requested time on hand); its driver is slow or silent, or its clock is wrong'
     )
 
 

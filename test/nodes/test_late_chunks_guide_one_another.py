@@ -36,7 +36,10 @@ def guides(monkeypatch):
 
 def up(robot, **options):
     """Start in shadow mode, in which an arm need not follow."""
-    options = dict(shadow=True, rate=RATE, engine__rtc='guided', engine__rtc_horizon=5) | options
+    options = (
+        dict(shadow=True, control_frequency=RATE, engine__rtc='guided', engine__rtc_horizon=5)
+        | options
+    )
     return robot.up(Perception, Action, **options)
 
 

@@ -40,7 +40,7 @@ def test_before_activate_nothing_is_published(robot):
 
 
 def test_after_deactivate_nothing_is_published_and_activate_goes_on(robot):
-    nodes = robot.up(*SUITE, prompt_interval=1)
+    nodes = robot.up(*SUITE, prompt_interval_frames=1)
     heard = []
     robot.node.create_subscription(DiagnosticArray, '/diagnostics', heard.append, 10)
     robot.until(lambda: robot.chunks and robot.texts and heard)
@@ -58,7 +58,9 @@ def test_after_deactivate_nothing_is_published_and_activate_goes_on(robot):
 
 
 def test_deactivate_ends_what_was_running(robot):
-    _, action, language = robot.up(*SUITE, prompt_interval=1, max_tokens=32, publish_rate=50.0)
+    _, action, language = robot.up(
+        *SUITE, prompt_interval_frames=1, max_tokens=32, publish_rate=50.0
+    )
     robot.until(lambda: robot.chunks and any(not text.finished for text in robot.texts))
     robot.chunks.clear()
     language.trigger_deactivate()

@@ -15,7 +15,7 @@ GIVEN = {
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',
-    'rate': 5.0,
+    'control_frequency': 5.0,
     'instruction': 'reach',
 }
 

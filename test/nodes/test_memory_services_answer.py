@@ -53,7 +53,14 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
 
 
 def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
-    begin(robot, tmp_path, step_seconds=0.05, precompute=True, stable_steps=2, similarity=-1.0)
+    begin(
+        robot,
+        tmp_path,
+        world_step_seconds=0.05,
+        precompute=True,
+        group_stable_steps=2,
+        min_group_similarity=-1.0,
+    )
     done(robot, 'upsert', segments=segments(*TABLE))
     robot.until(lambda: done(robot, 'stats').groups_static == 1, show=False)
     robot.until(lambda: done(robot, 'stats').units_kept >= 1, show=False)
@@ -61,7 +68,7 @@ def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
     assert plan.fresh == 0 and done(robot, 'stats').step >= 2
 
 
-def test_what_cannot_be_done_is_said_in_a_sentence(robot, tmp_path):
+def test_refusal_is_one_sentence(robot, tmp_path):
     begin(robot, tmp_path)
     done(robot, 'upsert', segments=segments(*TABLE))
     known = texts(robot)
@@ -118,7 +125,7 @@ def test_each_namespace_has_a_folder_of_its_own(robots, tmp_path):
     assert (tmp_path / 'memory' / left.namespace[1:] / 'memory.sqlite').exists()
 
 
-def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+def test_inactive_node_refuses_with_its_state(robot, tmp_path):
     node = begin(robot, tmp_path)
     node.trigger_deactivate()
     for verb in SERVICES:
@@ -133,13 +140,13 @@ def test_a_node_that_is_not_active_says_so(robot, tmp_path):
     ('name', 'value', 'said'),
     [
         ('planner', '/nowhere', '/nowhere'),
-        ('folder', '/proc/nowhere', '/proc/nowhere'),
-        ('encoder', 'magic', 'encoder must be minilm, hashing'),
-        ('method', 'magic', 'method must be one of'),
+        ('storage_directory', '/proc/nowhere', '/proc/nowhere'),
+        ('text_encoder', 'magic', 'encoder must be minilm, hashing'),
+        ('reuse_method', 'magic', 'method must be one of'),
         ('load_policy', 'balanced', 'parameter load_policy was removed'),
         ('recompute_ratio', 0.1, 'recompute_ratio must be in'),
-        ('tokens', 512, 'must leave room for a question in a row of 512'),
-        ('step_seconds', -1.0, 'parameter step_seconds'),
+        ('max_context_tokens', 512, 'must leave room for a question in a row of 512'),
+        ('world_step_seconds', -1.0, 'parameter world_step_seconds'),
     ],
 )
 def test_a_wrong_parameter_fails_configure(robot, capfd, tmp_path, name, value, said):

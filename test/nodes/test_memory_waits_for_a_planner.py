@@ -23,7 +23,7 @@ def test_it_is_not_brought_up(robot, bare, capfd):
 
 
 def test_configured_by_hand_it_refuses(robot, bare, capfd, tmp_path):
-    node = robot.bring(Memory, folder=str(tmp_path))
+    node = robot.bring(Memory, storage_directory=str(tmp_path))
     assert node.trigger_configure().name == 'FAILURE'
     said = capfd.readouterr().err
     assert 'configure failed: no planner' in said and 'Traceback' not in said

@@ -3,7 +3,7 @@
 import pytest
 
 from embodied_kv.nodes.missions.clients import MissionClients
-from embodied_kv.planning.mission import Interrupted
+from embodied_kv.planning.mission import MissionInterruptedError
 
 
 class Recorded(MissionClients):
@@ -38,5 +38,5 @@ def test_duplicate_questions_are_sent_once():
 
 
 def test_missing_answer_interrupts_the_mission():
-    with pytest.raises(Interrupted, match=r'3 times .*: b \(raise engine.streams'):
+    with pytest.raises(MissionInterruptedError, match=r'3 times .*: b \(raise engine.streams'):
         Recorded(2, cut='bbb').ask('ab')

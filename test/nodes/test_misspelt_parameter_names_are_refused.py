@@ -39,7 +39,7 @@ def test_configure_fails_with_the_name_that_was_meant(ros, capfd):
 
 
 def test_a_name_that_is_another_nodes_is_passed_over(ros):
-    node = Action(cli_args=given('use_sim_time', 'somebody_elses', 'folder'))
+    node = Action(cli_args=given('use_sim_time', 'somebody_elses', 'capsule_directory'))
     assert not node.params.problems
     node.end()
 

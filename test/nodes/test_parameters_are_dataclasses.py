@@ -74,16 +74,16 @@ def test_the_yaml_holds_every_parameter_with_its_default():
 def test_the_yaml_reaches_every_node_under_a_namespace(ros, tmp_path):
     text = (
         CONFIG.read_text()
-        .replace('prompt_interval: 2', 'prompt_interval: 7')
-        .replace('stop_after: 5', 'stop_after: 9')
+        .replace('prompt_interval_frames: 2', 'prompt_interval_frames: 7')
+        .replace('missed_chunk_limit: 5', 'missed_chunk_limit: 9')
     )
     path = tmp_path / 'other.yaml'
     path.write_text(text.replace('rows: 16', 'rows: 17', 1))
     arguments = dict(cli_args=['--ros-args', '--params-file', str(path)], namespace='/left/arm')
     for kind, name, value in (
         (Perception, 'engine.rows', 17),
-        (Action, 'stop_after', 9),
-        (Language, 'prompt_interval', 7),
+        (Action, 'missed_chunk_limit', 9),
+        (Language, 'prompt_interval_frames', 7),
     ):
         node = kind(**arguments)
         assert node.get_parameter(name).value == value
@@ -111,8 +111,8 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
     'kind, name, value, said',
     [
         (Perception, 'engine.rows', 1, 'configure failed: parameter engine.rows'),
-        (Perception, 'rate', float('nan'), 'parameter rate'),
-        (Perception, 'rate', 10, 'parameter rate'),
+        (Perception, 'control_frequency', float('nan'), 'parameter control_frequency'),
+        (Perception, 'control_frequency', 10, 'parameter control_frequency'),
         (
             Perception,
             'engine.reserved_rows',
@@ -135,7 +135,7 @@ def test_every_parameter_is_described_with_its_range(ros, kind):
             'gpu',
             'engine.device must be cpu or cuda',
         ),
-        (Action, 'stop_after', 0, 'parameter stop_after'),
+        (Action, 'missed_chunk_limit', 0, 'parameter missed_chunk_limit'),
         (Action, 'setpoint_rate', 0.0, 'parameter setpoint_rate'),
         (Action, 'robot_description', '<arm/>', 'robot_description must be a URDF'),
         (Language, 'temperature', -1.0, 'parameter temperature'),
@@ -150,19 +150,19 @@ def test_a_wrong_value_fails_configure_with_its_name(robot, capfd, kind, name, v
 
 
 def test_a_wrong_value_can_be_set_right_while_the_node_lives(robot):
-    node = robot.bring(Action, stop_after=0)
+    node = robot.bring(Action, missed_chunk_limit=0)
     assert node.trigger_configure().name == 'FAILURE'
-    assert node.set_parameters([Parameter('stop_after', value=3)])[0].successful
+    assert node.set_parameters([Parameter('missed_chunk_limit', value=3)])[0].successful
     assert node.trigger_configure().name == 'SUCCESS'
 
 
 def test_a_value_may_change_as_late_as_it_says(robot):
     perception, _, language = robot.up(Perception, Action, Language)
-    language.set_parameters([Parameter('prompt_interval', value=2)])
-    assert language.params.read(LanguageParams).prompt_interval == 2
-    wrong = language.set_parameters([Parameter('prompt_interval', value=-2)])[0]
-    assert not wrong.successful and 'prompt_interval' in wrong.reason
-    fixed = perception.set_parameters([Parameter('sync_tolerance', value=0.5)])[0]
+    language.set_parameters([Parameter('prompt_interval_frames', value=2)])
+    assert language.params.read(LanguageParams).prompt_interval_frames == 2
+    wrong = language.set_parameters([Parameter('prompt_interval_frames', value=-2)])[0]
+    assert not wrong.successful and 'prompt_interval_frames' in wrong.reason
+    fixed = perception.set_parameters([Parameter('max_image_skew', value=0.5)])[0]
     assert (
         not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
     )
@@ -170,4 +170,4 @@ def test_a_value_may_change_as_late_as_it_says(robot):
     assert not never.successful and 'read-only' in never.reason
     perception.trigger_deactivate()
     perception.trigger_cleanup()
-    assert perception.set_parameters([Parameter('sync_tolerance', value=0.5)])[0].successful
+    assert perception.set_parameters([Parameter('max_image_skew', value=0.5)])[0].successful

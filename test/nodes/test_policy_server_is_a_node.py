@@ -24,7 +24,7 @@ PARAMETERS = {
     'preset': 'tiny',
     'checkpoint': 'random',
     'port': 0,
-    'engine.robots': 1,
+    'engine.max_batch_robots': 1,
     'engine.rows': 6,
     'engine.reserved_rows': 2,
     'engine.streams': 1,
@@ -73,7 +73,7 @@ def test_by_itself_it_serves_many_clients_as_the_command_does(make):
     alone.end()
     said = vars(command().parse_args(['--contract', 'libero']))
     by_command = {name: said[f'engine.{name}'] for name in asdict(by_parameter)}
-    assert asdict(by_parameter) == by_command and by_parameter.robots == 8
+    assert asdict(by_parameter) == by_command and by_parameter.max_batch_robots == 8
 
 
 def test_it_says_that_nobody_is_served(make, monkeypatch):
@@ -88,7 +88,7 @@ def test_an_address_that_others_reach_needs_keys(make):
     assert make(host='0.0.0.0').trigger_configure() == FAILURE
 
 
-@pytest.mark.parametrize('more', [{'api_keys': 'keys'}, {'certificate': 'certificate.pem'}])
+@pytest.mark.parametrize('more', [{'api_keys_file': 'keys'}, {'certificate': 'certificate.pem'}])
 def test_files_are_read_again_before_it_is_configured_too(make, more):
     assert make(**more).reload()
     assert not make().reload()
@@ -113,7 +113,7 @@ def test_it_says_what_its_kv_takes(make):
     [
         ({'profile': '/nowhere.yaml'}, '/nowhere.yaml'),
         ({'scheduler': 'luck'}, 'scheduler must be one of'),
-        ({'cloud': 'local', 'cloud_device': 'cpu'}, 'pip install ray'),
+        ({'cloud_address': 'local', 'cloud_device': 'cpu'}, 'pip install ray'),
     ],
 )
 def test_what_it_cannot_serve_with_fails_configure(make, monkeypatch, capfd, wrong, why):

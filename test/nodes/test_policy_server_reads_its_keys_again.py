@@ -22,7 +22,7 @@ PARAMETERS = (
     'preset:=tiny',
     'checkpoint:=random',
     'port:=0',
-    'engine.robots:=1',
+    'engine.max_batch_robots:=1',
     'engine.rows:=6',
     'engine.reserved_rows:=2',
     'engine.streams:=1',
@@ -66,7 +66,7 @@ def connected(port, key):
 def test_a_key_that_was_removed_is_cut_off_and_a_new_one_opens(tmp_path):
     keys = tmp_path / 'keys'
     write(keys, old=OLD, kept=KEPT)
-    with process(tmp_path, f'api_keys:={keys}') as server:
+    with process(tmp_path, f'api_keys_file:={keys}') as server:
         port = int(found(server, r'serving on ws://127.0.0.1:(\d+)')[1])
         with connected(port, OLD) as revoked, connected(port, KEPT) as other:
             assert revoked.recv(WAIT) and other.recv(WAIT)

@@ -45,7 +45,7 @@ def test_the_same_parameters_share_one_engine(share):
             dict(suite=SuiteParams(contract='tabletop', preset='tabletop', checkpoint='random')),
             "preset must be 'tiny', as the engine of this process was built (got 'tabletop')",
         ),
-        (dict(suite=replace(TINY, rate=5.0)), '(got 5.0)'),
+        (dict(suite=replace(TINY, control_frequency=5.0)), '(got 5.0)'),
         (
             dict(rows=17),
             'engine.rows must be 16, as the engine of this process was built',
@@ -145,7 +145,7 @@ def test_a_checkpoint_of_other_dimensions_fails_configure_and_the_node_lives(
 def test_a_process_comes_up_as_far_as_its_parameters_allow(robot, capfd):
     sound, wrong, waiting = (
         robot.bring(Perception),
-        robot.bring(Action, rate=10),
+        robot.bring(Action, control_frequency=10),
         robot.bring(Language, autostart=False),
     )
     for node in robot.suite:
@@ -157,6 +157,5 @@ def test_a_process_comes_up_as_far_as_its_parameters_allow(robot, capfd):
     stopping.append('now')
     thread.join()
     assert (sound.active, wrong.active, waiting.active) == (True, False, False)
-    assert "action]: configure failed: parameter rate: Trying to set parameter 'rate'" in (
-        capfd.readouterr().err
-    )
+    reported = capfd.readouterr().err
+    assert 'action]: configure failed: parameter control_frequency: Trying to set' in reported

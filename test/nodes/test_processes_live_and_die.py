@@ -10,15 +10,15 @@ from embodied_kv.msg import ActionChunk
 WAIT = 600  # s, for what takes seconds where nothing else runs
 PARAMETERS = (
     'armed:=true',
-    'resume_within:=3600.0',  # a busy machine makes no arm stand too long
+    'disarm_timeout:=3600.0',  # a busy machine makes no arm stand too long
     'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',
-    'rate:=5.0',
-    'prompt_interval:=1',
+    'control_frequency:=5.0',
+    'prompt_interval_frames:=1',
     'max_tokens:=8',
     'instruction:=reach',
-    "folder:=''",
+    "capsule_directory:=''",
 )
 SUITES = {
     '/left': ('robot',),

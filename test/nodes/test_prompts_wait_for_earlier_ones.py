@@ -11,9 +11,9 @@ def live(text='Subtask:'):
 
 @pytest.mark.parametrize('most', [1, 2])
 def test_a_prompt_waits_while_as_many_frames_are_described(robot, tmp_path, most):
-    begin(robot, tmp_path, prompt_interval=0, prompt_frames=most)
+    begin(robot, tmp_path, prompt_interval_frames=0, max_streams_per_prompt=most)
     silent()
-    robot.suite[2].set_parameters([Parameter('prompt_interval', value=1)])
+    robot.suite[2].set_parameters([Parameter('prompt_interval_frames', value=1)])
     robot.until(lambda: len(live()) == most)
     before = {stream.id for stream in live()}
     robot.more(robot.handles)
@@ -23,8 +23,8 @@ def test_a_prompt_waits_while_as_many_frames_are_described(robot, tmp_path, most
 
 
 def test_without_a_bound_each_frame_is_described(robot, tmp_path):
-    begin(robot, tmp_path, prompt_interval=0, prompt_frames=0)
+    begin(robot, tmp_path, prompt_interval_frames=0, max_streams_per_prompt=0)
     silent()
-    robot.suite[2].set_parameters([Parameter('prompt_interval', value=1)])
+    robot.suite[2].set_parameters([Parameter('prompt_interval_frames', value=1)])
     robot.until(lambda: len(live()) > 2)
     speaking()

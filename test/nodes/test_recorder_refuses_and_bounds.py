@@ -41,19 +41,19 @@ def refused(robot, **fields):
 
 
 def test_it_is_off_until_it_is_asked(robot, tmp_path):
-    recorder = robot.up(Recorder, folder=str(tmp_path))
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path))
     assert recorder._queue is None and not recorder._listening
     assert 'while nothing is recorded' in refused(robot, record=False)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
 def test_without_a_folder_nothing_is_recorded(robot):
-    robot.up(Recorder, folder='')
-    assert 'recorder.folder must be a folder' in refused(robot, record=True)
+    robot.up(Recorder, recording_directory='')
+    assert 'recorder.recording_directory must be a directory' in refused(robot, record=True)
 
 
 def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_path):
-    recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path), record=True)
     robot.until(lambda: recorder._queue.file.messages > 10, timeout=WAIT)
     recorder.trigger_deactivate()
     (path,) = tmp_path.rglob('*.mcap')
@@ -63,13 +63,13 @@ def test_with_the_parameter_it_begins_at_activation_and_ends_with_it(robot, tmp_
 
 @pytest.mark.parametrize('name', ['../out', '/tmp/x', 'a/b', '.hidden', 'new\nline', 'x' * 200])
 def test_no_name_leads_out_of_the_folder(robot, tmp_path, name):
-    robot.up(Recorder, folder=str(tmp_path))
+    robot.up(Recorder, recording_directory=str(tmp_path))
     assert 'must be up to 100 letters' in refused(robot, record=True, name=name)
     assert list(tmp_path.rglob('*.mcap*')) == []
 
 
 def test_one_recording_at_a_time_and_none_over_another(robot, tmp_path):
-    robot.up(Recorder, folder=str(tmp_path))
+    robot.up(Recorder, recording_directory=str(tmp_path))
     assert record(robot, record=True, name='walk').success
     assert 'end it first' in refused(robot, record=True, name='other')
     assert record(robot, record=False).success
@@ -80,14 +80,14 @@ def test_a_full_folder_is_refused(robot, tmp_path):
     folder = tmp_path / robot.namespace.strip('/')
     folder.mkdir()
     (folder / 'old.mcap').write_bytes(bytes(2 * MIB))
-    robot.up(Recorder, folder=str(tmp_path), disk_mib=2)
+    robot.up(Recorder, recording_directory=str(tmp_path), disk_mib=2)
     assert 'raise recorder.disk_mib' in refused(robot, record=True)
 
 
 def test_a_recording_that_grew_too_large_ends_and_says_so(robot, tmp_path, states):
     options = {'disk_mib': 2, 'image_compression': 'none'}
     large = {'height': 300, 'width': 300, 'timeout': WAIT}
-    recorder = robot.up(Recorder, folder=str(tmp_path), record=True, **options)
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path), record=True, **options)
     robot.until(lambda: any('disk_mib' in s.message for s in states), **large)
     (path,) = tmp_path.rglob('*.mcap')
     assert path.stat().st_size <= 2 * MIB and recorder._queue is None
@@ -96,7 +96,7 @@ def test_a_recording_that_grew_too_large_ends_and_says_so(robot, tmp_path, state
 
 
 def test_images_that_are_none_are_counted_and_the_rest_goes_on(robot, tmp_path, states):
-    recorder = robot.up(Recorder, folder=str(tmp_path), record=True)
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path), record=True)
     dropped = f'{robot.namespace}/camera/front/image/compressed'
     robot.until(lambda: recorder._queue.dropped[dropped], encoding='16UC1', timeout=WAIT)
     robot.until(lambda: any(dropped in state.topics for state in states), timeout=WAIT)
@@ -111,7 +111,7 @@ def test_a_part_of_a_crash_is_told(robot, tmp_path, capfd):
     folder = tmp_path / robot.namespace.strip('/')
     folder.mkdir()
     (folder / f'walk.mcap{PART}').write_bytes(b'')
-    robot.up(Recorder, folder=str(tmp_path))
+    robot.up(Recorder, recording_directory=str(tmp_path))
     assert 'python -m embodied_kv.data.repair' in capfd.readouterr().err
     assert 'choose another name' in refused(robot, record=True, name='walk')
 
@@ -120,13 +120,13 @@ def test_a_part_that_is_being_written_is_no_part_of_a_crash(robot, tmp_path, cap
     folder = tmp_path / robot.namespace.strip('/')
     folder.mkdir()
     file = RecordingFile(folder / 'other.mcap', MIB, (), {}, '')
-    robot.up(Recorder, folder=str(tmp_path))
+    robot.up(Recorder, recording_directory=str(tmp_path))
     assert 'was cut off' not in capfd.readouterr().err
     file.abandon()
 
 
 def test_a_finish_that_fails_is_said_and_names_what_is_left(robot, tmp_path, states):
-    recorder = robot.up(Recorder, folder=str(tmp_path))
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path))
     response = record(robot, record=True, name='walk')
     Path(response.path).write_bytes(b'of somebody else')
     message = refused(robot, record=False)
@@ -136,7 +136,7 @@ def test_a_finish_that_fails_is_said_and_names_what_is_left(robot, tmp_path, sta
 
 
 def test_where_nobody_can_listen_no_recording_is_left(robot, tmp_path, monkeypatch):
-    recorder = robot.up(Recorder, folder=str(tmp_path))
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path))
     listen, first = recorder._listen, recorder._topics[0]
 
     def some(topic):
@@ -159,7 +159,7 @@ def told(path):
 
 
 def test_configured_again_it_knows_what_was_told(robot, tmp_path):
-    recorder = robot.up(Recorder, folder=str(tmp_path), instruction='reach')
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path), instruction='reach')
     robot.until(lambda: robot.instruction.get_subscription_count(), timeout=WAIT)
     robot.instruction.publish(String(data='pick'))
     robot.until(lambda: recorder._instruction == 'pick', timeout=WAIT)
@@ -170,13 +170,13 @@ def test_configured_again_it_knows_what_was_told(robot, tmp_path):
 
 
 def test_where_no_instruction_is_known_none_is_written(robot, tmp_path):
-    robot.up(Recorder, folder=str(tmp_path), instruction='')
+    robot.up(Recorder, recording_directory=str(tmp_path), instruction='')
     assert record(robot, record=True, name='walk').success
     assert told(record(robot, record=False).path) is None
 
 
 def test_what_waits_with_the_middleware_is_taken_at_the_end(robot, tmp_path):
-    recorder = robot.up(Recorder, folder=str(tmp_path))
+    recorder = robot.up(Recorder, recording_directory=str(tmp_path))
     assert record(robot, record=True, name='walk').success
     speaker = robot.node.create_publisher(String, 'instruction', 10)
     robot.until(lambda: speaker.get_subscription_count() >= 2, show=False, timeout=WAIT)

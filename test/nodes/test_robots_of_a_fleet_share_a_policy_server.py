@@ -72,7 +72,7 @@ def test_the_words_of_a_robot_take_no_share_of_their_own(robots):
     with running_server('tabletop') as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         acting(robot, address, armed=True)
-        robot.up(RemoteLanguage, server__address=address, prompt_interval=1)
+        robot.up(RemoteLanguage, server__address=address, prompt_interval_frames=1)
         instruct([robot])
         robot.until(lambda: len({text.query for text in robot.texts}) == 2)
         shares = opened.sessions._quota

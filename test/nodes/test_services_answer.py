@@ -24,7 +24,7 @@ def ended(robot, stream):
 
 def begin(robot, **parameters):
     """A suite that speaks only when asked, with its first frame."""
-    nodes = robot.up(*SUITE, prompt_interval=0, **parameters)
+    nodes = robot.up(*SUITE, prompt_interval_frames=0, **parameters)
     robot.until(lambda: robot.handles)
     return nodes
 
@@ -59,7 +59,7 @@ def test_a_sampled_answer_depends_on_its_seed_alone(robot):
 
 
 def test_a_question_that_cannot_be_answered_says_why(robot):
-    _, _, language = robot.up(*SUITE, prompt_interval=0)
+    _, _, language = robot.up(*SUITE, prompt_interval_frames=0)
     before = ask(robot)
     assert not before.success and 'there is no frame to ask about' in before.message
     robot.until(lambda: robot.handles)

@@ -48,7 +48,7 @@ def test_a_capsule_that_was_cut_short_is_damaged(robot, tmp_path):
     assert (response.success, response.error_code) == (False, ErrorCode.DAMAGED), response.message
 
 
-def test_a_node_that_is_not_active_says_so(robot, tmp_path):
+def test_inactive_node_refuses_with_its_state(robot, tmp_path):
     *_, language, session = begin(robot, tmp_path)
     language.trigger_deactivate()
     assert robot.call(Ask, 'language/ask', question='?').error_code == ErrorCode.NOT_ACTIVE

@@ -25,7 +25,7 @@ def fresh(chunks):
 
 
 def test_one_frame_is_read_by_actions_and_words(robot):
-    robot.up(*SUITE, prompt_interval=1)
+    robot.up(*SUITE, prompt_interval_frames=1)
     robot.until(lambda: fresh(robot.chunks) and robot.texts)
     seen = {handle.sequence: handle for handle in robot.handles}
     for message in (fresh(robot.chunks)[0], robot.texts[0]):
@@ -76,7 +76,7 @@ def test_a_trajectory_is_a_motion_that_ends_at_rest_whenever_it_is_received(robo
 
 
 def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd):
-    robot.up(*SUITE, stop_after=6)
+    robot.up(*SUITE, missed_chunk_limit=6)
     robot.until(lambda: fresh(robot.chunks))
     robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)
     sources = [chunk.source for chunk in robot.chunks]
@@ -92,14 +92,14 @@ def test_when_frames_end_the_fallbacks_come_in_order_and_then_stop(robot, capfd)
 
 
 def test_a_fresh_chunk_ends_a_stop(robot):
-    robot.up(*SUITE, stop_after=1)
+    robot.up(*SUITE, missed_chunk_limit=1)
     robot.until(lambda: fresh(robot.chunks))
     robot.until(lambda: robot.chunks[-1].source == ActionChunk.STOP, show=False)
     robot.until(lambda: robot.chunks[-1].source == ActionChunk.FRESH)
 
 
 def test_language_says_each_end_once_and_tokens_add_up(robot):
-    robot.up(*SUITE, prompt_interval=1)
+    robot.up(*SUITE, prompt_interval_frames=1)
     robot.until(lambda: sum(text.finished for text in robot.texts) >= 6)
     ends = [text.stream for text in robot.texts if text.finished]
     assert len(ends) == len(set(ends))

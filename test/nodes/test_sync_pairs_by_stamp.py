@@ -70,7 +70,7 @@ def test_stamps_pair_within_the_tolerance(feed, apart, pairs):
     feed.image('a', 100)
     feed.image('b', 100 + apart)
     assert (feed.at(130) is not None) == pairs
-    assert ('must lie within sync_tolerance 20 ms (got 21 ms)' in feed.sync.waits) != pairs
+    assert ('must lie within max_image_skew 20 ms (got 21 ms)' in feed.sync.waits) != pairs
 
 
 def test_the_stamp_is_that_of_the_newest_image(feed):
@@ -94,8 +94,8 @@ def test_without_joint_positions_near_by_there_is_no_moment(feed):
     feed.image('b', 100)
     assert feed.at(110) is None
     assert feed.sync.waits == (
-        'joint hip must have a sample within max_state_age 20 ms (got 50 ms before the requested '
-        'time on joints); its driver is slow or silent, or its clock is wrong'
+        'joint hip must have a sample within max_joint_state_skew 20 ms (got 50 ms before the '
+        'requested time on joints); its driver is slow or silent, or its clock is wrong'
     )
 
 

@@ -79,7 +79,7 @@ def test_after_a_step_it_asks_where_the_things_are_and_remembers_the_answers():
     assert seen.drafts == (('cup', 'object', 'cup: on the shelf'),) and seen.gone == ()
 
 
-def test_a_look_at_the_whole_scene_asks_for_the_things_that_changed_last():
+def test_query_of_the_whole_scene_asks_about_the_objects_that_changed_last():
     things_known = [(f'cup {i}', 'object', f'cup {i}: on the shelf') for i in range(20)]
     others = [
         ('task 1', 'task', 'task 1: put the cup on the shelf'),

@@ -26,7 +26,7 @@ def test_all_are_known():
 
 
 @pytest.mark.parametrize('name', SIZES)
-def test_it_has_the_numbers_of_its_policies(name):
+def test_contract_has_the_dimensions_of_its_policies(name):
     contract = load(name)
     found = (
         len(mapping.StateMap(contract).dimensions),

@@ -8,7 +8,7 @@ from embodied_kv.robots.reading import load
 README = Path(__file__).resolve().parents[2] / 'README.md'
 
 
-def test_it_is_read_without_a_defect(tmp_path):
+def test_contract_of_the_readme_is_valid(tmp_path):
     (text,) = re.findall(r'```yaml\n(.*?)```', README.read_text(), re.DOTALL)
     path = tmp_path / 'my_arm.yaml'
     path.write_text(text)

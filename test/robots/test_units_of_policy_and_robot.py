@@ -27,7 +27,7 @@ def test_actions_come_back_within_their_clamps(name, seed):
 
 
 @given(st.sampled_from(shipped()), st.integers(0, 2**32 - 1))
-def test_what_an_arm_does_is_told_the_policy_within_its_clamps(name, seed):
+def test_policy_receives_the_state_within_its_clamps(name, seed):
     maps = ActionMap(load(name))
     lower, upper = np.array([d.clamp or (-np.inf, np.inf) for d in maps.dimensions]).T
     done = np.random.default_rng(seed).uniform(-5.0, 5.0, (5, len(maps.dimensions)))
@@ -39,7 +39,7 @@ def test_what_an_arm_does_is_told_the_policy_within_its_clamps(name, seed):
 
 
 @pytest.mark.parametrize('name', shipped())
-def test_what_is_not_done_is_told_as_not_done(name):
+def test_action_that_is_not_executed_is_reported_as_such(name):
     maps = ActionMap(load(name))
     nothing = np.full((2, len(maps.dimensions)), np.nan)
     assert np.isnan(maps.policy(nothing)).all()
@@ -59,7 +59,7 @@ def test_a_step_becomes_a_velocity():
     np.testing.assert_allclose(arm, [3.0, 1.5, 0, 0, 0, 0, -3.0, 0.8])
 
 
-def test_what_lies_beyond_a_clamp_is_clamped():
+def test_value_beyond_a_clamp_is_clamped():
     si = ActionMap(load('franka')).si(np.array([2.0, -5.0, 0, 0, 0, 0, 0, 0.2]))
     np.testing.assert_allclose(si, [3.0, -3.0, 0, 0, 0, 0, 0, 0.0])
 

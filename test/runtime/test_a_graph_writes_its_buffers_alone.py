@@ -7,7 +7,7 @@ from captures import watched
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.common.declared_writes import UndeclaredWrite
+from benchmarks.common.declared_writes import UndeclaredWriteError
 from embodied_kv.runtime.buffer import Buffer
 
 
@@ -35,7 +35,7 @@ def test_a_write_needs_a_declaration(write):
 
     capture(lambda: run(x.tensor), x).replay()
     assert x.tensor.any()
-    with pytest.raises(UndeclaredWrite, match='must write a declared buffer .*; declare it'):
+    with pytest.raises(UndeclaredWriteError, match='must write a declared buffer .*; declare it'):
         capture(lambda: run(other), x)
     assert not other.any()
 
@@ -54,7 +54,7 @@ def test_memory_that_the_computation_makes_is_its_own():
     assert x.tensor.tolist() == [3] * 4
 
 
-def test_what_is_only_read_needs_no_declaration():
+def test_memory_that_is_only_read_needs_no_declaration():
     x, weight = Buffer('x', torch.zeros((4,), dtype=torch.float32)), torch.ones(4)
     capture(lambda: x.write(weight), x).replay()
     assert x.tensor.tolist() == [1] * 4
@@ -76,6 +76,6 @@ def test_a_write_is_declared_if_and_only_if_it_lies_within_the_buffer(begin, cou
         capture(run, declared).replay()
         assert whole.sum() == count
     else:
-        with pytest.raises(UndeclaredWrite):
+        with pytest.raises(UndeclaredWriteError):
             capture(run, declared)
         assert whole.sum() == 0

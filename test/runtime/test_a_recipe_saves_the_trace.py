@@ -72,7 +72,7 @@ def copied(kept, tmp_path):
 
 
 @torch.inference_mode()
-def test_it_is_loaded_without_a_trace_and_equals_the_computation(again):
+def test_package_is_loaded_without_a_trace_and_equals_the_computation(again):
     compiler, work, run, said = again()
     assert (compiler.traced, said, list(compiler.packages)) == (0, [], ['work'])
     other = Work()

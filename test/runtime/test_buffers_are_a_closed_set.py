@@ -24,12 +24,12 @@ def test_a_name_twice_is_refused():
         Buffers([zeros('a'), zeros('b'), zeros('a')])
 
 
-def test_a_missing_name_is_told_with_those_that_there_are():
+def test_error_of_a_missing_name_lists_the_known_names():
     with pytest.raises(LookupError, match="must be one of a, b .got 'c'."):
         Buffers([zeros('a'), zeros('b')])['c']
 
 
-def test_one_that_moved_is_found_out():
+def test_moved_buffer_is_detected():
     buffers = Buffers([zeros('a'), zeros('b')])
     buffers.require_unmoved()
     buffers['b'].tensor.resize_(100)

@@ -38,7 +38,7 @@ def captured(compiler, view):
     return cache, cache.capture(SHAPE, add, view, writes=[x]), x
 
 
-def test_it_is_chosen_by_what_is_bound():
+def test_compiled_code_is_chosen_by_the_bound_inputs():
     compiler, view = Stub(str(SHAPE)), NoRows()
     cache, graph, x = captured(compiler, view)
     ((name, fn, buffers),) = compiler.asked

@@ -6,7 +6,7 @@ from captures import NoRows
 
 from embodied_kv.runtime import graph_cache
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.graph_cache import GraphCache, MissingShape, Shape
+from embodied_kv.runtime.graph_cache import GraphCache, MissingShapeError, Shape
 
 
 def add(cache, shape):
@@ -30,13 +30,13 @@ def test_each_shape_finds_its_own():
 @pytest.mark.parametrize('near', [Shape('step', 3), Shape('step', 2, 1)])
 def test_a_similar_shape_is_missing(near):
     cache, _ = filled(Shape('step', 2), Shape('query', 2))
-    with pytest.raises(MissingShape, match=f'got {near}.; captured of its kind: step 2x0$'):
+    with pytest.raises(MissingShapeError, match=f'got {near}.; captured of its kind: step 2x0$'):
         cache[near]
 
 
 def test_the_error_states_that_there_is_none_of_its_kind():
     cache, _ = filled(Shape('step', 1))
-    with pytest.raises(MissingShape, match='got query 1x0.; captured of its kind: none'):
+    with pytest.raises(MissingShapeError, match='got query 1x0.; captured of its kind: none'):
         cache[Shape('query', 1)]
 
 

@@ -21,7 +21,7 @@ def test_the_device_reads_what_was_written_and_sent(device):
         assert cut.device.cpu().numpy().dtype == cut.host.dtype == FIELDS[name][1]
 
 
-def test_a_cut_is_the_same_memory_for_whoever_asks(device):
+def test_equal_cuts_share_their_memory(device):
     inputs = StepInputs(device, FIELDS)
     whole, part = inputs.cut('rows', 7), inputs.cut('rows', 2, 3)
     whole.host[:] = range(7)
@@ -38,7 +38,7 @@ def test_on_a_cpu_nothing_is_copied():
     assert cut.device.data_ptr() == torch.from_numpy(cut.host).data_ptr()
 
 
-def test_what_there_is_not_is_refused():
+def test_unknown_field_is_refused():
     inputs = StepInputs('cpu', FIELDS)
     with pytest.raises(LookupError, match="field must be one of ids, share, rows .got 'row'."):
         inputs.cut('row', 1)

@@ -72,7 +72,7 @@ def pid_of(made):
     return made._process.pid
 
 
-def test_what_is_missing_is_noted_and_not_compiled(compiler, said):
+def test_missing_package_is_noted_and_not_compiled(compiler, said):
     work, other = Work(), Work(16)
     assert compiler.compile('work', work, work.buffers) is None
     assert compiler.compile('other', other, other.buffers) is None
@@ -123,14 +123,14 @@ def test_each_package_is_reported_and_a_failure_ends_no_other(
     assert places == {f'{i + 1} of 4' for i in range(4) if i not in fail and tried == 4}
 
 
-def test_what_another_process_has_compiled_is_not_compiled_again(tmp_path, said, monkeypatch):
+def test_package_compiled_by_another_process_is_not_compiled_again(tmp_path, said, monkeypatch):
     monkeypatch.setattr(background, 'find_package', lambda folder, digest: folder / digest)
     monkeypatch.setattr(background, 'build', lambda *_: 1 / 0)
     compile_all(list(zip(numbered(jobs(2)), jobs(2), strict=True)), tmp_path, 1, said.append)
     assert not said
 
 
-def test_it_runs_from_resume_to_pause_and_again(sleeping, said):
+def test_background_process_runs_between_resume_and_pause(sleeping, said):
     time.sleep(0.2)
     assert sleeping._process is None, 'it begins paused'
     sleeping.resume()
@@ -189,7 +189,7 @@ def test_preparation_that_fails_is_reported_and_ends_it(tmp_path, said):
     assert said == ['nothing is compiled for the next start: division by zero']
 
 
-def test_it_has_no_processor_time_that_others_want(sleeping):
+def test_background_process_has_the_lowest_priority(sleeping):
     sleeping.resume()
     pid = pid_of(sleeping)
     until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)
@@ -203,14 +203,14 @@ def test_a_process_that_fails_is_reported_and_not_started_again(tmp_path, said):
     made.stop()
 
 
-def test_one_that_is_killed_by_the_system_is_not_started_again(sleeping, said):
+def test_background_process_killed_by_the_system_is_not_restarted(sleeping, said):
     sleeping.resume()
     os.kill(pid_of(sleeping), signal.SIGKILL)
     sleeping._thread.join(60)
     assert said == ['the process that compiles ended with status -9']
 
 
-def test_it_ends_with_the_process_that_started_it(tmp_path):
+def test_background_process_ends_with_its_parent(tmp_path):
     code = (
         'import time\nfrom functools import partial\nfrom pathlib import Path\n'
         'from embodied_kv.runtime.background import Background\n'
@@ -254,7 +254,7 @@ def test_a_pause_leaves_no_file_and_the_next_start_loads_what_was_compiled(compi
     torch.testing.assert_close(work.x, same.x)
 
 
-def test_what_a_process_leaves_is_tried_once_more_by_another(monkeypatch, tmp_path):
+def test_computation_left_by_one_process_is_tried_once_by_another(monkeypatch, tmp_path):
     made, started = set(), []
 
     class Half(Background):
@@ -286,7 +286,7 @@ def test_what_a_process_leaves_is_tried_once_more_by_another(monkeypatch, tmp_pa
 
 @pytest.mark.slow
 @torch.inference_mode()
-def test_what_is_wanted_now_is_compiled_by_several_processes_and_loaded_then(
+def test_required_packages_are_compiled_by_several_processes_and_loaded(
     compiler, said, monkeypatch
 ):
     monkeypatch.setattr(os, 'sched_getaffinity', lambda pid: {0, 1})

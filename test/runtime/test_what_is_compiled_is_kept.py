@@ -46,7 +46,7 @@ def key(work, threads=1):
 
 
 @torch.inference_mode()
-def test_it_equals_the_function_over_what_its_memory_holds_and_is_loaded_the_next_time(
+def test_compiled_function_equals_the_original_and_is_loaded_the_next_time(
     compiler, said, tmp_path
 ):
     work, same = Work(), Work()
@@ -116,7 +116,7 @@ def test_a_key_tells_processors_apart_by_what_they_can(monkeypatch, lacks):
     assert keys[0] != keys[1] and keys[0] == keys[2]
 
 
-def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch):
+def test_missing_compiler_means_eager_execution_with_a_reason(compiler, said, monkeypatch):
     def none(*_, **__):
         raise RuntimeError('no C++ compiler\nfound')
 
@@ -126,7 +126,7 @@ def test_without_a_compiler_it_is_eager_and_says_why(compiler, said, monkeypatch
     assert said[-1] == 'work is not compiled and runs eagerly: no C++ compiler'
 
 
-def test_where_the_first_ones_fail_no_other_is_tried(compiler, said, monkeypatch):
+def test_compilation_stops_after_the_first_failures(compiler, said, monkeypatch):
     tried = []
 
     def none(*_, **__):
@@ -140,7 +140,7 @@ def test_where_the_first_ones_fail_no_other_is_tried(compiler, said, monkeypatch
     assert said[-1] == 'nothing is compiled, as the first 2 could not be: cannot find -lcuda'
 
 
-def test_one_that_fails_among_others_is_alone(compiler, monkeypatch):
+def test_one_failed_compilation_does_not_affect_others(compiler, monkeypatch):
     build, first = compiled.build, Work(8)
     assert compiler.compile('first', first, first.buffers) is not None
     monkeypatch.setattr(compiled, 'build', lambda *_: 1 / 0)
@@ -151,7 +151,7 @@ def test_one_that_fails_among_others_is_alone(compiler, monkeypatch):
     assert compiler.compile('again', first, first.buffers) is not None
 
 
-def test_what_cannot_be_traced_is_eager_and_says_why(compiler, said):
+def test_untraceable_function_runs_eagerly_with_a_reason(compiler, said):
     class Odd(Work):
         def __call__(self):
             raise NotImplementedError('no tracer knows it')

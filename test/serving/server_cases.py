@@ -29,7 +29,7 @@ from embodied_kv.serving.websocket.sessions import Sessions
 PATIENCE = 240.0  # s, of anything that is waited for
 ENGINE = {
     'rows': 24,
-    'robots': 4,
+    'max_batch_robots': 4,
     'reserved_rows': 12,
     'streams': 4,
     'compressed_rows': 0,
@@ -177,7 +177,7 @@ class RunningServer:
         )
         self._listeners.append(self.sessions.on_deltas)
         self.sessions.start()
-        settings = {'port': 0, 'request_seconds': PATIENCE, 'request_rate': 10_000.0} | config
+        settings = {'port': 0, 'request_timeout': PATIENCE, 'max_request_rate': 10_000.0} | config
         self.memories = memory and memory(self.device, self.sessions.idle, self.engine.kv.budget)
         self.server = PolicyServer(
             ServerConfig(**settings), self.sessions, self.robot.contract, self.memories

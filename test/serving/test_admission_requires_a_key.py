@@ -19,7 +19,7 @@ def status(function):
 
 def test_only_keys_of_the_file_are_accepted(tmp_path):
     file, first, second = key_file(tmp_path, 'a', 'b')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         for key in (first, second):
             with opened.client(key=key) as client:
                 assert client.infer(libero())['actions'].shape == (10, 7)
@@ -34,7 +34,7 @@ def test_only_keys_of_the_file_are_accepted(tmp_path):
 @pytest.mark.parametrize('is_known', [True, False])
 def test_frames_that_come_with_the_request_are_read_after_the_key(tmp_path, is_known):
     file, key = key_file(tmp_path, 'a')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         with socket.create_connection(('127.0.0.1', opened.port)) as early:
             early.settimeout(PATIENCE)
             early.sendall(upgrade(key if is_known else 'wrong') + b'\x81\x80' + bytes(4))  # text
@@ -45,15 +45,15 @@ def test_frames_that_come_with_the_request_are_read_after_the_key(tmp_path, is_k
 
 def test_public_address_requires_keys():
     for host in ('0.0.0.0', '192.168.1.5', '::', 'robot.example.org'):
-        with pytest.raises(ValueError, match='host must be loopback while api_keys is empty'):
+        with pytest.raises(ValueError, match='host must be loopback while api_keys_file is empty'):
             ServerConfig(host=host)
-        ServerConfig(host=host, api_keys='keys')
+        ServerConfig(host=host, api_keys_file='keys')
     for host in ('127.0.0.1', 'localhost', '::1'):
         ServerConfig(host=host)
 
 
 def test_number_of_connections_is_bounded():
-    with running_server(connections=2) as opened:
+    with running_server(max_connections=2) as opened:
         with opened.client(), opened.client() as second:
             assert status(opened.client) == 503
             assert second.infer(libero())['actions'].shape == (10, 7)
@@ -62,7 +62,7 @@ def test_number_of_connections_is_bounded():
 
 def test_connections_per_key_are_bounded(tmp_path):
     file, greedy, modest = key_file(tmp_path, 'greedy', 'modest')
-    with running_server(api_keys=file, connections_per_key=2) as opened:
+    with running_server(api_keys_file=file, max_connections_per_key=2) as opened:
         with opened.client(key=greedy), opened.client(key=greedy) as second:
             assert status(lambda: opened.client(key=greedy)) == 503
             with opened.client(key=modest) as other:

@@ -107,7 +107,7 @@ def test_without_ray_the_command_states_what_to_install(monkeypatch, capsys):
         main(
             [
                 *('--contract', 'tabletop', '--preset', 'tiny', '--checkpoint', 'random'),
-                *('--cloud', 'local', '--port', '0'),
+                *('--cloud_address', 'local', '--port', '0'),
             ]
         )
     assert ended.value.code == 2 and 'pip install ray' in capsys.readouterr().err
@@ -115,4 +115,4 @@ def test_without_ray_the_command_states_what_to_install(monkeypatch, capsys):
 
 def test_a_cloud_without_a_preset_is_refused():
     with pytest.raises(ValueError, match='preset must be the name'):
-        CloudConfig(cloud='local').open('', '', EngineConfig(), load('tabletop'))
+        CloudConfig(cloud_address='local').open('', '', EngineConfig(), load('tabletop'))

@@ -12,8 +12,9 @@ from embodied_kv.serving import __main__ as command
 from embodied_kv.serving.__main__ import main
 
 TINY = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
-PATIENT = ['--request_seconds', '240']
-SMALL = '--engine.robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
+PATIENT = ['--request_timeout', '240']
+SMALL = '--engine.max_batch_robots 1 --engine.rows 6 --engine.reserved_rows 2'.split()
+SMALL += ['--engine.streams', '1']
 
 
 def test_command_serves_until_stopped(capsys):
@@ -47,10 +48,19 @@ def test_invalid_option_ends_the_command_with_the_remedy(options, said, capsys):
     assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize('option', ['--engine.margin_ms 1.0', '--engine.margin_ms=1.0'])
+def test_former_option_is_refused_with_the_present_one(option, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([*TINY, *option.split()], lambda: None)
+    assert ended.value.code == 2
+    said = 'option --engine.margin_ms was renamed; use --engine.deadline_margin_ms'
+    assert said in capsys.readouterr().err
+
+
 def test_keys_are_read_before_a_model(capsys):
     nothing = ['--contract', 'libero', '--checkpoint', '/nowhere/model']
     with pytest.raises(SystemExit):
-        main([*nothing, '--api_keys', '/nowhere/keys'], lambda: None)
+        main([*nothing, '--api_keys_file', '/nowhere/keys'], lambda: None)
     assert '/nowhere/keys' in capsys.readouterr().err
 
 
@@ -68,5 +78,5 @@ def test_sighup_reloads_keys_and_is_ignored_during_loading(tmp_path, monkeypatch
 
     monkeypatch.setattr(command, 'load_policy', hung_up)
     with caplog.at_level(logging.INFO):
-        main([*TINY, *SMALL, '--api_keys', file], hang_up)
+        main([*TINY, *SMALL, '--api_keys_file', file], hang_up)
     assert signal.getsignal(signal.SIGHUP) == before

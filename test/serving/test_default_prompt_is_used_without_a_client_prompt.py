@@ -8,7 +8,8 @@ from server_cases import OldClient, aloha, libero, running_server
 
 from embodied_kv.serving.__main__ import main
 
-SMALL = '--engine.robots 1 --engine.rows 6 --engine.reserved_rows 2 --engine.streams 1'.split()
+SMALL = '--engine.max_batch_robots 1 --engine.rows 6 --engine.reserved_rows 2'.split()
+SMALL += ['--engine.streams', '1']
 
 
 def mute(request):
@@ -17,12 +18,14 @@ def mute(request):
 
 def test_missing_prompt_is_an_error_with_the_remedy():
     with running_server('aloha') as opened, opened.client() as client:
-        with pytest.raises(RuntimeError, match=r'--prompt "…", of the node -p prompt:="…"'):
+        with pytest.raises(
+            RuntimeError, match=r'--default_prompt "…", of the node -p default_prompt:="…"'
+        ):
             client.infer(mute(aloha()))
 
 
 def test_default_prompt_of_the_server_is_used():
-    with running_server('aloha', prompt='transfer the cube') as opened:
+    with running_server('aloha', default_prompt='transfer the cube') as opened:
         with opened.client() as client:
             own = client.infer(mute(aloha()) | {'session_id': 'arm'})['actions']
             client.infer({'endpoint': 'reset', 'session_id': 'arm'})
@@ -40,5 +43,5 @@ def test_command_has_a_default_prompt(capsys):
             served.append(connected.infer(mute(libero()))['actions'])
 
     tiny = ['--contract', 'libero', '--preset', 'tiny', '--checkpoint', 'random', '--port', '0']
-    main([*tiny, *SMALL, '--request_seconds', '240', '--prompt', 'put it away'], client)
+    main([*tiny, *SMALL, '--request_timeout', '240', '--default_prompt', 'put it away'], client)
     assert np.isfinite(served[0]).all()

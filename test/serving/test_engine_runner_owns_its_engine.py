@@ -14,7 +14,7 @@ from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.serving import engine_runner
 from embodied_kv.serving.engine_runner import EngineRunner
 
-CONFIG = EngineConfig(rows=8, robots=2, streams=2, time_budget=False)
+CONFIG = EngineConfig(rows=8, max_batch_robots=2, streams=2, time_budget=False)
 
 
 class Compiling:

@@ -42,7 +42,9 @@ def test_a_profile_that_is_named_is_not_measured(tmp_path):
     write(found, tmp_path / 'profile.yaml')
     config = SchedulingConfig(profile=str(tmp_path / 'profile.yaml'))
     assert config.profile_of(2, lambda: pytest.fail('it was measured')) == found
-    with pytest.raises(ValueError, match=r'at most engine.robots = 1 \(got 2 in .*profile.yaml\)'):
+    with pytest.raises(
+        ValueError, match=r'at most engine.max_batch_robots = 1 \(got 2 in .*profile.yaml\)'
+    ):
         config.profile_of(1, lambda: None)
     with pytest.raises(ProfileError, match='nowhere'):
         SchedulingConfig(profile='/nowhere.yaml').profile_of(1, lambda: None)

@@ -276,7 +276,7 @@ def test_a_question_about_another_session_needs_no_session_of_its_own():
 
 def test_question_about_a_session_of_another_key_is_refused(tmp_path):
     file, left, right = key_file(tmp_path, 'left', 'right')
-    with running_server('tabletop', api_keys=file, memory_mib=64) as opened:
+    with running_server('tabletop', api_keys_file=file, message_buffer_mib=64) as opened:
         with opened.client(key=left) as arm, opened.client(key=right) as other:
             arm.infer(tabletop() | {'session_id': 'arm'})
             assert 'must be about a frame' in other.infer(PROMPT | {'about': 'arm'})['error']

@@ -107,7 +107,10 @@ def test_a_rate_has_a_burst_and_a_bounded_debt():
 
 
 def test_an_announced_message_waits_while_others_take_all_bytes():
-    with running_server(message_mib=1, memory_mib=1) as opened, RawClient(opened.port) as slow:
+    with (
+        running_server(max_message_mib=1, message_buffer_mib=1) as opened,
+        RawClient(opened.port) as slow,
+    ):
         slow.socket.sendall(announced(MIB) + bytes(1000))
         pool = opened.server._admission.accounts.of('').pool
         until(lambda: pool.used == MIB)
@@ -120,7 +123,7 @@ def test_an_announced_message_waits_while_others_take_all_bytes():
 
 
 def test_small_fragments_are_counted_together():
-    with running_server(message_mib=1) as opened, RawClient(opened.port) as client:
+    with running_server(max_message_mib=1) as opened, RawClient(opened.port) as client:
         pool = opened.server._admission.accounts.of('').pool
         client.socket.sendall(FIRST)
         for _ in range(8):
@@ -135,7 +138,7 @@ def test_small_fragments_are_counted_together():
 
 def test_bytes_of_keys_are_separate(tmp_path):
     file, greedy, modest = key_file(tmp_path, 'greedy', 'modest')
-    with running_server(api_keys=file, message_mib=1, memory_mib=2) as opened:
+    with running_server(api_keys_file=file, max_message_mib=1, message_buffer_mib=2) as opened:
         with RawClient(opened.port, greedy) as slow, RawClient(opened.port, greedy) as more:
             for each in (slow, more):
                 each.socket.sendall(announced(MIB) + bytes(1000))
@@ -148,7 +151,7 @@ def test_bytes_of_keys_are_separate(tmp_path):
 
 
 def test_fragments_that_wait_for_each_other_are_refused():
-    with running_server(message_mib=1, memory_mib=1) as opened:
+    with running_server(max_message_mib=1, message_buffer_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
             pool = opened.server._admission.accounts.of('').pool
             part = MIB * 3 // 8
@@ -161,7 +164,7 @@ def test_fragments_that_wait_for_each_other_are_refused():
 
 
 def test_message_with_bytes_does_not_wait():
-    with running_server(message_mib=1, memory_mib=1) as opened:
+    with running_server(max_message_mib=1, message_buffer_mib=1) as opened:
         with RawClient(opened.port) as one, RawClient(opened.port) as other:
             pool, part = opened.server._admission.accounts.of('').pool, MIB * 5 // 8
             one.socket.sendall(b'\x02' + announced(part)[1:] + bytes(part))
@@ -176,7 +179,7 @@ def test_message_with_bytes_does_not_wait():
 
 def test_frames_after_a_refused_handshake_are_dropped(tmp_path):
     file, _ = key_file(tmp_path, 'one')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         with pytest.raises(AssertionError, match='401'):
             RawClient(opened.port, 'wrong', first=PING * 100)
         until(lambda: opened.server.counts()['sockets'] == 0)
@@ -193,13 +196,13 @@ def stuck(opened):
 
 
 def test_client_that_reads_nothing_is_disconnected():
-    with running_server(silence_seconds=1.0) as opened, stuck(opened):
+    with running_server(client_timeout=1.0) as opened, stuck(opened):
         until(lambda: opened.server.counts()['sockets'] == 0)
 
 
 def test_client_that_reads_nothing_does_not_delay_shutdown(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.5)
-    with running_server(silence_seconds=10 * PATIENCE) as opened, stuck(opened):
+    with running_server(client_timeout=10 * PATIENCE) as opened, stuck(opened):
         began = time.monotonic()
         opened.server.stop()
         assert time.monotonic() - began < PATIENCE
@@ -236,7 +239,7 @@ def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(accounts, 'OPENING_RATE', 1e-6)
     monkeypatch.setattr(admission, 'SLOWEST', 0.01)
     file, often, other = key_file(tmp_path, 'often', 'other')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         for _ in range(2):
             opened.client(key=often).__exit__()
         with pytest.raises(Exception, match='503'):
@@ -249,7 +252,7 @@ def test_a_key_that_connects_too_often_is_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize('tail', [LAST, b''], ids=['whole', 'cut'])
 def test_bytes_of_a_client_are_freed_when_it_leaves(tail):
-    with running_server(message_mib=1) as opened:
+    with running_server(max_message_mib=1) as opened:
         pool = opened.server._admission.accounts.of('').pool
         with RawClient(opened.port) as client:
             client.socket.sendall(b'\x02' + announced(MIB // 2)[1:] + bytes(MIB // 2) + tail)

@@ -54,20 +54,20 @@ def test_a_file_that_others_can_access_is_refused(tmp_path, mode):
 
 def test_memory_has_a_part_for_each_key(tmp_path):
     path = file(tmp_path, ''.join(f'n{n} {KEY}{n}\n' for n in range(17)))
-    with pytest.raises(ValueError, match=r'17 \* 32 \(got 512\); raise memory_mib'):
-        ServerConfig(api_keys=path).keys()
-    ServerConfig(api_keys=path, memory_mib=17 * 32).keys()
+    with pytest.raises(ValueError, match=r'17 \* 32 \(got 512\); raise message_buffer_mib'):
+        ServerConfig(api_keys_file=path).keys()
+    ServerConfig(api_keys_file=path, message_buffer_mib=17 * 32).keys()
 
 
 def test_non_ascii_key_is_accepted(tmp_path):
     path = file(tmp_path, f'guest gäst-ключ-{KEY}\n')
-    with running_server(api_keys=path) as opened, RawClient(opened.port, f'gäst-ключ-{KEY}'):
+    with running_server(api_keys_file=path) as opened, RawClient(opened.port, f'gäst-ключ-{KEY}'):
         pass
 
 
 def test_reload_disconnects_revoked_keys(tmp_path, caplog):
     path, old, kept = key_file(tmp_path, 'old', 'kept')
-    with running_server(api_keys=path) as opened, caplog.at_level(logging.INFO):
+    with running_server(api_keys_file=path) as opened, caplog.at_level(logging.INFO):
         with opened.client(key=old) as revoked, opened.client(key=kept) as other:
             revoked.infer(libero() | {'session_id': 'arm'})
             file(tmp_path, f'kept {kept}\nnew {KEY}new\n')
@@ -88,7 +88,7 @@ def test_reload_disconnects_revoked_keys(tmp_path, caplog):
 
 def test_invalid_file_does_not_change_the_keys(tmp_path, caplog):
     path, key = key_file(tmp_path, 'arm')
-    with running_server(api_keys=path) as opened, opened.client(key=key) as client:
+    with running_server(api_keys_file=path) as opened, opened.client(key=key) as client:
         file(tmp_path, 'arm short\n')
         opened.server.reload()
         until(lambda: 'the keys were not reloaded' in caplog.text)
@@ -100,7 +100,7 @@ def test_wrong_keys_are_slowed_and_logged_with_their_address(tmp_path, caplog, m
     monkeypatch.setattr(admission, 'WRONG_RATE', 1e-6)
     monkeypatch.setattr(admission, 'SLOWEST', 3600.0)
     path, key = key_file(tmp_path, 'arm')
-    with running_server(api_keys=path) as opened:
+    with running_server(api_keys_file=path) as opened:
         with pytest.raises(InvalidStatus, match='401'):
             opened.client(key='wrong')
         with socket.create_connection(('127.0.0.1', opened.port)) as guessing:
@@ -115,7 +115,7 @@ def test_wrong_keys_are_slowed_and_logged_with_their_address(tmp_path, caplog, m
 
 def test_names_of_keys_are_in_metrics_and_in_the_access_log(tmp_path, caplog):
     path, key = key_file(tmp_path, 'arm')
-    with running_server(api_keys=path) as opened, caplog.at_level(logging.INFO):
+    with running_server(api_keys_file=path) as opened, caplog.at_level(logging.INFO):
         with opened.client(key=key) as client:
             client.infer(libero() | {'session_id': 'a'})
             found = page(opened.port, '/metrics', key)

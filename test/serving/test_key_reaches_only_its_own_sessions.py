@@ -8,7 +8,7 @@ ARM = {'session_id': 'arm'}
 
 def test_another_key_finds_no_capsule_under_the_same_name(tmp_path):
     file, first, second = key_file(tmp_path, 'a', 'b')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         with opened.client(key=first) as client:
             client.infer(libero() | ARM)
             client.infer({'endpoint': 'snapshot', 'name': 'mine'} | ARM)
@@ -23,7 +23,7 @@ def test_another_key_finds_no_capsule_under_the_same_name(tmp_path):
 
 def test_two_keys_may_use_one_name_at_the_same_time(tmp_path):
     file, first, second = key_file(tmp_path, 'a', 'b')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         with opened.client(key=first) as one, opened.client(key=second) as two:
             for client in (one, two, one):
                 assert client.infer(libero() | ARM)['actions'].shape == (10, 7)

@@ -31,11 +31,11 @@ def refusal(port, *origins):
 def test_an_origin_is_refused_with_the_remedy():
     with running_server() as opened:
         said = refusal(opened.port, f'http://127.0.0.1:{opened.port}')  # as websocket-client sends
-        assert 'suppress_origin=True' in said and 'origins' in said
+        assert 'suppress_origin=True' in said and 'allowed_origins' in said
 
 
 def test_listed_origins_connect_and_others_do_not():
-    with running_server(origins=LISTED) as opened:
+    with running_server(allowed_origins=LISTED) as opened:
         for origin in ('https://lab.example:8443', 'http://LOCALHOST:3000'):
             with opening(opened.port, origin) as client:
                 assert client.recv(PATIENCE)
@@ -47,5 +47,5 @@ def test_listed_origins_connect_and_others_do_not():
 
 @pytest.mark.parametrize('wrong', ['*', 'lab.example', 'https://*', 'https://lab.example/page'])
 def test_invalid_origin_parameter_is_refused(wrong):
-    with pytest.raises(ValueError, match='origins must be SCHEME://HOST'):
-        ServerConfig(origins=wrong)
+    with pytest.raises(ValueError, match='allowed_origins must be SCHEME://HOST'):
+        ServerConfig(allowed_origins=wrong)

@@ -63,7 +63,7 @@ def test_unsent_chunk_does_not_count_as_answered(monkeypatch):
 
 
 def test_rejections_are_counted_by_reason():
-    with running_server(message_mib=1, connections=1) as opened:
+    with running_server(max_message_mib=1, max_connections=1) as opened:
         with pytest.raises(InvalidStatus, match='403'):
             connect(
                 f'ws://127.0.0.1:{opened.port}/',

@@ -66,7 +66,7 @@ def test_invalid_message_ends_only_its_own_connection(message):
 
 
 def test_too_long_message_is_not_stored():
-    with running_server(message_mib=1) as opened, opened.client() as good:
+    with running_server(max_message_mib=1) as opened, opened.client() as good:
         with opened.client() as bad:
             with suppress(ConnectionClosed):
                 bad.socket.send(bytes(2**21))
@@ -102,7 +102,7 @@ def test_flooding_client_delays_only_itself():
 
 
 def test_silent_sockets_are_bounded():
-    with running_server(connections=4) as opened, opened.client() as good:
+    with running_server(max_connections=4) as opened, opened.client() as good:
         silent = [socket.create_connection(('127.0.0.1', opened.port)) for _ in range(40)]
         try:
             assert good.infer(libero())['actions'].shape == (10, 7)
@@ -131,7 +131,7 @@ def _is_closed(connection):
 
 
 def test_request_beyond_its_time_limit_fails():
-    with running_server(request_seconds=0.2) as opened:
+    with running_server(request_timeout=0.2) as opened:
         with busy(opened), opened.client() as client:
             with pytest.raises(RuntimeError, match='no answer within 0.2 s'):
                 client.infer(libero())

@@ -25,7 +25,7 @@ def told(client):
 
 
 def test_key_takes_the_session_over(keys):
-    with running_server(api_keys=keys) as opened, opened.client(key=KEY) as older:
+    with running_server(api_keys_file=keys) as opened, opened.client(key=KEY) as older:
         older.infer(libero() | ARM)
         older.infer({'endpoint': 'snapshot', 'name': 'a'} | ARM)
         expected = older.infer(libero(1) | ARM)['actions']
@@ -37,7 +37,7 @@ def test_key_takes_the_session_over(keys):
 
 
 def test_take_over_works_during_a_request(keys):
-    with running_server(api_keys=keys) as opened, opened.client(key=KEY) as older:
+    with running_server(api_keys_file=keys) as opened, opened.client(key=KEY) as older:
         with opened.client(key=KEY) as newer:
             with busy(opened):
                 older.socket.send(packed(libero() | ARM))
@@ -49,7 +49,7 @@ def test_take_over_works_during_a_request(keys):
 
 
 def test_dead_connection_is_closed(keys):
-    with running_server(api_keys=keys, silence_seconds=3600.0) as opened:
+    with running_server(api_keys_file=keys, client_timeout=3600.0) as opened:
         with RawClient(opened.port, KEY) as dead:
             dead.say(packed(libero() | ARM))
             until(lambda: opened.sessions.values()['sessions'] == 1)
@@ -76,7 +76,7 @@ def test_without_keys_a_live_connection_keeps_its_session():
 
 
 def test_client_is_not_disconnected_for_a_session_it_left(keys):
-    with running_server(api_keys=keys) as opened, opened.client(key=KEY) as older:
+    with running_server(api_keys_file=keys) as opened, opened.client(key=KEY) as older:
         older.infer(libero() | ARM)
         older.infer(libero() | {'session_id': 'leg'})
         with opened.client(key=KEY) as newer:

@@ -17,7 +17,7 @@ def refused(opened, client):
 
 def test_session_ends_before_its_connection(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 3600.0)  # it has all the time there is
-    with running_server(silence_seconds=3600.0) as opened, RawClient(opened.port) as silent:
+    with running_server(client_timeout=3600.0) as opened, RawClient(opened.port) as silent:
         refused(opened, silent)
         until(lambda: of(opened) == (0, 0))
         until(lambda: opened.engine.kv.stats().leases == 0)
@@ -30,7 +30,7 @@ def test_session_ends_before_its_connection(monkeypatch):
 def test_connection_slot_is_freed(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.01)
     with (
-        running_server(silence_seconds=3600.0, connections=1) as opened,
+        running_server(client_timeout=3600.0, max_connections=1) as opened,
         RawClient(opened.port) as silent,
     ):
         refused(opened, silent)

@@ -213,7 +213,7 @@ def test_key_admits_the_client(tmp_path):
     keys, own = key_file(tmp_path, 'arm')
     secret = tmp_path / 'own'
     secret.write_text(own)
-    with running_server(api_keys=keys) as opened:
+    with running_server(api_keys_file=keys) as opened:
         address = f'ws://127.0.0.1:{opened.port}'
         with Asker(address) as stranger:
             until(lambda: '401' in stranger.policy.problem)

@@ -22,7 +22,7 @@ def closed(client):
 
 
 def test_requests_in_flight_are_answered_and_others_closed():
-    with running_server(drain_seconds=PATIENCE, health_port=free()) as opened:
+    with running_server(drain_timeout=PATIENCE, health_port=free()) as opened:
         port = opened.server._config.health_port
         assert page(port, '/readyz') == page(port, '/healthz') == 'OK\n'
         waiting, idle = [opened.client() for _ in range(3)], opened.client()
@@ -46,7 +46,7 @@ def test_requests_in_flight_are_answered_and_others_closed():
 
 
 def test_request_longer_than_the_drain_is_closed():
-    with running_server(drain_seconds=0.3) as opened, busy(opened), opened.client() as client:
+    with running_server(drain_timeout=0.3) as opened, busy(opened), opened.client() as client:
         client.socket.send(packed(libero()))
         until(lambda: any(c.busy for c in opened.server._context.handlers))
         opened.server.stop()

@@ -94,7 +94,7 @@ def test_a_malformed_report_is_refused_by_name_and_the_session_goes_on(wishes, w
     ],
 )
 def test_the_parameter_selects_the_scheduler(name, kind):
-    order = SchedulingConfig(scheduler=name, buckets=3, aging=7).order(str)
+    order = SchedulingConfig(scheduler=name, kairos_buckets=3, kairos_aging=7).order(str)
     assert isinstance(order, kind)
     if name == 'kairos':
         assert (order.buckets, order.aging) == (3, 7)
@@ -104,7 +104,7 @@ def test_the_parameter_selects_the_scheduler(name, kind):
     ('wrong', 'why'),
     [
         ({'scheduler': 'best'}, r"scheduler must be one of kairos, .*, shortest \(got 'best'\)"),
-        ({'bucket_order': 'any'}, 'bucket_order must be one of'),
+        ({'kairos_bucket_order': 'any'}, 'kairos_bucket_order must be one of'),
     ],
 )
 def test_another_scheduler_is_refused_by_name(wrong, why):
@@ -119,7 +119,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
     """Of three that wait, one asked first, one has waited longest, one has a deadline."""
     scheduling = SchedulingConfig(scheduler=name)
     with running_server(
-        engine={'robots': 1, 'time_budget': True}, scheduling=scheduling
+        engine={'max_batch_robots': 1, 'time_budget': True}, scheduling=scheduling
     ) as opened:
         made, serve = [], opened.sessions._serve
         opened.sessions._server._serve = {

@@ -70,7 +70,7 @@ def test_a_client_that_does_not_trust_it_does_not_connect(tmp_path):
 def test_sockets_without_a_handshake_are_closed(tmp_path, monkeypatch):
     monkeypatch.setattr(server, 'OPENING_SECONDS', 2 * PATIENCE)  # none ends for its age
     pair = certificate(tmp_path)
-    with ExitStack() as sockets, running_server(**pair, connections=1) as opened:
+    with ExitStack() as sockets, running_server(**pair, max_connections=1) as opened:
         silent = [
             sockets.enter_context(socket.create_connection(('127.0.0.1', opened.port)))
             for _ in range(60)
@@ -86,7 +86,7 @@ def test_a_robot_trusts_the_certificate_of_its_environment(tmp_path, monkeypatch
     pair = certificate(tmp_path)
     monkeypatch.setenv('SSL_CERT_FILE', pair['certificate'] if is_trusted else '')
     with running_server(**pair) as opened:
-        said, address = [], Address(f'wss://127.0.0.1:{opened.port}', reply_seconds=PATIENCE)
+        said, address = [], Address(f'wss://127.0.0.1:{opened.port}', reply_timeout=PATIENCE)
         robot = RemotePolicy(address, lambda extensions: None, said.append)
         robot.start()
         try:

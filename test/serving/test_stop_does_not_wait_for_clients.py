@@ -11,7 +11,7 @@ from embodied_kv.serving.websocket.config import ServerConfig
 
 def test_stop_does_not_wait_for_a_silent_client(monkeypatch):
     monkeypatch.setattr(server, 'GOODBYE_SECONDS', 0.01)
-    with running_server(silence_seconds=3600.0) as opened:
+    with running_server(client_timeout=3600.0) as opened:
         silent = socket.create_connection(('127.0.0.1', opened.port))
         mute = RawClient(opened.port).socket
         opened.server.stop()

@@ -16,7 +16,7 @@ BYTES = 4096  # of a capsule
 def test_sessions_of_other_keys_are_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(handler, 'RENAME_BURST', 1000)
     file, one, other = key_file(tmp_path, 'one', 'other')
-    with running_server(api_keys=file) as opened:
+    with running_server(api_keys_file=file) as opened:
         with opened.client(key=one) as client:
             client.infer(libero() | ARM)
             client.infer({'endpoint': 'snapshot', 'name': 'home'} | ARM)
@@ -32,7 +32,7 @@ def test_sessions_of_other_keys_are_kept(tmp_path, monkeypatch):
 def test_a_connection_changes_its_session_at_a_bounded_rate(tmp_path, monkeypatch):
     monkeypatch.setattr(handler, 'RENAME_BURST', 2)
     monkeypatch.setattr(handler, 'RENAME_RATE', 1e-3)
-    with running_server(request_seconds=1.0) as opened, opened.client() as client:
+    with running_server(request_timeout=1.0) as opened, opened.client() as client:
         for n in range(2):
             client.infer({'endpoint': 'reset', 'session_id': f's{n}'})
         client.infer({'endpoint': 'reset', 'session_id': 's1'})  # it is the same

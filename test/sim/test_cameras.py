@@ -103,7 +103,7 @@ def test_without_opengl_the_remedy_is_named(monkeypatch):
         Tabletop()
 
 
-def test_close_may_be_called_twice():
+def test_second_close_has_no_effect():
     table = Tabletop()
     table.close()
     table.close()

@@ -52,8 +52,8 @@ class Compressed:
 
     action_keep_ratio: float = 1.0
     language_keep_ratio: float = 1.0
-    compress: str = EngineConfig.compress
-    compress_by: str = EngineConfig.compress_by
+    compression_method: str = EngineConfig.compression_method
+    compression_queries: str = EngineConfig.compression_queries
 
     def compressed_rows(self, rows: int, streams: int) -> int:
         """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
@@ -111,7 +111,7 @@ class Served:
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
         rows, streams = robots * (life + 2) + 2, robots * most_streams(life)
         config = EngineConfig(
-            robots=robots,
+            max_batch_robots=robots,
             rows=rows,
             streams=streams,
             compressed_rows=compressed.compressed_rows(rows, streams),

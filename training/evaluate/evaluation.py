@@ -80,9 +80,13 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     made.add_argument(
         '--language-keep-ratio', type=float, default=1.0, help='share of a prefix that words read'
     )
-    made.add_argument('--compress', default=EngineConfig.compress, help='method')
     made.add_argument(
-        '--compress-by', choices=('stream', 'row', 'text'), default=EngineConfig.compress_by
+        '--compression-method', default=EngineConfig.compression_method, help='method'
+    )
+    made.add_argument(
+        '--compression-queries',
+        choices=('stream', 'row', 'text'),
+        default=EngineConfig.compression_queries,
     )
     made.add_argument('--threads', type=int, default=1, help='of torch')
     made.add_argument('--json', action='store_true', help='print a JSON line, last')
@@ -122,7 +126,7 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError(f'--rtc-horizon is 0 to {LONGEST}, the chunk size')
     for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
         check_keep_ratio(keep_ratio)
-    method(args.compress)
+    method(args.compression_method)
     if args.execution_horizon is not None:
         execution_horizon.parse(args.execution_horizon)
 

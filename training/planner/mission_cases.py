@@ -21,7 +21,7 @@ from training.planner.mission_draws import PARTS, choose, draw_mission, draw_par
 from training.planner.mission_oracle import Progress, Step, Tried, begin, next_step
 from training.planner.mission_phrases import say_mission
 from training.planner.mission_rollout import roll_out
-from training.planner.missions import Impossible, Mission, Part, place_of
+from training.planner.missions import ImpossibleMissionError, Mission, Part, place_of
 from training.planner.simulated_table import LAST, SimulatedTable
 
 SUCCESS = 0.7  # of a step of the mission that came about
@@ -171,14 +171,14 @@ def _meant(part: Part, table: SimulatedTable) -> tuple[str, ...] | None:
         return None
     try:
         return tuple(part.which.of(table))
-    except Impossible:
+    except ImpossibleMissionError:
         return None
 
 
 def _left(part: Part, table: SimulatedTable) -> tuple[str, ...]:
     try:
         goal = TABLE if part.kind == 'take' else place_of(part.place, table)
-    except Impossible:
+    except ImpossibleMissionError:
         return ()
     return tuple(name for name in _meant(part, table) or () if table.where[name] != goal)
 

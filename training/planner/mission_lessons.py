@@ -18,7 +18,7 @@ from training.planner.household import ROBOT, TASKS, any_of
 from training.planner.mission_cases import Case, draw_moment, in_some_order
 from training.planner.mission_draws import draw_part
 from training.planner.mission_phrases import say_which
-from training.planner.missions import Impossible
+from training.planner.missions import ImpossibleMissionError
 from training.planner.pages import ENDS, LOCATIONS, Asked, Lesson, Page, lesson_of
 from training.planner.simulated_table import SimulatedTable
 
@@ -94,7 +94,7 @@ class MissionSampler:
             which = draw_part(rng, table, 'take' if luck < 0.16 else 'put').which
             try:
                 things = which.of(table)
-            except Impossible:
+            except ImpossibleMissionError:
                 things = []
             ids = self._encode(f' {say_which(which, rng)}')
             if things and not (which.place and (which.names or which.word)):

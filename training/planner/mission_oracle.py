@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from embodied_kv.demo.sim.table_memory import TABLE
 from embodied_kv.demo.sim.tasks import Task
 from training.planner.household import ROBOT
-from training.planner.missions import Impossible, Mission, Part, check_thing, place_of
+from training.planner.missions import ImpossibleMissionError, Mission, Part, check_thing, place_of
 from training.planner.simulated_table import LAST, ROOM, SimulatedTable, ordered
 
 TRIES = 3  # of a step, the other way included
@@ -95,9 +95,9 @@ def next_step(mission: Mission, table: SimulatedTable, progress: Progress) -> St
     part = mission.parts[progress.part]
     try:
         if both := [name for name in ordered(part.stay) if name in part.which.names]:
-            raise Impossible(f'the {both[0]} is to stay')
+            raise ImpossibleMissionError(f'the {both[0]} is to stay')
         return _RULES[part.kind](part, table, progress)
-    except Impossible as reason:
+    except ImpossibleMissionError as reason:
         return Step('impossible', words=str(reason))
 
 
@@ -120,7 +120,7 @@ def _next(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if place:
         check_thing(place, table)
         if table.where[place] != TABLE:
-            raise Impossible(f'the {place} is {table.lies(place)}')
+            raise ImpossibleMissionError(f'the {place} is {table.lies(place)}')
     else:
         place = place_of(part.place, table)
     if table.next_to(thing, place):
@@ -142,14 +142,14 @@ def _back(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if progress.count:
         return Step('done')
     if thing not in table.last:
-        raise Impossible(f'I do not know where the {thing} was')
+        raise ImpossibleMissionError(f'I do not know where the {thing} was')
     origin = place_of(table.records[table.last[thing]].origin, table)
     return _bring([thing], origin, table, progress)
 
 
 def _undo(part: Part, table: SimulatedTable, progress: Progress) -> Step:
     if not progress.moves:
-        raise Impossible('I moved nothing')
+        raise ImpossibleMissionError('I moved nothing')
     for number in progress.moves[progress.count : part.steps]:
         record = table.records[number]
         step = _bring([record.task.target], place_of(record.origin, table), table, progress)
@@ -165,7 +165,7 @@ def _say(part: Part, table: SimulatedTable, progress: Progress) -> Step:
         case 'where':
             (thing,) = part.which.names
             if thing not in table.where:
-                raise Impossible(f'I know no {thing}')
+                raise ImpossibleMissionError(f'I know no {thing}')
             words = f'the {thing} is {table.lies(thing)}'
         case 'inside':
             place = place_of(part.place, table)
@@ -202,7 +202,7 @@ def _bring(things: Sequence[str], place: str, table: SimulatedTable, progress: P
             return _try(Task('next', thing, _landmark(thing, table)), table, progress)
         return _try(Task('take', thing, now), table, progress)
     if len(table.inside(place)) >= ROOM:
-        raise Impossible(f'the {place} is full')
+        raise ImpossibleMissionError(f'the {place} is full')
     return _try(Task('put', thing, place), table, progress)
 
 
@@ -231,7 +231,7 @@ def _landmark(thing: str, table: SimulatedTable) -> str:
     others = (name for name in table.where if table.where[name] == TABLE and name != thing)
     found = [*ordered(table.places), *ordered(others)]
     if not found:
-        raise Impossible(f'there is nothing to put the {thing} next to')
+        raise ImpossibleMissionError(f'there is nothing to put the {thing} next to')
     return found[0]
 
 

@@ -14,7 +14,7 @@ KINDS = ('put', 'take', 'next', 'push', 'back', 'undo', 'say')
 ABOUT = ('where', 'inside', 'held', 'moved')  # subjects of `say`
 
 
-class Impossible(ValueError):
+class ImpossibleMissionError(ValueError):
     """Error: a part of a mission is impossible. The message is the end of a sentence."""
 
 
@@ -34,14 +34,16 @@ class Which:
     other: bool = False
 
     def of(self, table: SimulatedTable) -> list[str]:
-        """Return the things, in the order of `ordered`. Raises Impossible."""
+        """Return the things, in the order of `ordered`. Raises ImpossibleMissionError."""
         for name in self.names:
             check_thing(name, table)
         things = self.names or [n for n in table.where if table.where[n] != FLOOR]
         if self.colour or self.shape:
             things = [name for name in things if self._alike(name) != self.other]
             if not things and not self.other:
-                raise Impossible(f'I know {"nothing" if self.colour else "no"} {self.word}')
+                raise ImpossibleMissionError(
+                    f'I know {"nothing" if self.colour else "no"} {self.word}'
+                )
         if self.place:
             place = place_of(self.place, table)
             things = [name for name in things if table.where[name] == place]
@@ -81,24 +83,24 @@ class Mission:
 
 
 def place_of(word: str, table: SimulatedTable) -> str:
-    """Return the receptacle or table of a word. Raises Impossible for none, or several."""
+    """Return the receptacle or table of a word. Raises ImpossibleMissionError if it is not one."""
     if word == TABLE or word in table.places:
         return word
     if word in PLACE_NAMES:
-        raise Impossible(f'I know no {word}')
+        raise ImpossibleMissionError(f'I know no {word}')
     found = [name for name in table.places if name.endswith(f' {word}')]
     if not found:
-        raise Impossible(f'I know no {word}')
+        raise ImpossibleMissionError(f'I know no {word}')
     if len(found) > 1:
-        raise Impossible(f'I know more than one {word}')
+        raise ImpossibleMissionError(f'I know more than one {word}')
     return found[0]
 
 
 def check_thing(name: str, table: SimulatedTable) -> None:
-    """Raise Impossible for a thing that is absent or cannot be moved."""
+    """Raise ImpossibleMissionError for a thing that is absent or cannot be moved."""
     if name in table.places or name in PLACE_NAMES:
-        raise Impossible(f'I cannot move the {name}')
+        raise ImpossibleMissionError(f'I cannot move the {name}')
     if name not in table.where:
-        raise Impossible(f'I know no {name}')
+        raise ImpossibleMissionError(f'I know no {name}')
     if table.where[name] == FLOOR:
-        raise Impossible(f'the {name} is on the floor')
+        raise ImpossibleMissionError(f'the {name} is on the floor')

@@ -29,7 +29,7 @@ def acted():
         with closing(tables[0]), closing(tables[1]):
             for name, what in dict(
                 whole=Compressed(),
-                actions=Compressed(action_keep_ratio=0.2, compress_by='row'),
+                actions=Compressed(action_keep_ratio=0.2, compression_queries='row'),
                 words=Compressed(language_keep_ratio=0.2),
                 both=Compressed(0.3, 0.2, 'h2o', 'row'),
             ).items():
@@ -62,7 +62,7 @@ def test_every_copy_finds_room_and_is_given_back(acted):
     [
         (['--action-keep-ratio', '0'], 'keep ratio must be in [0.01, 1] (got 0.0)'),
         (['--language-keep-ratio', '1.5'], 'keep ratio must be in [0.01, 1] (got 1.5)'),
-        (['--compress', 'zip'], "(got 'zip')"),
+        (['--compression-method', 'zip'], "(got 'zip')"),
     ],
 )
 def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
@@ -75,7 +75,7 @@ def test_nonsense_is_refused(capsys, monkeypatch, arguments, message):
 
 def test_the_command_line_says_what_is_compressed():
     ratios = '--action-keep-ratio 0.1 --language-keep-ratio 0.2'
-    words = f'{ratios} --compress h2o --compress-by row'.split()
+    words = f'{ratios} --compression-method h2o --compression-queries row'.split()
     args = evaluation.parser().parse_args(words)
     assert evaluation.compressed(args) == Compressed(0.1, 0.2, 'h2o', 'row')
     assert evaluation.compressed(evaluation.parser().parse_args([])) == Compressed()

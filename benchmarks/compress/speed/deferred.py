@@ -1,9 +1,9 @@
 """What it costs to choose later: a stream keeps its whole prefix for its first tokens.
 
 The same questions about the same frames, and as many tokens said, by engines that choose after 0
-to 4 of them (`engine.compress_after`). Until the choice a step reads the whole prefix and scores
-it by each new token, and the prefix's row is held: bytes of a whole row a stream, where a copy
-takes a tenth of them. What is chosen and copied is as much whenever it is done.
+to 4 of them (`engine.compression_after_tokens`). Until the choice a step reads the whole prefix
+and scores it by each new token, and the prefix's row is held: bytes of a whole row a stream, where
+a copy takes a tenth of them. What is chosen and copied is as much whenever it is done.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _engine(policy: FullPolicy, context: int, batch: int, after: int) -> Engine:
         compressed_rows=int(batch * scene.KEEP_RATIO) + 1,
     )
     return scene.make_engine(
-        policy, context, **room | scene.WAYS['by text'] | dict(compress_after=after)
+        policy, context, **room | scene.WAYS['by text'] | dict(compression_after_tokens=after)
     )
 
 

@@ -27,8 +27,10 @@ RESERVED = 2  # prefix rows that language may never hold
 PASSING = 2  # prefix rows that language holds on the way to compressed copies
 WAYS = {
     'full': dict(compressed_rows=0),
-    'by row': dict(compress_by='row', language_keep_ratio=KEEP_RATIO),
-    'by text': dict(compress_by='text', compress_after=0, language_keep_ratio=KEEP_RATIO),
+    'by row': dict(compression_queries='row', language_keep_ratio=KEEP_RATIO),
+    'by text': dict(
+        compression_queries='text', compression_after_tokens=0, language_keep_ratio=KEEP_RATIO
+    ),
 }
 
 

@@ -31,7 +31,7 @@ from statistics import fmean
 import torch
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.fleet.serving import figures, measure, open_fleet
 from benchmarks.fleet.serving.measure import ALONE, PAIRS, ROBOTS, STATIC, Plan
 from embodied_kv.fleet import profile
@@ -59,11 +59,11 @@ def open_run(args: argparse.Namespace) -> dict:
     ways = tuple(dict.fromkeys(args.ways or open_fleet.WAYS))
     draws = (1 if args.quick else open_fleet.DRAWS) if args.draws is None else args.draws
     if not 1 <= draws <= open_fleet.MOST:
-        raise Refused(f'--draws are 1 to {open_fleet.MOST}')
+        raise BenchmarkError(f'--draws are 1 to {open_fleet.MOST}')
     try:
         found = open_fleet.measure(args.workload, robots, ways, draws, args.json)
     except ValueError as error:
-        raise Refused(str(error)) from error
+        raise BenchmarkError(str(error)) from error
     if not args.json:
         open_fleet.show(found)
     return dict(quick=args.quick, ways={way: open_fleet.WAYS[way] for way in ways}, **found)
@@ -73,11 +73,11 @@ def run(args: argparse.Namespace) -> dict:
     """Runs every fleet, prints the tables, and returns all figures."""
     robots = tuple(args.robots or (QUICK_ROBOTS if args.quick else ROBOTS))
     if min(robots) < 1:
-        raise Refused('--robots are at least 1')
+        raise BenchmarkError('--robots are at least 1')
     if args.workload:
         return open_run(args)
     if args.ways or args.draws is not None:
-        raise Refused('--ways and --draws are of an open fleet: they need --workload')
+        raise BenchmarkError('--ways and --draws are of an open fleet: they need --workload')
     plan = Plan(robots, QUICK_TASKS, 1) if args.quick else Plan(robots)
     torch.set_num_threads(1)
     charged = args.profile or report.OUT / 'fleet_serving.yaml'
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> dict:
             profile.write(measure.measured(policy), charged)
         found = measure.read(charged)
     except (ValueError, OSError) as error:
-        raise Refused(str(error)) from error
+        raise BenchmarkError(str(error)) from error
     runs = measure.measure(plan, policy, found, args.trace, args.json)
     rows, pairs = figures.rows(runs, ALONE), figures.pairs(runs, PAIRS)
     engine = measure.physics(found, robots, float(STATIC.split(':')[1]), policy.config.action_dt)

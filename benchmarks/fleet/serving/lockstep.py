@@ -62,7 +62,7 @@ class Order:
         """As of a policy server."""
         return SchedulingConfig(
             scheduler=self.scheduler,
-            pending=self.pending,
+            kairos_count_pending_wait=self.pending,
             max_queue_delay=self.max_queue_delay,
             trace=self.trace,
         )

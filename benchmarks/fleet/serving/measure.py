@@ -116,7 +116,9 @@ def order(
 def engine_config() -> EngineConfig:
     """All Euler steps, whatever the true time."""
     rows = 2 * BATCH + 2
-    return EngineConfig(robots=BATCH, rows=rows, streams=1, compressed_rows=0, time_budget=False)
+    return EngineConfig(
+        max_batch_robots=BATCH, rows=rows, streams=1, compressed_rows=0, time_budget=False
+    )
 
 
 def settings(plan: Plan) -> list[tuple[int, int, str]]:

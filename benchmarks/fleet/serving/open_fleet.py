@@ -104,7 +104,7 @@ def engine() -> EngineRunner:
     policy = Policy.random(replace(TINY, chunk_size=50, action_dt=DT))
     rows = 2 * LARGEST + 2
     config = EngineConfig(
-        robots=LARGEST, rows=rows, streams=1, compressed_rows=0, time_budget=False
+        max_batch_robots=LARGEST, rows=rows, streams=1, compressed_rows=0, time_budget=False
     )
     return EngineRunner(policy, config)
 

@@ -59,7 +59,7 @@ class Habits:
     execution_horizon: the policy that they name. dt: s between two actions. request_ahead: actions
     before the end of an execution at which the next chunk is asked for. judged: set-points between
     two checks whether the task is done. prompts: that are continued on every chunk whose number
-    `prompt_interval` divides, up to `max_tokens` each.
+    `prompt_interval_frames` divides, up to `max_tokens` each.
     """
 
     execution_horizon: str
@@ -67,7 +67,7 @@ class Habits:
     request_ahead: int = 1
     judged: int = 10
     prompts: tuple[str, ...] = ()
-    prompt_interval: int = 1
+    prompt_interval_frames: int = 1
     max_tokens: int = 32
 
 
@@ -198,7 +198,7 @@ class Player:
         actions = chunk.values[: chunk.execution_horizon]
         self._world.follow(self._number, actions, round(began * SET_POINTS) - self._first)
         self._chunks += 1
-        if self._chunks % self._habits.prompt_interval == 0:
+        if self._chunks % self._habits.prompt_interval_frames == 0:
             self._speak()
 
     def _speak(self) -> None:

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 from benchmarks.fleet.serving import measure as serving
 from benchmarks.fleet.speech import figures, measure
 from benchmarks.fleet.speech.measure import DELAYS, LOADS, ROBOTS, Plan
@@ -54,10 +54,10 @@ def run(args: argparse.Namespace) -> dict:
     given = QUICK if args.quick else Plan()
     robots, loads = tuple(args.robots or given.robots), tuple(args.loads or given.loads)
     if min(robots) < 1 or not 0 < min(loads) <= max(loads) < 1:
-        raise Refused('--robots are at least 1, --loads between 0 and 1')
+        raise BenchmarkError('--robots are at least 1, --loads between 0 and 1')
     delays = given.delays if args.delays is None else tuple(args.delays)
     if not 0 <= min(delays) <= max(delays) <= 1:
-        raise Refused('--delays are between 0 and 1 s')
+        raise BenchmarkError('--delays are between 0 and 1 s')
     plan = replace(given, robots=robots, loads=loads, delays=delays)
     torch.set_num_threads(1)
     report.OUT.mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> dict:
             else measure.word_seconds(policy, plan.most)
         )
     except (ValueError, OSError) as error:
-        raise Refused(str(error)) from error
+        raise BenchmarkError(str(error)) from error
     profile.write(engine, report.OUT / 'fleet_speech_profile.yaml')
     measure.write_words(words, report.OUT / 'fleet_speech_words.yaml')
     runs = measure.measure(plan, policy, engine, words, args.json)
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> dict:
         engine=dict(sizes=engine.sizes, seconds=engine.seconds),
         words=words,
         streams=measure.STREAMS,
-        prompt_interval=measure.PROMPT_INTERVAL,
+        prompt_interval_frames=measure.PROMPT_INTERVAL,
         rows=made,
     )
 

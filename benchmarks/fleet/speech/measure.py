@@ -69,12 +69,12 @@ def engine_config(robots: int) -> EngineConfig:
     """For so many robots: a batch, a newest row each, and their streams."""
     streams = STREAMS * robots
     return EngineConfig(
-        robots=BATCH,
+        max_batch_robots=BATCH,
         rows=max(2 * BATCH, BATCH + robots + streams),
         reserved_rows=min(64, BATCH + robots),
         streams=streams,
         compressed_rows=0,
-        margin_ms=MARGIN_MS,
+        deadline_margin_ms=MARGIN_MS,
     )
 
 
@@ -135,7 +135,7 @@ def order(
     habits = made.habits
     if words is not None:
         prompts = tuple(Embodiment.load('tabletop').contract.language.prompts)
-        habits = replace(habits, prompts=prompts, prompt_interval=PROMPT_INTERVAL)
+        habits = replace(habits, prompts=prompts, prompt_interval_frames=PROMPT_INTERVAL)
     return replace(
         made,
         habits=habits,

@@ -175,5 +175,5 @@ class EngineHost(EngineRunner):
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:
     """Return the parameters that an engine is built from, by name."""
     engine = {f'engine.{name}': value for name, value in asdict(config).items()}
-    shared = ('contract', 'preset', 'checkpoint', 'rate')
+    shared = ('contract', 'preset', 'checkpoint', 'control_frequency')
     return {name: getattr(suite, name) for name in shared} | engine

@@ -1,7 +1,7 @@
 """ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
 The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for an invalid value; `old`, a former name, `replaces` and `removed`, names of removed
+ValueError for an invalid value; `old`, former names, `replaces` and `removed`, names of removed
 parameters with and without a replacement, which are refused; and `when`, the latest time of a
 change: 'start' (the default: read-only), 'configure' or 'live'. Misspelt names are refused, too:
 ROS would ignore them, and with `shaddow` instead of `shadow` the arm would move.
@@ -61,8 +61,12 @@ class SuiteParams:
         "Folder or file of weights; empty: those of the preset; 'random': untrained weights",
         'start',
     )
-    rate: float = param(
-        10.0, 'Frames, and control periods, per second', 'start', range=(0.1, 200.0)
+    control_frequency: float = param(
+        10.0,
+        'Frames, and control periods, per second (Hz)',
+        'start',
+        range=(0.1, 200.0),
+        old=('rate',),
     )
     autostart: bool = param(True, 'Configure and activate at the start', 'start')
 
@@ -78,7 +82,7 @@ class SuiteParams:
     @property
     def period(self) -> float:
         """Return the time (s) between two frames."""
-        return 1.0 / self.rate
+        return 1.0 / self.control_frequency
 
 
 class Parameters:
@@ -142,9 +146,10 @@ class Parameters:
         """Note values under former, removed and misspelt names as problems."""
         for prefix, part in self._parts:
             for f in fields(part):
-                old, new = prefix + f.metadata.get('old', ''), prefix + f.name
-                if old in given and old not in self._fields:
-                    self.problems[new] = f'parameter {old} was renamed; use {new}'
+                new = prefix + f.name
+                for old in (prefix + name for name in f.metadata.get('old', ())):
+                    if old in given and old not in self._fields:
+                        self.problems[new] = f'parameter {old} was renamed; use {new}'
                 removed = [
                     f'parameter {gone} was removed; {remedy}'
                     for kind, remedy in (('replaces', f'use {new}'), ('removed', 'delete it'))

@@ -62,7 +62,7 @@ class ControlServices:
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
         stands: Returns for how long (s) the arm has stood still.
-        standing_limit: As of `InstructionServer`.
+        standstill_timeout: As of `InstructionServer`.
 
     Raises:
         ValueError: An emergency-stop input of the contract cannot be read.
@@ -76,7 +76,7 @@ class ControlServices:
         contract: Contract,
         now: Callable[[], float],
         stands: Callable[[], float],
-        standing_limit: float,
+        standstill_timeout: float,
     ) -> None:
         self.node = Node('control', namespace=node.get_namespace(), context=node.context)
         self._shadow, self._now = shadow, now
@@ -94,7 +94,7 @@ class ControlServices:
         ):
             self.node.create_service(kind, f'control/{name}', self._answering(answer, inactive))
         self.goals = InstructionServer(
-            self.node, self._active_safety, contract.language, now, stands, standing_limit
+            self.node, self._active_safety, contract.language, now, stands, standstill_timeout
         )
         try:
             self.estops = EmergencyStops(self.node, contract.estop, self._active_safety, now)

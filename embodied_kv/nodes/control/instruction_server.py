@@ -90,8 +90,8 @@ class InstructionServer:
         language: The section `language` of the contract.
         now: Returns the moment (s) on the clock of the control loop.
         stands: Returns for how long (s) the arm has stood still.
-        standing_limit: Longest time (s) for which the arm may stand still while the policy answers
-            that the instruction is not done; 0: unlimited.
+        standstill_timeout: Longest time (s) for which the arm may stand still while the policy
+            answers that the instruction is not done; 0: unlimited.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class InstructionServer:
         language: Language,
         now: Callable[[], float],
         stands: Callable[[], float],
-        standing_limit: float,
+        standstill_timeout: float,
     ) -> None:
         self._node, self._safety, self._language, self._now = node, safety, language, now
-        self._stands, self._standing_limit = stands, standing_limit
+        self._stands, self._standstill_timeout = stands, standstill_timeout
         self._loop: ControlLoop | None = None
         self._goal: Goal | None = None
         self._ended: dict[bytes, Goal] = {}  # ended goals whose result is not returned yet
@@ -244,7 +244,7 @@ class InstructionServer:
         elif self._is_stuck(goal):
             self._end(
                 ErrorCode.NOT_DONE,
-                f'the arm has stood still for {self._standing_limit:g} s, and '
+                f'the arm has stood still for {self._standstill_timeout:g} s, and '
                 f"'{shown(goal.question)}' was answered with '{shown(goal.denial)}'",
             )
         else:
@@ -255,7 +255,7 @@ class InstructionServer:
         """Return whether the arm stood still too long while the answers were not yes."""
         stood = min(self._stands(), goal.seconds)
         was_denied = time.monotonic() - goal.denied < stood
-        return was_denied and 0 < self._standing_limit <= stood
+        return was_denied and 0 < self._standstill_timeout <= stood
 
     # ------------------------------------------------------------------ topics
 

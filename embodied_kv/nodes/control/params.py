@@ -39,36 +39,43 @@ class ActionParams:
         'Link of the URDF whose predicted path during a chunk is published on predicted_path, for '
         "RViz and Foxglove. '': no path is published",
     )
-    max_measured_age: float = param(
-        0.5, 'Maximum age (s) of a joint measurement used for control', range=(1e-3, 60.0)
+    max_joint_state_age: float = param(
+        0.5,
+        'Maximum age (s) of a joint measurement used for control',
+        range=(1e-3, 60.0),
+        old=('max_measured_age',),
     )
     max_chunk_age: float = param(
         1.0,
         'Maximum time (s) from an observation until its chunk takes over',
         range=(1e-3, 60.0),
     )
-    max_open_loop: float = param(
+    max_trajectory_duration: float = param(
         1.0,
         'Maximum duration (s) of a trajectory sent to a controller, including braking; the rest '
         'of a longer chunk is sent as time passes',
         range=(0.2, 10.0),
+        old=('max_open_loop',),
     )
-    resume_within: float = param(
+    disarm_timeout: float = param(
         3.0,
         'Maximum time (s) that an armed arm with an instruction may stand without a fresh chunk; '
         'after a longer interruption the arm is disarmed',
         range=(0.1, 3600.0),
+        old=('resume_within',),
     )
-    standing_limit: float = param(
+    standstill_timeout: float = param(
         5.0,
         'Maximum time (s) for which the arm may stand still while the policy answers the success '
         'question with no; then the goal of execute_instruction ends as NOT_DONE. 0: unlimited',
         range=(0.0, 3600.0),
+        old=('standing_limit',),
     )
-    stop_after: int = param(
+    missed_chunk_limit: int = param(
         5,
         'Number of consecutive control periods without a fresh chunk after which the arm stops',
         range=(1, 1000),
+        old=('stop_after',),
     )
     execution_horizon: str = param(
         '',
@@ -77,7 +84,7 @@ class ActionParams:
         "'': the value of the contract",
         'live',
         check=_horizon,
-        old='horizon',
+        old=('horizon',),
     )
     setpoint_rate: float = param(
         100.0, 'Set-points per second, for set-point controllers', range=(1.0, 2000.0)

@@ -10,7 +10,7 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.msg import MemorySegment
 from embodied_kv.nodes.control.session_parts import InstructionPart
-from embodied_kv.nodes.missions.clients import MissionClients, ServiceRefused
+from embodied_kv.nodes.missions.clients import MissionClients, ServiceRefusedError
 from embodied_kv.planning.domain import Domain, Draft, SceneFacts, SceneQuery
 from embodied_kv.planning.mission import MissionPart, MissionState, Outcome, next_step
 from embodied_kv.session.robot_session import MISSION_PREFIX, RobotSession, StepCheckpoints
@@ -87,7 +87,7 @@ class MissionAdapter:
             tier = self._checkpoints.take(lambda: self._session.observer.now(self._calls.check))
         except CapsuleError as error:
             return self._on_fault(
-                f'no checkpoint before step {step} (parameter boundary_tier): {error}'
+                f'no checkpoint before step {step} (parameter step_checkpoint_tier): {error}'
             )
         if tier is not self._tier:  # warn once
             self._on_fault(
@@ -143,7 +143,7 @@ class MissionAdapter:
             return False
         try:
             self._calls.call('memory/query', segments=1)
-        except ServiceRefused as error:
+        except ServiceRefusedError as error:
             if error.code != ErrorCode.NOT_ACTIVE:
                 raise
             return False
@@ -155,7 +155,7 @@ class MissionAdapter:
             return
         try:
             self._calls.call('memory/remove', id=id)
-        except ServiceRefused as error:  # it may have been removed in the meantime
+        except ServiceRefusedError as error:  # it may have been removed in the meantime
             self._on_fault(f'not forgotten: {error}')
 
     def _upsert(self, drafts: Sequence[Draft]) -> None:

@@ -20,7 +20,7 @@ from embodied_kv.errors import ErrorCode, failure_code
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.planning.mission import Interrupted, Outcome
+from embodied_kv.planning.mission import MissionInterruptedError, Outcome
 from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
 
 SERVICES = {
@@ -38,7 +38,7 @@ KEPT = 256  # streams whose text is kept
 POLL = 0.02  # s between two checks for an interrupt
 
 
-class ServiceRefused(Interrupted):
+class ServiceRefusedError(MissionInterruptedError):
     """A service refused a request; the message has its reason."""
 
 
@@ -86,14 +86,14 @@ class MissionClients:
     # ------------------------------------------------------------------ on the waiting thread
 
     def call(self, name: str, **fields: object) -> object:
-        """Return the response of a service. Raises Interrupted, also without the service."""
+        """Return the response of a service. Raises MissionInterruptedError if there is none."""
         return self._answered(name, self._send(name, **fields))
 
     def ask(self, questions: Sequence[str]) -> list[str]:
         """Return the answers of the policy about the newest frame.
 
-        Raises Interrupted, also if the stream of a question is evicted each time: a missing answer
-        must not be taken for an absent object.
+        Raises MissionInterruptedError, also if the stream of a question is evicted each time: a
+        missing answer must not be taken for an absent object.
         """
         found: dict[str, str] = {}
         for _ in range(TRIES):
@@ -107,20 +107,21 @@ class MissionClients:
         if lost := [question for question in questions if question not in found]:
             why = f'{TRIES} times a stream was evicted before its answer: {", ".join(lost)}'
             remedy = 'raise engine.streams or engine.kv_budget_mib'
-            raise Interrupted(f'{why} ({remedy})', ErrorCode.NO_ROOM)
+            raise MissionInterruptedError(f'{why} ({remedy})', ErrorCode.NO_ROOM)
         return [found[question] for question in questions]
 
     def act(self, instruction: str, time_limit: float) -> Outcome:
         """Carry out an instruction for at most `time_limit` s (above 0), and return the outcome.
 
-        Raises Interrupted unless the policy reports it as done, stands still, or time is up.
+        Raises MissionInterruptedError unless the policy reports it as done, stands still, or time
+        is up.
         """
         self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
         handle = self._wait(self._on_node(lambda: self._send_goal(goal)))
         if not handle.accepted:
             self._sent = None
-            raise Interrupted(
+            raise MissionInterruptedError(
                 'execute_instruction was rejected: arm the arm, and give the mission again; the '
                 'log of the action node has the reason',
                 ErrorCode.NOT_ARMED,
@@ -130,11 +131,11 @@ class MissionClients:
         self._sent = None
         code = ErrorCode.NONE if result.success else failure_code(result.error_code)
         if code not in (ErrorCode.NONE, ErrorCode.TIMEOUT, ErrorCode.NOT_DONE):
-            raise Interrupted(result.message or 'the action node gave no reason', code)
+            raise MissionInterruptedError(result.message or 'the action node gave no reason', code)
         return Outcome(result.success, result.message)
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
-        """Ask questions, and return the stream of each answer. Raises ServiceRefused."""
+        """Ask questions, and return the stream of each answer. Raises ServiceRefusedError."""
         sent = {q: self._send('language/ask', question=q) for q in questions}
         return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
 
@@ -161,7 +162,7 @@ class MissionClients:
         response = self._wait(future)
         if not response.success:
             code = failure_code(response.error_code)
-            raise ServiceRefused(f'{name}: {response.message}', code)
+            raise ServiceRefusedError(f'{name}: {response.message}', code)
         return response
 
     def _wait(self, future: Future, patience: float = PATIENCE) -> object:
@@ -177,7 +178,7 @@ class MissionClients:
         return is_ready()
 
     def there(self, is_ready: Callable[[], bool], name: str) -> None:
-        """Wait until `is_ready`. Raises Interrupted, also after PATIENCE s."""
+        """Wait until `is_ready`. Raises MissionInterruptedError, also after PATIENCE s."""
         self._poll(is_ready, f'{name} is not there: is its node active?', PATIENCE)
 
     def _poll(self, is_ready: Callable[[], bool], failure: str, patience: float) -> None:
@@ -185,13 +186,13 @@ class MissionClients:
         while not is_ready():
             self.check()
             if time.monotonic() > until:
-                raise Interrupted(failure, ErrorCode.UNAVAILABLE)
+                raise MissionInterruptedError(failure, ErrorCode.UNAVAILABLE)
             time.sleep(POLL)
 
     def check(self) -> None:
-        """Raise Interrupted after an interrupt."""
+        """Raise MissionInterruptedError after an interrupt."""
         if self._reason:
-            raise Interrupted(self._reason, self._code)
+            raise MissionInterruptedError(self._reason, self._code)
 
     # ------------------------------------------------------------------ on the node's thread
 

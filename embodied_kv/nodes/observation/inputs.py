@@ -50,26 +50,27 @@ class ObservationParams:
     # The image of one of two free-running 30 Hz cameras lies at most 17 ms from the nearest image
     # of the other, and 33 ms from the one before, if the nearest is lost; at 15 Hz: 33 ms. The
     # rest is jitter of the stamps.
-    sync_tolerance: float = param(
+    max_image_skew: float = param(
         0.04,
-        'Largest time between the stamps of the images of one observation, s',
+        'Maximum time (s) between the stamps of the images of one observation',
         range=(0.0, 10.0),
-        old='tolerance',
+        old=('sync_tolerance', 'tolerance'),
     )
     camera_timeout: float = param(
-        0.5, 'Time without an image after which a view is missing, s', range=(0.01, 60.0)
+        0.5, 'Time (s) without an image after which a view is missing', range=(0.01, 60.0)
     )
     max_image_age: float = param(
         1.0,
-        'Largest age of an image by its stamp, s; for a recording set use_sim_time',
+        'Maximum age (s) of an image by its stamp; for a recording set use_sim_time',
         range=(0.01, 1e9),
     )
     # The position of a gripper that publishes ten times a second is known 100 ms late, and its
     # message takes time to arrive.
-    max_state_age: float = param(
+    max_joint_state_skew: float = param(
         0.2,
-        'Largest time between the stamps of a joint position and of the images, s',
+        'Maximum time (s) between the stamps of a joint position and of the images',
         range=(0.001, 60.0),
+        old=('max_state_age',),
     )
 
 
@@ -148,11 +149,11 @@ class ObservationInputs:
         types |= {'/clock': Clock} if self.clock.is_simulated else {}
         self._monitor = TopicMonitor(node, types)
         self._ahead: dict[str, str] = {}  # by view: why the clock of its camera is wrong
-        self._max_ahead = params.max_state_age / 2
+        self._max_ahead = params.max_joint_state_skew / 2
         self.joints = JointStates(
             node,
             joints,
-            params.max_state_age,
+            params.max_joint_state_skew,
             _bounds(node),
             self._monitor.received,
             self.on_joints,
@@ -160,7 +161,7 @@ class ObservationInputs:
         self._sync = Synchronizer(
             views,
             self.joints,
-            params.sync_tolerance,
+            params.max_image_skew,
             params.camera_timeout,
             params.max_image_age,
         )

@@ -180,7 +180,7 @@ class JointMerger:
         max_age: float,
         bounds: Mapping[str, Bounds] | None = None,
         publishers: Callable[[str], Sequence[str]] = lambda topic: (),
-        age_name: str = 'max_state_age',
+        age_name: str = 'max_joint_state_skew',
     ) -> None:
         topics: dict[str, str] = {}  # by joint
         for joint in inputs:

@@ -90,7 +90,7 @@ class JointStates(JointMerger):
         bounds: Mapping[str, Bounds],
         received: Callable[[str], None] = lambda topic: None,
         arrived: Callable[[], None] = lambda: None,
-        age_name: str = 'max_state_age',
+        age_name: str = 'max_joint_state_skew',
     ) -> None:
         super().__init__(inputs, max_age, bounds, partial(publishers, node), age_name)
         self._node, self._received, self._arrived = node, received, arrived

@@ -26,7 +26,7 @@ PAUSE = 1.0  # s without a frame until the reason is logged; three periods if th
 
 
 class ObservationPipeline(ObservationInputs):
-    """Prefills the newest observation of a node, `rate` times a second.
+    """Prefills the newest observation of a node, `control_frequency` times a second.
 
     Without an instruction, frames are prefilled while the robot is watched, but their handles are
     not published, so no action answers them. missing: views whose camera sends no images.

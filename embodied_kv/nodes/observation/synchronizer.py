@@ -184,7 +184,7 @@ class Synchronizer:
             return False
         if apart > self._tolerance:
             self.waits = (
-                f'images of {", ".join(images)} must lie within sync_tolerance '
+                f'images of {", ".join(images)} must lie within max_image_skew '
                 f'{self._tolerance / 1e6:.0f} ms (got {apart / 1e6:.0f} ms)'
             )
             return False

@@ -66,7 +66,7 @@ class _Asked:
 
 
 class RemoteAction(ConnectedNode, Action):
-    """Sends the newest observation `rate` times per second, or at the end of an execution.
+    """Sends the newest observation each control period, or at the end of an execution.
 
     One request is in flight at a time. The node has the name, the topics and the parameters of the
     action node.
@@ -242,7 +242,7 @@ class RemoteAction(ConnectedNode, Action):
             guide = replace(guide, delay=min(guide.delay, len(left), more.chunk_size - 1))
             wishes = {'leftover': left, 'leftover_delay': guide.delay}
         now, timing = self._world.now(), self._timing
-        if more.deadlines and self._remote.deadlines and not self._world.is_simulated:
+        if more.deadlines and self._remote.send_deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
             left = self._latest_use(moment, now) - now - way
             if left > SHORTEST:  # else it is late already, and any chunk is better
@@ -320,7 +320,7 @@ class RemoteAction(ConnectedNode, Action):
         """Return the chunk with its execution horizon; the server decides one by confidence.
 
         Where requests follow executions, at most the chunk size of the preset is executed, since
-        `stop_after` does not end an execution.
+        `missed_chunk_limit` does not end an execution.
         """
         made = super()._judged(chunk, deadline)
         if isinstance(self._policy(), execution_horizon.Confidence):
@@ -369,4 +369,7 @@ def _missed(told_ms: float | None) -> str:
     if told_ms is None:
         return 'the server makes no chunk in time, although no deadline was sent'
     within = f'{told_ms:.0f} ms'
-    return f'the server makes no chunk in {within}: lower rate, or set server.deadlines: false'
+    return (
+        f'the server makes no chunk in {within}: lower control_frequency, or set '
+        'server.send_deadlines: false'
+    )

@@ -67,7 +67,7 @@ class RemoteLanguage(ConnectedNode):
         self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
         self._frames = ObservationBuffer(self, lambda instruction: None)
         remote = self.server_params
-        self._server, self._seconds = ServerLink(self, remote), remote.answer_seconds
+        self._server, self._seconds = ServerLink(self, remote), remote.answer_timeout
         self._prompter = ServerLink(self, remote)
         self._acting = session_id(f'{self.get_namespace().rstrip("/")}/action')
         self.subscribe(ActionChunk, 'action_chunk', self._on_chunk, qos.HANDLE)
@@ -99,7 +99,7 @@ class RemoteLanguage(ConnectedNode):
         self._chunk, self._chunk_at = message.sequence, time.monotonic()
         self._stamp = conversions.nanoseconds(message.header.stamp)
         self._served += 1
-        interval = self.params.read(LanguageParams).prompt_interval
+        interval = self.params.read(LanguageParams).prompt_interval_frames
         prompts = self.embodiment.contract.language.prompts
         is_due = 0 < interval <= self._served - self._prompted
         if not prompts or not is_due or self._prompting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.nodes.common import executable
 from embodied_kv.nodes.common.lifecycle_node import WARN, SuiteNode
 from embodied_kv.nodes.memory import Memory
@@ -45,7 +45,7 @@ class RemoteMemory(ConnectedNode, Memory):
             return WARN, problem, {}
         try:
             return super().report()
-        except MemoryFault as fault:
+        except RobotMemoryError as fault:
             return WARN, str(fault), {}
 
 

@@ -36,17 +36,21 @@ class RemoteParams:
         'Websocket address of a policy server, of this package or of any that speaks the protocol '
         'of openpi',
     )
-    api_key: str = param('', "File with the API key of the server; '' for none")
-    reply_seconds: float = param(
+    api_key_file: str = param(
+        '', "Path of a file with the API key of the server; '' for none", old=('api_key',)
+    )
+    reply_timeout: float = param(
         5.0,
         'Time (s) without a reply after which a connection is closed and opened again',
         range=(0.1, 600.0),
+        old=('reply_seconds',),
     )
-    answer_seconds: float = param(
+    answer_timeout: float = param(
         30.0,
         'The same limit (s) for a question. Text takes longer than a chunk, and waits for that of '
         'other robots',
         range=(0.1, 600.0),
+        old=('answer_seconds',),
     )
     image_size: int = param(
         224,
@@ -58,13 +62,14 @@ class RemoteParams:
         -1,
         'Number of actions before the end of an execution at which the next chunk is requested, '
         'so that many robots share a server. With the age of an image it must be below the least '
-        'execution horizon. -1: a chunk is requested `rate` times per second',
+        'execution horizon. -1: a chunk is requested `control_frequency` times per second',
         range=(-1, 1000),
     )
-    deadlines: bool = param(
+    send_deadlines: bool = param(
         True,
         'Send the time that a chunk may take to a server that keeps deadlines, which fits its '
         'Euler steps into it. Not under simulated time',
+        old=('deadlines',),
     )
     rtc: bool = param(
         False,
@@ -86,10 +91,10 @@ class RemoteParams:
     def where(self) -> Address:
         """Return the address with its key. Raises ValueError, OSError."""
         try:
-            key = Address.key_of(self.api_key)
-            return Address(self.address, key, self.reply_seconds)
+            key = Address.key_of(self.api_key_file)
+            return Address(self.address, key, self.reply_timeout)
         except ValueError as error:
-            raise ValueError(f'parameter server.address, server.api_key: {error}') from error
+            raise ValueError(f'parameter server.address, server.api_key_file: {error}') from error
 
 
 class RemoteNode(SuiteNode):

@@ -48,12 +48,12 @@ class UnansweredError(ConnectionError):
 class Address:
     """The URI of a policy server, ws://HOST:PORT or wss://HOST:PORT, and its API key ('': none).
 
-    `reply_seconds`: maximum time (s) for the handshake, and for a reply. Raises ValueError.
+    `reply_timeout`: maximum time (s) for the handshake, and for a reply. Raises ValueError.
     """
 
     uri: str
     key: str = field(default='', repr=False)
-    reply_seconds: float = 5.0
+    reply_timeout: float = 5.0
 
     def __post_init__(self) -> None:
         try:
@@ -119,7 +119,7 @@ class RemotePolicy(threading.Thread):
 
         `seconds`: maximum time; None for that of the address. The future raises UnansweredError.
         """
-        job = _Job(request, self._address.reply_seconds if seconds is None else seconds)
+        job = _Job(request, self._address.reply_timeout if seconds is None else seconds)
         with self._lock:
             if self._jobs is None:
                 job.promise.set_exception(
@@ -185,9 +185,9 @@ class RemotePolicy(threading.Thread):
             compression=None,
             max_size=MESSAGE_BYTES,
             additional_headers={'Authorization': f'Api-Key {key}'} if key else None,
-            open_timeout=self._address.reply_seconds,
+            open_timeout=self._address.reply_timeout,
             close_timeout=CLOSE_SECONDS,
-            ping_timeout=max(PING_SECONDS, self._address.reply_seconds),
+            ping_timeout=max(PING_SECONDS, self._address.reply_timeout),
             proxy=None,
         )
         try:
@@ -203,11 +203,11 @@ class RemotePolicy(threading.Thread):
     async def _connected(self, socket: ClientConnection) -> str:
         uri, jobs = self._address.uri, asyncio.Queue()
         try:
-            metadata = await asyncio.wait_for(socket.recv(), self._address.reply_seconds)
+            metadata = await asyncio.wait_for(socket.recv(), self._address.reply_timeout)
             extensions = Extensions.read(_read(metadata))
             self._fits(extensions)
         except asyncio.TimeoutError:
-            return f'{uri}: no metadata within {self._address.reply_seconds:g} s'
+            return f'{uri}: no metadata within {self._address.reply_timeout:g} s'
         except ValueError as error:
             self._pause = LONGEST_PAUSE  # the server will hardly change soon
             return f'{uri} cannot move this robot: {reason(error)}'

@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import TypeVar
 
 from embodied_kv.errors import CodedError, ErrorCode
-from embodied_kv.memory.segment import MemoryFault, Segment
+from embodied_kv.memory.segment import RobotMemoryError, Segment
 from embodied_kv.memory.store import Change
 from embodied_kv.planning.domain import Draft
 from embodied_kv.planning.plan import Match, MemoryStats, Plan
@@ -24,7 +24,7 @@ SENT = 256  # segments of one request, at most
 class RemotePlanning:
     """A memory by its name; `policy` returns the connection, None while there is none.
 
-    The methods raise MemoryFault if the server refuses, is silent or sends an invalid reply.
+    The methods raise RobotMemoryError if the server refuses, is silent or sends an invalid reply.
     """
 
     def __init__(self, policy: Callable[[], RemotePolicy | None], name: str) -> None:
@@ -92,11 +92,11 @@ class RemotePlanning:
         try:
             reply = ask(self._policy(), 'memory', request, SECONDS)
         except CodedError as error:
-            raise MemoryFault(str(error), error.code) from error
+            raise RobotMemoryError(str(error), error.code) from error
         try:
             return read(reply)
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise MemoryFault(
+            raise RobotMemoryError(
                 f'the reply of the policy server to {verb} cannot be used: {error!r}',
                 ErrorCode.UNAVAILABLE,
             ) from error

@@ -70,9 +70,9 @@ class Admission:
     ) -> None:
         self._config, self._metrics, self._fault, self._ready = config, metrics, fault, ready
         self._divide = divide
-        self.accounts = Accounts(config.keys(), config.memory_mib * MIB)
+        self.accounts = Accounts(config.keys(), config.message_buffer_mib * MIB)
         divide(self.accounts.names)
-        self._most, self._most_of_key = config.connections, config.connections_per_key
+        self._most, self._most_of_key = config.max_connections, config.max_connections_per_key
         self._most_unopened = 2 * self._most + OPENING
         self._inside: set[MeteredConnection] = set()
         self._sockets: set[asyncio.Transport] = set()
@@ -109,14 +109,14 @@ class Admission:
         if path == '/metrics':
             return connection.respond(HTTPStatus.OK, self._metrics.page().decode())
         origins = request.headers.get_all('Origin')  # a web page must not drive a robot
-        if other := [o for o in origins if o.lower() not in self._config.allowed_origins]:
+        if other := [o for o in origins if o.lower() not in self._config.origin_set]:
             return self._reject(
                 connection,
                 'browser',
                 HTTPStatus.FORBIDDEN,
-                f'the Origin header must be one of the parameter origins (got {shown(other[0])}); '
-                'in a script with the package websocket-client, pass suppress_origin=True; for a '
-                'web page, add its origin to origins\n',
+                'the Origin header must be one of the parameter allowed_origins (got '
+                f'{shown(other[0])}); in a script with the package websocket-client, pass '
+                'suppress_origin=True; for a web page, add its origin to allowed_origins\n',
             )
         if full := self._full(account):
             return self._reject(connection, 'connections', HTTPStatus.SERVICE_UNAVAILABLE, full)
@@ -146,7 +146,7 @@ class Admission:
             log.error('the keys were not reloaded: %s', shown(error, LINE))
             return
         if not keys:
-            log.warning('no keys to reload: api_keys is empty')
+            log.warning('no keys to reload: api_keys_file is empty')
             return
         self.accounts.divide(keys)
         revoked = [c for c in self._inside if c.key not in keys]
@@ -252,9 +252,8 @@ class Admission:
         if len(self._inside) >= self._most:
             return f'{self._most} clients are connected: retry later\n'
         if account.name and account.connections >= self._most_of_key:
-            return (
-                f'{self._most_of_key} clients have this key (connections_per_key): retry later\n'
-            )
+            most = self._most_of_key
+            return f'{most} clients have this key (max_connections_per_key): retry later\n'
         return ''
 
     def _state(self, connection: MeteredConnection, fault: str) -> Response:

@@ -138,7 +138,7 @@ def observation(
     if not instruction and call.endpoint != LOOK:
         raise RefusedError(
             f'{PROMPT} must not be empty; send an instruction, or start the server with a default '
-            'one: --prompt "…", of the node -p prompt:="…"'
+            'one: --default_prompt "…", of the node -p default_prompt:="…"'
         )
     c = engine.config
     if call.steps and not c.min_euler_steps <= call.steps <= c.euler_steps:

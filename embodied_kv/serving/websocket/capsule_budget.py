@@ -21,7 +21,7 @@ from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.copies import CapsuleRecord
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
-from embodied_kv.kv.budget import KvBudget, OverBudget, OwnEviction
+from embodied_kv.kv.budget import KvBudget, OverBudgetError, OwnEviction
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
 
@@ -87,10 +87,10 @@ class CapsuleBudget:
 
     @contextmanager
     def _room(self, registry: Registry, session: str, size: int, cost: float) -> Iterator[None]:
-        """Reserve room for a capsule. Raises OverBudget before anything is evicted."""
+        """Reserve room for a capsule. Raises OverBudgetError before anything is evicted."""
         tenant = self._tenants.get(session, '')
         if size > self._part:
-            raise OverBudget(
+            raise OverBudgetError(
                 f'capsules of {self._owners} must be at most {self._part / MIB:g} MiB (got one of '
                 f'{size / MIB:.1f} MiB)'
             )

@@ -25,14 +25,14 @@ def _of_engine(name: str, default: int | float) -> Any:
 class ServedEngineConfig(EngineConfig):
     """The default configuration of an engine that many clients share: it batches."""
 
-    robots: int = _of_engine('robots', 8)
+    max_batch_robots: int = _of_engine('max_batch_robots', 8)
     rows: int = _of_engine(
         'rows', 80
     )  # for a batch, the newest frame of each client, and each stream
     reserved_rows: int = _of_engine('reserved_rows', 40)
     streams: int = _of_engine('streams', 16)
     compressed_rows: int = _of_engine('compressed_rows', 0)
-    margin_ms: float = _of_engine('margin_ms', 1.0)
+    deadline_margin_ms: float = _of_engine('deadline_margin_ms', 1.0)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ServerConfig:
     """Access, limits and timeouts of the server. Raises ValueError with the remedy."""
 
     host: str = parameter(
-        '127.0.0.1', 'Address to listen on; any address but loopback requires api_keys'
+        '127.0.0.1', 'Address to listen on; any address but loopback requires api_keys_file'
     )
     port: int = parameter(8000, 'Port; 0 selects a free one', range=(0, 65535))
     health_port: int = parameter(
@@ -49,10 +49,11 @@ class ServerConfig:
         'pages are on the main port only',
         range=(0, 65535),
     )
-    api_keys: str = parameter(
+    api_keys_file: str = parameter(
         '',
         'Path of a file with NAME KEY on each line, accessible to its owner only, read again on '
         'SIGHUP. Empty: authentication is disabled',
+        old=('api_keys',),
     )
     certificate: str = parameter(
         '',
@@ -62,49 +63,69 @@ class ServerConfig:
     certificate_key: str = parameter(
         '', 'Path of the private key in PEM, accessible to its owner only'
     )
-    origins: str = parameter(
+    allowed_origins: str = parameter(
         '',
         'Origins from which web pages may connect, for example https://lab.example:8443, '
         'separated by commas. Empty: each request with an Origin header is refused',
+        old=('origins',),
     )
-    connections: int = parameter(64, 'Maximum number of connected clients', range=(1, 4096))
-    connections_per_key: int = parameter(
-        16, 'Maximum number of connected clients with the same key', range=(1, 4096)
+    max_connections: int = parameter(
+        64, 'Maximum number of connected clients', range=(1, 4096), old=('connections',)
     )
-    message_mib: int = parameter(32, 'Maximum size (MiB) of a message', range=(1, 1024))
-    memory_mib: int = parameter(
+    max_connections_per_key: int = parameter(
+        16,
+        'Maximum number of connected clients with the same key',
+        range=(1, 4096),
+        old=('connections_per_key',),
+    )
+    max_message_mib: int = parameter(
+        32, 'Maximum size (MiB) of a message', range=(1, 1024), old=('message_mib',)
+    )
+    message_buffer_mib: int = parameter(
         512,
         'Maximum size (MiB) of all messages that are read or answered at a time; each name of a '
-        'key has an equal part, at least message_mib. Further messages wait',
+        'key has an equal part, at least max_message_mib. Further messages wait',
         range=(1, 2**20),
+        old=('memory_mib',),
     )
-    request_rate: float = parameter(
-        100.0, 'Maximum requests per second of a client; further ones wait', range=(0.1, 10_000.0)
+    max_request_rate: float = parameter(
+        100.0,
+        'Maximum requests per second of a client; further ones wait',
+        range=(0.1, 10_000.0),
+        old=('request_rate',),
     )
-    request_seconds: float = parameter(
-        30.0, 'Maximum time (s) for the answer to a request; then it fails', range=(0.1, 3600.0)
+    request_timeout: float = parameter(
+        30.0,
+        'Maximum time (s) for the answer to a request; then it fails',
+        range=(0.1, 3600.0),
+        old=('request_seconds',),
     )
-    silence_seconds: float = parameter(
+    client_timeout: float = parameter(
         60.0,
         'Maximum time (s) in which a client must answer a ping and accept a reply; then it is '
         'disconnected',
         range=(1.0, 3600.0),
+        old=('silence_seconds',),
     )
-    drain_seconds: float = parameter(
+    drain_timeout: float = parameter(
         10.0,
         'Maximum time (s) for which a shutdown waits for requests in flight',
         range=(0.0, 3600.0),
+        old=('drain_seconds',),
     )
-    prompt: str = parameter('', 'Instruction for clients that send no prompt')
+    default_prompt: str = parameter(
+        '', 'Instruction for clients that send no prompt', old=('prompt',)
+    )
     horizon: int = parameter(
         0,
         "Maximum number of actions of a chunk that are sent; 0: the contract's openpi.horizon",
         range=(0, 1000),
     )
-    capsule_mib: int = parameter(
+    session_capsules_mib: int = parameter(
         64,
         'Maximum size (MiB) of the capsules of a session; the oldest are evicted',
         range=(0, 2**20),
+        old=('capsule_mib',),
     )
     all_capsules_mib: int = parameter(
         1024,
@@ -114,38 +135,38 @@ class ServerConfig:
     )
 
     def __post_init__(self) -> None:
-        for origin in self.allowed_origins:
+        for origin in self.origin_set:
             if not ORIGIN.fullmatch(origin):
                 raise ValueError(
-                    f'origins must be SCHEME://HOST or SCHEME://HOST:PORT, separated by commas '
-                    f'(got {origin}); write, for example, https://lab.example:8443'
+                    'allowed_origins must be SCHEME://HOST or SCHEME://HOST:PORT, separated by '
+                    f'commas (got {origin}); write, for example, https://lab.example:8443'
                 )
         if bool(self.certificate) != bool(self.certificate_key):
             raise ValueError(
                 f'certificate and certificate_key must both be paths, or both be empty (got '
                 f'{self.certificate!r}, {self.certificate_key!r}); name both'
             )
-        if not self.api_keys and not _is_loopback(self.host):
+        if not self.api_keys_file and not _is_loopback(self.host):
             raise ValueError(
-                f'host must be loopback while api_keys is empty (got {self.host}); write a key '
-                'into a file and set api_keys to its path, or listen on 127.0.0.1'
+                f'host must be loopback while api_keys_file is empty (got {self.host}); write a '
+                'key into a file and set api_keys_file to its path, or listen on 127.0.0.1'
             )
 
     @property
-    def allowed_origins(self) -> frozenset[str]:
+    def origin_set(self) -> frozenset[str]:
         """The origins from which web pages may connect, in lower case."""
-        listed = (origin.strip().lower() for origin in self.origins.split(','))
+        listed = (origin.strip().lower() for origin in self.allowed_origins.split(','))
         return frozenset(origin for origin in listed if origin)
 
     def keys(self) -> dict[str, str]:
         """Return the names by key, empty without a file. Raises ValueError, OSError."""
-        keys = read_keys(self.api_keys) if self.api_keys else {}
+        keys = read_keys(self.api_keys_file) if self.api_keys_file else {}
         names = len(set(keys.values())) or 1
-        if names * self.message_mib > self.memory_mib:
+        if names * self.max_message_mib > self.message_buffer_mib:
             raise ValueError(
-                f'memory_mib must be at least message_mib for each name of a key, '
-                f'{names} * {self.message_mib} (got {self.memory_mib}); raise memory_mib, or '
-                'lower message_mib'
+                'message_buffer_mib must be at least max_message_mib for each name of a key, '
+                f'{names} * {self.max_message_mib} (got {self.message_buffer_mib}); raise '
+                'message_buffer_mib, or lower max_message_mib'
             )
         return keys
 

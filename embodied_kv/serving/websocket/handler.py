@@ -24,9 +24,9 @@ from websockets.frames import CloseCode
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.errors import ErrorCode, code_of
-from embodied_kv.kv.budget import OverBudget
-from embodied_kv.kv.rows import OutOfRows
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.kv.budget import OverBudgetError
+from embodied_kv.kv.rows import OutOfRowsError
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.serving.batch import LateError, TimedObservation
 from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.memories import Memories
@@ -229,7 +229,7 @@ class ConnectionHandler:
         self._connection.requests += 1
         self._connection.account.requests += 1
         await self._pace()
-        end = time.monotonic() + self._server.config.request_seconds
+        end = time.monotonic() + self._server.config.request_timeout
         try:
             if isinstance(message, str):
                 raise RefusedError('messages must be binary frames of msgpack (got a text frame)')
@@ -240,12 +240,12 @@ class ConnectionHandler:
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
-        except (RefusedError, CapsuleError, MemoryFault) as error:
+        except (RefusedError, CapsuleError, RobotMemoryError) as error:
             outcome, text, code = 'refused', reason(error), code_of(error)
             forget(error)
         except TimeoutError as error:
             outcome = 'late'
-            text = f'no answer within {self._server.config.request_seconds:g} s'
+            text = f'no answer within {self._server.config.request_timeout:g} s'
             forget(error)
         except (ConnectionClosed, ClientLeftError):
             outcome = 'left'
@@ -326,9 +326,9 @@ class ConnectionHandler:
             return await self._elsewhere(
                 server.plans, server.memories.call, name, call.verb, call.given
             )
-        except (MemoryFault, RefusedError):
+        except (RobotMemoryError, RefusedError):
             raise
-        except (ValueError, OverBudget) as error:
+        except (ValueError, OverBudgetError) as error:
             raise RefusedError(str(error)) from error
 
     async def _infer(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
@@ -348,7 +348,7 @@ class ConnectionHandler:
         frame = await self._observation(session, call, request, began)
         try:
             await asyncio.wrap_future(self._server.sessions.look(session, frame))
-        except (ValueError, OutOfRows) as error:
+        except (ValueError, OutOfRowsError) as error:
             raise RefusedError(str(error)) from error
         return {'status': calls.LOOK}
 
@@ -357,7 +357,7 @@ class ConnectionHandler:
     ) -> TimedObservation:
         server = self._server
         parsed = await self._elsewhere(server.work, server.parser.read, request)
-        engine, prompt = server.sessions.engine, server.config.prompt
+        engine, prompt = server.sessions.engine, server.config.default_prompt
         name, number = session.name, session.next
         frame = calls.observation(engine, parsed, call, name, number, began, prompt)
         if frame.horizon is not None and server.horizon:
@@ -430,7 +430,7 @@ class ConnectionHandler:
     async def _pace(self) -> None:
         """Wait as long as the request rate of the client requires."""
         now = time.monotonic()
-        self._free = max(now, self._free + 1 / self._server.config.request_rate)
+        self._free = max(now, self._free + 1 / self._server.config.max_request_rate)
         await asyncio.sleep(self._free - now)
 
     async def _in_time(self, work: Awaitable[T], gone: asyncio.Future, end: float) -> T:
@@ -455,7 +455,7 @@ class ConnectionHandler:
 
     async def _send(self, message: bytes | str, limit: float = math.inf) -> None:
         """Send a message within `limit` s and the timeout of silence. Raises ClientLeftError."""
-        limit = min(limit, self._server.config.silence_seconds)
+        limit = min(limit, self._server.config.client_timeout)
         try:
             await asyncio.wait_for(self._connection.send(message), limit)
         except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError

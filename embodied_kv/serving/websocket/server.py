@@ -118,7 +118,7 @@ class PolicyServer(threading.Thread):
                 self._loop.call_soon_threadsafe(self._reload)
 
     def stop(self) -> None:
-        """Answer the requests in flight, for at most `drain_seconds`, then close all connections.
+        """Answer the requests in flight, for at most `drain_timeout`, then close all connections.
 
         `/readyz` fails from the beginning. The thread ends.
         """
@@ -155,9 +155,9 @@ class PolicyServer(threading.Thread):
             create_connection=self._admission.connection,
             open_timeout=OPENING_SECONDS,
             ping_interval=PING_SECONDS,
-            ping_timeout=config.silence_seconds,
+            ping_timeout=config.client_timeout,
             close_timeout=GOODBYE_SECONDS,
-            max_size=config.message_mib * MIB,
+            max_size=config.max_message_mib * MIB,
             max_queue=1,
             logger=quiet,
             backlog=BACKLOG,
@@ -194,8 +194,8 @@ class PolicyServer(threading.Thread):
         handlers = self._context.handlers
         if not handlers:
             return
-        end = time.monotonic() + self._config.drain_seconds
-        await asyncio.sleep(min(ON_THE_WAY, self._config.drain_seconds))
+        end = time.monotonic() + self._config.drain_timeout
+        await asyncio.sleep(min(ON_THE_WAY, self._config.drain_timeout))
         idle = [handler for handler in handlers if not handler.busy]
         leaving = [asyncio.ensure_future(handler.leave()) for handler in idle]
         while time.monotonic() < end and any(handler.busy for handler in handlers):

@@ -284,7 +284,7 @@ class Sessions:
     def look(self, session: Session, frame: TimedObservation) -> Future[None]:
         """Prefill an observation in idle time, for questions; no chunk is computed.
 
-        The future raises ValueError and OutOfRows.
+        The future raises ValueError and OutOfRowsError.
         """
 
         def prefill() -> None:

@@ -14,7 +14,9 @@ def params(tmp_path, monkeypatch):
     monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
 
     def write(**engine):
-        values = dict(contract='tabletop', preset='tiny', checkpoint='random', rate=10.0)
+        values = dict(
+            contract='tabletop', preset='tiny', checkpoint='random', control_frequency=10.0
+        )
         values['engine'] = dict(compile='auto', streams=2, rows=4) | engine
         path = tmp_path / 'params.yaml'
         path.write_text(yaml.safe_dump({'/**': {'ros__parameters': values}}))

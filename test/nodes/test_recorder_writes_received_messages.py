@@ -48,7 +48,7 @@ def heard(robots_of_module, tmp_path_factory):
     """A suite that was recorded: the response, and the chunks that the recorder took."""
     robot, folder = robots_of_module(), tmp_path_factory.mktemp('recordings')
     begin(robot, folder / 'capsules')
-    recorder = robot.up(Recorder, folder=str(folder))
+    recorder = robot.up(Recorder, recording_directory=str(folder))
     took = taken(recorder)
     recorded(robot, record=True, name='walk')
     silent()

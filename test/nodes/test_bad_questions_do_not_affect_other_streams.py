@@ -16,7 +16,7 @@ WORDS = 'words ' * 20_000
 @pytest.fixture
 def suite(robot):
     """A suite that speaks when asked and never says that it is done, and a stream that lives."""
-    robot.up(Perception, Action, Language, prompt_interval=0)
+    robot.up(Perception, Action, Language, prompt_interval_frames=0)
     robot.until(lambda: robot.handles)
     EngineHost._shared.engine.policy.tokenizer.eos = -1
     return robot

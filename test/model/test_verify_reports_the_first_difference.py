@@ -27,7 +27,7 @@ def other(policy, change):
     return Reference('other 1.0', declared(LIBERO), grid(10), answer)
 
 
-def test_two_that_agree_are_ok(policy, capsys):
+def test_equal_outputs_pass(policy, capsys):
     assert verify.compare(policy, other(policy, lambda answer: None), 2)
     assert 'other 1.0: ok, 2 observations' in capsys.readouterr().out
 
@@ -71,7 +71,7 @@ def test_observations_differ_and_come_again(policy):
         (ALOHA, ['--against', 'openpi'], 'name its train config'),
     ],
 )
-def test_what_is_not_there_is_said(monkeypatch, capsys, folder, arguments, complaint):
+def test_missing_package_or_file_is_named(monkeypatch, capsys, folder, arguments, complaint):
     for name in ('lerobot', 'lerobot.policies.factory', 'openpi', 'openpi.training.config'):
         monkeypatch.setitem(sys.modules, name, None)
     assert verify.main([str(folder), *arguments]) == 2

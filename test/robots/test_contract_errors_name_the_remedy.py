@@ -180,7 +180,7 @@ CASES = {
 
 
 @pytest.mark.parametrize('case', CASES)
-def test_it_is_refused_with(case):
+def test_contract_is_refused_with_the_remedy(case):
     change, said = CASES[case]
     with pytest.raises(ContractError) as refusal:
         parse(changed(change), 'so101.yaml')
@@ -190,20 +190,20 @@ def test_it_is_refused_with(case):
         assert part in message
 
 
-def test_several_problems_are_told_at_once():
+def test_several_problems_are_reported_at_once():
     values = changed(lambda v: (v.pop('fps'), v.update(foo=1)))
     with pytest.raises(ContractError) as refusal:
         parse(values, 'x')
     assert 'fps is missing' in str(refusal.value) and 'foo is unknown' in str(refusal.value)
 
 
-def test_an_unknown_name_lists_the_known(tmp_path):
+def test_error_of_an_unknown_name_lists_the_known_names(tmp_path):
     with pytest.raises(ContractError, match='a file or one of aloha, franka'):
         load('so100')
 
 
 @pytest.mark.parametrize('text', ['a: [', '- 1', '', '\x00'])
-def test_what_is_no_yaml_of_a_contract_is_refused(tmp_path, text):
+def test_file_that_is_not_a_contract_is_refused(tmp_path, text):
     file = tmp_path / 'robot.yaml'
     file.write_text(text)
     with pytest.raises(ContractError, match='robot.yaml'):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_kv.planning.mission import Interrupted
+from embodied_kv.planning.mission import MissionInterruptedError
 from embodied_kv.session import participant
 from embodied_kv.session.participant import Participant, SceneObserver
 
@@ -19,8 +19,8 @@ def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
 
     def check():
         if reason := reasons.pop(0):
-            raise Interrupted(reason)
+            raise MissionInterruptedError(reason)
 
-    with pytest.raises(Interrupted, match='cancelled'):
+    with pytest.raises(MissionInterruptedError, match='cancelled'):
         waits.now(check)
     assert not reasons and not waits.is_watched

@@ -7,7 +7,7 @@ from kept import is_whole, kv, put, unit
 
 from embodied_kv.memory.encoder import HashingEncoder
 from embodied_kv.memory.memory import Memory
-from embodied_kv.memory.segment import MemoryFault
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.memory.store import DATABASE, MemoryStore
 
 TEXTS = dict(cup='cup: on the left table', bin='bin: empty')
@@ -42,7 +42,7 @@ def change(folder, *statements):
         'checksum = NULL',
     ],
 )
-def test_any_field_of_a_segment(folder, damage):
+def test_damage_in_any_field_of_a_segment_is_refused(folder, damage):
     change(folder, f"UPDATE segments SET {damage} WHERE id = 'cup'")
     with MemoryStore(folder, 'model') as store:
         for read in (
@@ -52,7 +52,7 @@ def test_any_field_of_a_segment(folder, damage):
             lambda: Memory(store, HashingEncoder(), len, 100),
             lambda: put(store, cup='cup: gone'),
         ):
-            with pytest.raises(MemoryFault, match=r"segment 'cup' in .* is damaged") as fault:
+            with pytest.raises(RobotMemoryError, match=r"segment 'cup' in .* is damaged") as fault:
                 read()
         assert store.get('bin').text == TEXTS['bin']
     change(folder, str(fault.value).split('"')[1])  # what the message advises
@@ -60,31 +60,34 @@ def test_any_field_of_a_segment(folder, damage):
         assert Memory(store, HashingEncoder(), len, 100).sentences == {'bin': TEXTS['bin']}
 
 
-def test_bits_that_flip_in_the_file(folder):
+def test_flipped_bits_in_the_file_are_refused(folder):
     path = folder / DATABASE
     content = path.read_bytes()
     assert content.count(b'left table') == 1
     path.write_bytes(content.replace(b'left table', b'lefu table'))
-    with MemoryStore(folder, 'model') as store, pytest.raises(MemoryFault, match="segment 'cup'"):
+    with (
+        MemoryStore(folder, 'model') as store,
+        pytest.raises(RobotMemoryError, match="segment 'cup'"),
+    ):
         store.list()
 
 
-def test_a_fact(folder):
+def test_damaged_fact_is_refused(folder):
     change(folder, "UPDATE facts SET value = 'you' WHERE name = 'who'")
     with (
         MemoryStore(folder, 'model') as store,
-        pytest.raises(MemoryFault, match=r"fact 'who' in .* is damaged"),
+        pytest.raises(RobotMemoryError, match=r"fact 'who' in .* is damaged"),
     ):
         store.fact('who')
 
 
-def test_the_lengths_of_a_unit(folder):
+def test_damaged_lengths_of_a_unit_are_refused(folder):
     change(folder, "UPDATE units SET lengths = '[1]'")
-    with pytest.raises(MemoryFault, match=r'is damaged \(unit .*checksum'):
+    with pytest.raises(RobotMemoryError, match=r'is damaged \(unit .*checksum'):
         MemoryStore(folder, 'model')
 
 
-def test_an_embedding_cut_short_is_made_again(folder):
+def test_truncated_embedding_is_computed_again(folder):
     change(folder, "UPDATE segments SET embedding = x'00' WHERE id = 'cup'")
     with MemoryStore(folder, 'model') as store:
         memory = Memory(store, HashingEncoder(), len, 100)
@@ -107,5 +110,8 @@ def test_a_memory_of_the_format_before_checksums_is_read(folder):
     with MemoryStore(folder, 'model') as store:
         assert len(store.list()) == 3 and is_whole(store, unit(store, 'jar'))
     change(folder, "UPDATE segments SET text = 'jar: blue' WHERE id = 'jar'")
-    with MemoryStore(folder, 'model') as store, pytest.raises(MemoryFault, match="segment 'jar'"):
+    with (
+        MemoryStore(folder, 'model') as store,
+        pytest.raises(RobotMemoryError, match="segment 'jar'"),
+    ):
         store.list()

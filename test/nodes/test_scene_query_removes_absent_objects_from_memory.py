@@ -18,7 +18,7 @@ def suite(robot):
     return suite
 
 
-def test_what_somebody_noted_is_forgotten_by_its_own_id(suite):
+def test_segment_of_another_node_is_removed_by_its_id(suite):
     suite._memory['note 1'] = 'cyan ball: in the green bin'
     suite._memory['note 2'] = 'blue bin: holds the cyan ball'
     suite._memory['note 3'] = 'the cyan ball is a present'
@@ -27,13 +27,13 @@ def test_what_somebody_noted_is_forgotten_by_its_own_id(suite):
     assert suite._memory['note 3'], 'it says not where anything is'
 
 
-def test_all_that_tells_of_it_is_forgotten(suite):
+def test_all_segments_about_a_removed_object_are_removed(suite):
     suite._memory |= dict.fromkeys(('cyan ball', 'note 1'), 'cyan ball: on the table')
     assert suite.result(suite.send())[1].success
     assert suite._memory.keys().isdisjoint({'cyan ball', 'note 1'})
 
 
-def test_what_somebody_else_has_removed_meanwhile_ends_nothing(suite):
+def test_segment_removed_by_another_node_does_not_end_the_mission(suite):
     suite._memory['cyan ball'] = 'cyan ball: on the table'
     remove, asked = suite._remove, []
 

@@ -7,7 +7,7 @@ from rclpy.task import Future
 
 from embodied_kv.nodes.missions import clients
 from embodied_kv.nodes.missions.clients import MissionClients
-from embodied_kv.planning.mission import Interrupted
+from embodied_kv.planning.mission import MissionInterruptedError
 
 
 class Killed(MissionClients):
@@ -30,5 +30,5 @@ class Killed(MissionClients):
 
 def test_a_step_ends_once_its_time_and_patience_are_over(monkeypatch):
     monkeypatch.setattr(clients, 'PATIENCE', 0.05)
-    with pytest.raises(Interrupted, match='does not answer'):
+    with pytest.raises(MissionInterruptedError, match='does not answer'):
         Killed().act('reach the red cube', 0.05)

@@ -28,7 +28,9 @@ def folder_of(path, says):
 
 def test_questions_and_prompts_are_refused_by_name_and_chunks_go_on(robot, tmp_path, capfd):
     mute = folder_of(tmp_path / 'mute', [])
-    _, _, language = robot.up(Perception, Action, Language, checkpoint=mute, prompt_interval=1)
+    _, _, language = robot.up(
+        Perception, Action, Language, checkpoint=mute, prompt_interval_frames=1
+    )
     robot.until(lambda: robot.chunks)
     answer = robot.call(Ask, 'language/ask', question='what is red?')
     assert not answer.success and 'this policy is mute: it was trained on data' in answer.message

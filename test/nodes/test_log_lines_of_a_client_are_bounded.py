@@ -66,7 +66,7 @@ def test_long_and_empty_instructions_make_few_lines(robot, capfd):
 
 
 def test_a_service_that_fails_makes_few_lines(robot, capfd):
-    robot.up(Perception, Action, Language, prompt_interval=0)
+    robot.up(Perception, Action, Language, prompt_interval_frames=0)
     robot.until(lambda: robot.handles)
 
     def broken(*_, **__):

@@ -60,7 +60,7 @@ def test_untrained_weights_of_a_preset_fit_any_contract(capsys, preset):
         (['tabletop', TABLETOP, '--image', 'front=/nowhere.png'], 'nowhere.png'),
     ],
 )
-def test_what_cannot_run_is_refused_with_the_reason(arguments, reason, capsys, tmp_path):
+def test_pair_that_cannot_run_is_refused_with_the_reason(arguments, reason, capsys, tmp_path):
     png = ['--png', str(tmp_path / 'views.png')]
     assert main([*arguments, *png]) == 1
     assert 'the checkpoint cannot run' in (said := capsys.readouterr().err) and reason in said
