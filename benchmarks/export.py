@@ -28,7 +28,7 @@ from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
 from benchmarks.common import report
-from benchmarks.common.command import Refused, command
+from benchmarks.common.command import BenchmarkError, command
 
 MOST = 300.0  # MiB that an export may take
 QUICK, WHOLE = 20.0, 3600.0  # s
@@ -136,7 +136,7 @@ def mebibytes(code: str, *arguments: str) -> tuple[float, float]:
         [sys.executable, '-c', code, *arguments], capture_output=True, text=True, check=False
     )
     if ran.returncode:
-        raise Refused((ran.stderr.strip().splitlines() or ['the export failed'])[-1])
+        raise BenchmarkError((ran.stderr.strip().splitlines() or ['the export failed'])[-1])
     return int(ran.stdout.split()[-1]) / 1024, time.perf_counter() - began
 
 

@@ -8,7 +8,7 @@ own. Distances count from the fault, or from the end of a fault that holds the a
 
 Physics: an arm that brakes at acceleration a from velocity v moves v²/(2 a), and needs v/a: 0.06
 rad and 0.13 s for ur5e, 0.03 rad and 0.07 s for franka. A command is at most one service call and
-one control period late. A JTC completes what it was sent, at most max_trajectory_duration (1 s),
+one control period late. A JTC completes what it was sent, at most max_open_loop (1 s),
 when the process dies; a position controller holds its last position; the watchdog sends zeros
 after 60 ms. Without fresh chunks the arm executes its chunk until missed_chunk_limit (5) control
 periods of 0.1 s are missed.

@@ -14,7 +14,7 @@ from embodied_kv.robots.embodiment import Embodiment
 
 REFUSAL = 5.0  # s in which arming is tried again
 HELD = 2.0  # s that an arm is blocked, or its controller inactive
-PAUSED = 1.5  # s of a pause, which is shorter than disarm_timeout
+PAUSED = 1.5  # s of a pause, which is shorter than resume_within
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Publish commands and set-points of the executor's motion at the right moments.
 
 The command publisher does not decide what the arm does. Nothing that was sent lasts longer than
-the executor's `max_trajectory_duration`: the rest of a longer motion is sent as time passes.
+the executor's `max_open_loop`: the rest of a longer motion is sent as time passes.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ brake the arm, and the braking is sent several times. After a takeover, the cont
 over once the arm is at rest.
 
 The control loop disarms an arm that does not follow its reference trajectory, that cannot reach a
-command, or that stood longer than `disarm_timeout` although it was meant to move.
+command, or that stood longer than `resume_within` although it was meant to move.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class ControlLoop(threading.Thread):
         has_trajectories: Whether the robot has trajectory controllers.
         prepare: Called first, on this thread.
         max_chunk_age: Longest time (s) from an observation until its chunk takes over.
-        disarm_timeout: Longest time (s) that the arm may stand without a fresh chunk before it is
+        resume_within: Longest time (s) that the arm may stand without a fresh chunk before it is
             disarmed.
         rtc: Real-time chunking; None if it is off.
         by_execution: Whether the next chunk is due at the end of an execution instead of once per
@@ -104,7 +104,7 @@ class ControlLoop(threading.Thread):
         has_trajectories: bool = True,
         prepare: Callable[[], None] = lambda: None,
         max_chunk_age: float = 1.0,
-        disarm_timeout: float = 3.0,
+        resume_within: float = 3.0,
         rtc: RealTimeChunking | None = None,
         by_execution: bool = False,
         speed: Callable[[], float] = lambda: 1.0,
@@ -129,7 +129,7 @@ class ControlLoop(threading.Thread):
             has_trajectories,
         )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
-        self._disarm_timeout = disarm_timeout
+        self._resume_within = resume_within
         self._by_execution = by_execution or rtc is not None
         self.allowed = rtc.delays.allowed if rtc else period  # s from observation to deadline
         self._wake, self._settled = threading.Condition(), threading.Event()
@@ -449,11 +449,11 @@ class ControlLoop(threading.Thread):
         return now - max(self._meant, self.executor.ends)
 
     def _max_standstill(self) -> float:
-        return self._disarm_timeout if self._has_moved else max(self._disarm_timeout, FIRST_CHUNK)
+        return self._resume_within if self._has_moved else max(self._resume_within, FIRST_CHUNK)
 
     def _allowance(self) -> str:
         if self._has_moved:
-            return f'disarm_timeout is {self._disarm_timeout:g} s'
+            return f'resume_within is {self._resume_within:g} s'
         return f'the first chunk may take {self._max_standstill():g} s'
 
     def _outage_due(self) -> float:

@@ -73,7 +73,7 @@ class TrajectoryExecutor:
             `tracking.first_action_bounds`.
         linear: bool [joints], whether a joint is measured in m.
         max_joint_state_age: Longest time (s) for which a measured position is used.
-        max_trajectory_duration: Longest time (s) for which what was sent to a controller lasts.
+        max_open_loop: Longest time (s) for which what was sent to a controller lasts.
         missed_chunk_limit: Missed periods in a row after which the rest of the chunk is dropped.
         confine: Makes a motion end before it leaves a workspace, or returns None if it cannot.
 
@@ -90,12 +90,12 @@ class TrajectoryExecutor:
         max_relative_target: ArrayLike = math.inf,
         linear: ArrayLike = False,
         max_joint_state_age: float = 0.5,
-        max_trajectory_duration: float = 1.0,
+        max_open_loop: float = 1.0,
         missed_chunk_limit: int = 5,
         confine: Confine = lambda motion: motion,
     ) -> None:
         self.limits, self.dt, self.missed_chunk_limit = limits, dt, missed_chunk_limit
-        self.max_trajectory_duration, self._confine = max_trajectory_duration, confine
+        self.max_open_loop, self._confine = max_open_loop, confine
         self.counters = Counters()
         self._reference = ReferenceTrajectory(limits)
         allowed = tolerances(limits, max_tracking_error, linear)
@@ -397,7 +397,7 @@ class TrajectoryExecutor:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the motion to come for a trajectory controller: times, positions, velocities.
 
-        The points end at rest within max_trajectory_duration. If that cuts the motion, `cut` is
+        The points end at rest within max_open_loop. If that cuts the motion, `cut` is
         the moment at which the points leave it, else inf; see `ReferenceTrajectory.after`. While
         the reference waits for the arm, the only point is the position at which it waits.
 
@@ -408,9 +408,7 @@ class TrajectoryExecutor:
         the speed with which it resumes.
         """
         now = self._advance(now)
-        times, points, velocities, self.cut = self._reference.after(
-            now, LEAD, self.max_trajectory_duration
-        )
+        times, points, velocities, self.cut = self._reference.after(now, LEAD, self.max_open_loop)
         if self.waits:  # the controller waits with the reference
             times, points, self.cut = np.array([LEAD]), self._reference.at(now)[0][None], math.inf
             velocities = np.zeros_like(points)
@@ -428,7 +426,7 @@ class TrajectoryExecutor:
         if self.plan and fits.any():  # an arm that brakes is not to rest later
             wait = WAITS[fits.argmax()]
             if not self.waits:
-                lasts = self.max_trajectory_duration - wait
+                lasts = self.max_open_loop - wait
                 times, points, velocities, self.cut = self._reference.after(now, LEAD, lasts)
             return times + wait, points, velocities
         far = np.where(self._free, 0.0, np.abs(way[-1]))

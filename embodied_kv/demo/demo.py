@@ -139,7 +139,7 @@ class Demo:
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
             'memory': {'storage_directory': ''} | self._planner(),
             'perception': {'instruction': FIRST},
-            'action': {'disarm_timeout': PATIENCE},
+            'action': {'resume_within': PATIENCE},
         }
         values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
         path = self.out / 'demo.yaml'

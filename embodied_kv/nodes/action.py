@@ -158,7 +158,7 @@ class Action(SuiteNode, Participant):
             max_relative_target=np.inf if p.shadow else relative_targets(robot),
             linear=linear_joints(robot, self.description),
             max_joint_state_age=p.max_joint_state_age,
-            max_trajectory_duration=p.max_trajectory_duration,
+            max_open_loop=p.max_open_loop,
             missed_chunk_limit=p.missed_chunk_limit,
             confine=confine_from_contract(robot, self.description, limits),
         )
@@ -229,7 +229,7 @@ class Action(SuiteNode, Participant):
             setpoint_rate=p.setpoint_rate,
             has_trajectories=self._outputs.has_trajectories,
             max_chunk_age=p.max_chunk_age,
-            disarm_timeout=p.disarm_timeout,
+            resume_within=p.resume_within,
             rtc=self._rtc,
             by_execution=self._by_execution,
             speed=self._speed.share,

@@ -94,10 +94,7 @@ def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, sha
     before = stand.arm[0]
     act_on(2.0)
     assert stand.arm[0] - before >= least * scale * speed * 2.0
-    assert (
-        max(sent.times[-1] for sent in stand.sent())
-        <= stand.executor.max_trajectory_duration + 1e-6
-    )
+    assert max(sent.times[-1] for sent in stand.sent()) <= stand.executor.max_open_loop + 1e-6
     assert stand.safety.state == 'armed'
     stand.controller.scale = 1.0
     act_on(0.5)
@@ -187,8 +184,8 @@ def test_velocity_joint_that_does_not_move_as_commanded_is_reported():
     assert now < 1.0
 
 
-def test_sent_trajectories_last_at_most_max_trajectory_duration():
-    stand = Stand(LIMITS, missed_chunk_limit=100, max_trajectory_duration=0.8)
+def test_sent_trajectories_last_at_most_max_open_loop():
+    stand = Stand(LIMITS, missed_chunk_limit=100, max_open_loop=0.8)
     stand.run(0.3)
     ramp = 0.05 * np.arange(1, 41)
     stand.offer(ramp)  # 4 s
@@ -202,8 +199,8 @@ def test_sent_trajectories_last_at_most_max_trajectory_duration():
     assert np.abs(speeds).max() <= VELOCITY
 
 
-def test_arm_is_at_rest_within_max_trajectory_duration_after_the_loop_dies():
-    stand = Stand(LIMITS, missed_chunk_limit=100, max_trajectory_duration=0.8)
+def test_arm_is_at_rest_within_max_open_loop_after_the_loop_dies():
+    stand = Stand(LIMITS, missed_chunk_limit=100, max_open_loop=0.8)
     stand.run(0.3)
     stand.offer(0.1 * np.arange(1, 41))
     stand.run(1.0)

@@ -28,7 +28,7 @@ PERIOD = 0.2  # s
 STANDS = 20_000_000  # ns that an arm has been where it is in each picture
 OVERRIDES = {
     'armed': True,
-    'disarm_timeout': 3600.0,  # a busy machine makes no arm stand too long
+    'resume_within': 3600.0,  # a busy machine makes no arm stand too long
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',

@@ -28,7 +28,7 @@ GIVEN = {
     'control_frequency': 5.0,
     'instruction': 'reach',
     'armed': True,
-    'disarm_timeout': 3600.0,
+    'resume_within': 3600.0,
     'prompt_interval_frames': 0,
     'camera_timeout': 60.0,
     'engine.decode_tokens': 280,

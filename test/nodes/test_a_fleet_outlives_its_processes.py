@@ -16,7 +16,7 @@ CONFIG = Path(__file__).parents[2] / 'config' / 'fleet.yaml'
 OTHER = {  # than the shipped file: a machine of tests is slow
     '/**': {'instruction': 'pick up the red cube'},
     '/**/policy_server': {'engine.compile': 'off', 'memory.enabled': False},
-    '/**/action': {'disarm_timeout': 3600.0, 'max_chunk_age': 30.0, 'camera_timeout': 60.0},
+    '/**/action': {'resume_within': 3600.0, 'max_chunk_age': 30.0, 'camera_timeout': 60.0},
 }
 
 

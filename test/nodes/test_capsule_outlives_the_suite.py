@@ -16,7 +16,7 @@ from embodied_kv.srv import Ask, CapsuleList, CapsuleRestore, CapsuleSnapshot
 
 PARAMETERS = {
     'armed': 'true',
-    'disarm_timeout': '3600.0',
+    'resume_within': '3600.0',
     'preset': 'tiny',
     'checkpoint': 'random',
     'control_frequency': '5.0',

@@ -152,8 +152,8 @@ def test_a_stop_outlives_deactivation_and_activation(ros):
 
 
 @pytest.mark.slow
-def test_process_that_hung_longer_than_disarm_timeout_does_not_resume(ros):
-    with World(JTC, parameters={'disarm_timeout': 3.0}) as world:
+def test_process_that_hung_longer_than_resume_within_does_not_resume(ros):
+    with World(JTC, parameters={'resume_within': 3.0}) as world:
         world.act().process.signal(signal.SIGSTOP)
         time.sleep(5.0)
         world.mark()

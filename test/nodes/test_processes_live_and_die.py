@@ -10,7 +10,7 @@ from embodied_kv.msg import ActionChunk
 WAIT = 600  # s, for what takes seconds where nothing else runs
 PARAMETERS = (
     'armed:=true',
-    'disarm_timeout:=3600.0',  # a busy machine makes no arm stand too long
+    'resume_within:=3600.0',  # a busy machine makes no arm stand too long
     'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',

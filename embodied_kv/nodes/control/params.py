@@ -50,19 +50,17 @@ class ActionParams:
         'Maximum time (s) from an observation until its chunk takes over',
         range=(1e-3, 60.0),
     )
-    max_trajectory_duration: float = param(
+    max_open_loop: float = param(
         1.0,
         'Maximum duration (s) of a trajectory sent to a controller, including braking; the rest '
         'of a longer chunk is sent as time passes',
         range=(0.2, 10.0),
-        old=('max_open_loop',),
     )
-    disarm_timeout: float = param(
+    resume_within: float = param(
         3.0,
         'Maximum time (s) that an armed arm with an instruction may stand without a fresh chunk; '
         'after a longer interruption the arm is disarmed',
         range=(0.1, 3600.0),
-        old=('resume_within',),
     )
     standstill_timeout: float = param(
         5.0,
