@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
+import numpy as np
 import torch
 
 from embodied_kv.runtime.background import Background, compile_now
@@ -117,6 +118,7 @@ class GraphCache:
     ) -> None:
         self.captures, self._compiler = 0, compiler
         self._graphs: dict[Shape, Graph[Any]] = {}
+        self._unbound: dict[str, np.ndarray] = {}  # inputs of pending computations, by name
         self._stream = Stream.on(device)  # memory of a pool is reused on the same stream only
         self._pool = torch.cuda.graph_pool_handle() if self._stream.cuda is not None else None
 
@@ -179,12 +181,15 @@ class GraphCache:
             raise ValueError(f'shape must be captured once (got {shape} again)')
         if len(self) == CAPACITY:
             raise ValueError(f'a cache must have at most {CAPACITY} graphs (got {shape} as well)')
-        view.inputs.clear()  # nothing is bound: the computation may run, and it writes no row
+        view.inputs.send()  # nothing is bound: the computation may run, and it writes no row
         name, fn, written = str(shape), partial(work, view), Buffers(writes)
         read = (b for b in (*reads, *view.buffers) if b.name not in written)
         run, run_compiled = self._capture(fn, written, stores), None
         if self._compiler is not None and name in self._compiler.names:
+            pending = len(self._compiler.pending)
             package = self._compiler.compile(name, fn, written)
+            if len(self._compiler.pending) > pending:
+                self._unbound[name] = view.inputs.saved()
             run_compiled = package and self._capture(package, written, stores)
         graph = Graph(name, view, Buffers([*written, *stores, *read]), run, run_compiled)
         self._graphs[shape] = graph
@@ -281,14 +286,15 @@ class GraphCache:
 
     @torch.inference_mode()
     def _trace_next(self) -> None:
-        """Trace the oldest pending computation from the state in which graphs are captured.
+        """Trace the oldest pending computation from the state in which it was captured.
 
-        The step before it has ended: inputs may be bound to no row, and counters begin at 0.
+        The step before it has ended. Inputs are bound to no row, and counters begin at 0.
         """
         compiler = self._compiler
         assert compiler is not None
         wanted = compiler.pending[0]
-        next(g for g in self._graphs.values() if g.name == wanted.name).view.inputs.clear()
+        graph = next(graph for graph in self._graphs.values() if graph.name == wanted.name)
+        graph.view.inputs.restore(self._unbound.pop(wanted.name))
         with wanted.buffers.preserved():
             for buffer in wanted.buffers:
                 buffer.tensor.zero_()

@@ -66,9 +66,13 @@ class StepInputs:
         like = torch.from_numpy(np.zeros(0, kind)).dtype
         return Field(host, self._device[used].view(like).view(shape))
 
-    def clear(self) -> None:
-        """Set all fields to zero, as at first: a step over them reads and writes no row."""
-        self._host.numpy().fill(0)
+    def saved(self) -> np.ndarray:
+        """Return a copy of all fields, uint8, for `restore`."""
+        return self._host.numpy().copy()
+
+    def restore(self, saved: np.ndarray) -> None:
+        """Write all fields as they were, and send them."""
+        self._host.numpy()[:] = saved
         self.send()
 
     def send(self) -> None:

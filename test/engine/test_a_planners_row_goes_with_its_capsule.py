@@ -46,7 +46,7 @@ def resumed(planning, frozen):
 @pytest.mark.parametrize('method', ['keep', 'full', 'prefix'])
 @pytest.mark.parametrize('tokens', [1, 3, MOST])
 def test_the_rest_of_an_answer_is_that_of_a_plan_that_was_never_cut_off(tmp_path, method, tokens):
-    planning, frozen, last = cut_off(tmp_path / 'one', tokens, method=method)
+    planning, frozen, last = cut_off(tmp_path / 'one', tokens, reuse_method=method)
     with planning:
         rows = [part.clone() for part in planning.row.arena.row(0)]
     steps = []
@@ -92,7 +92,7 @@ def test_the_same_question_of_another_memory_is_computed(tmp_path):
 
 
 def test_a_prefix_that_came_back_is_resident(tmp_path):
-    planning, frozen, _ = cut_off(tmp_path / 'one', MOST, method='prefix')
+    planning, frozen, _ = cut_off(tmp_path / 'one', MOST, reuse_method='prefix')
     with planning, filled(tmp_path / 'two', reuse_method='prefix') as two:
         expected = planning.plan(OTHER)
         resumed(two, frozen)

@@ -9,7 +9,9 @@ import torch
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 
-SIZE = dict(robots=1, rows=12, streams=2, time_budget=False, euler_steps=2, min_euler_steps=2)
+SIZE = dict(
+    max_batch_robots=1, rows=12, streams=2, time_budget=False, euler_steps=2, min_euler_steps=2
+)
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_replay_that_fails_holds_nothing(robot, hostile):
     np.testing.assert_array_equal(replay(robot.session, 'c').values, wanted)
 
 
-@pytest.mark.parametrize('method', ['keep', 'cacheblend'])
+@pytest.mark.parametrize('method', ['keep', 'full'])
 def test_a_plan_that_fails_is_made_again(hostile, call, tmp_path, method):
     with filled(tmp_path, step=lambda work: call(work).result()) as planning:
 

@@ -45,7 +45,7 @@ def test_a_member_that_keeps_changing_keeps_its_group_dynamic():
 
 @pytest.mark.parametrize('steps', [1, 3])
 def test_t_is_a_parameter(steps):
-    groups = filled('a1', group_stable_steps=steps)
+    groups = filled('a1', stable_steps=steps)
     assert len(advance(groups, steps - 1)) == 0 and len(advance(groups, 1)) == 1
 
 

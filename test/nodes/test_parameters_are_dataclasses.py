@@ -164,7 +164,8 @@ def test_a_value_may_change_as_late_as_it_says(robot):
     assert not wrong.successful and 'prompt_interval_frames' in wrong.reason
     fixed = perception.set_parameters([Parameter('max_image_skew', value=0.5)])[0]
     assert (
-        not fixed.successful and 'tolerance is fixed while the node is configured' in fixed.reason
+        not fixed.successful
+        and 'max_image_skew is fixed while the node is configured' in fixed.reason
     )
     never = perception.set_parameters([Parameter('engine.rows', value=8)])[0]
     assert not never.successful and 'read-only' in never.reason

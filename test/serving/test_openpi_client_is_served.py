@@ -40,6 +40,7 @@ def test_the_tests_in_its_wheel_pass(environment, tmp_path):
         capture_output=True,
         text=True,
         cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != 'PYTEST_ADDOPTS'},
         check=False,
     )
     assert not run.returncode, run.stdout + run.stderr
