@@ -105,7 +105,7 @@ class BenchPlanning(Planning):
         way: Way,
         encoder: str = 'hashing',
     ) -> None:
-        own = replace(config, method=KEEP)  # the node has fewer methods than the row below
+        own = replace(config, reuse_method=KEEP)  # the node has fewer methods than the row below
         super().__init__(planner, folder, own, encoder_of(encoder))
         self.config = config
         if way.blocks:

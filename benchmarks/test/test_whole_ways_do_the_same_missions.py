@@ -85,7 +85,7 @@ def test_a_part_changes_its_own_settings_alone(quick):
     assert changed == {
         **dict.fromkeys(PART, set()),
         'compression': {'language_keep_ratio', 'compression_after_tokens'},
-        'keep': {'method'},
+        'keep': {'reuse_method'},
     }
     assert s.missions % s.robots == 0 and s.kill[0] < s.kill[1] < s.mission_seconds
 

@@ -39,7 +39,7 @@ ANSWERED = 3.5  # s for which an answer is shown
 HASTE = 2  # speed factor of a mission
 STANDING = 2.0  # s of the last frame of a mission
 LONG, WRAPPED = 64, 78  # letters of a title that is set smaller, and of its lines
-ANSWER = 72  # letters of a mission's answer
+ANSWER = 56  # letters of a mission's answer
 PAST = 3  # previous tasks that are listed
 
 

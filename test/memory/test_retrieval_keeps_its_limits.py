@@ -43,7 +43,7 @@ def test_the_order_does_not_depend_on_the_question():
 
 
 def test_unit_that_does_not_fit_is_skipped():
-    groups = filled('a1', max_context_tokens=50)
+    groups = filled('a1', tokens=50)
     groups.put('b1', towards('b'), 10, 0)
     query = (2 * towards('a') + towards('b')) / 5**0.5
     assert in_view(groups, query, tokens=49) == [('b1',)]

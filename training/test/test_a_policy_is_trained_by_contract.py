@@ -167,8 +167,8 @@ def test_other_data_does_not_go_on_with_a_run(frames, roots, tmp_path):
 @pytest.mark.parametrize(
     ('contract', 'said'),
     [
-        ('tabletop', 'fps: 20 of the data set, but 10 of tabletop'),
-        ('so101', 'fps: 20 of the data set, but 30 of so101'),
+        ('tabletop', 'fps of the data set must be that of tabletop, 10 (got 20)'),
+        ('so101', 'fps of the data set must be that of so101, 30 (got 20)'),
         ('libero', 'libero: checkpoint.state_in_prompt is False, which is of other projects'),
         ('nobody', 'must be a file or one of'),
     ],
