@@ -34,11 +34,13 @@ def prefilled(method, step=lambda work: work()):
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('launched', [True, False], ids=['launched', 'waited for'])
 def test_computing_on_another_thread_equals_computing_on_the_loading_one(method, launched):
+    torch.set_num_threads(1)  # on both threads: sums are split by it
     wanted = prefilled(method)
     with HostileDevice(delay=0.003) as device, ThreadPoolExecutor(1) as computing:
         own = Stream.on('cpu')
 
         def run(work):
+            torch.set_num_threads(1)
             with own.use():
                 result = work()
                 if not launched:
