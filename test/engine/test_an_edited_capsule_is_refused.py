@@ -2,12 +2,11 @@
 
 import copy
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from capsule_sessions import begin, capsules_of
 
-from benchmarks.capsule.replay import replay, replay_part
+from benchmarks.capsule.replay import replay_part
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
@@ -110,8 +109,7 @@ def test_a_missing_name_is_refused(session, path):
         del facts[last]
 
     capsules, _ = session
-    again = partial(replay, capsules)
-    for verb in (capsules.rollback, again, lambda n: capsules.fork(n, [Branch()])):
+    for verb in (capsules.rollback, capsules.replay, lambda n: capsules.fork(n, [Branch()])):
         with pytest.raises(CapsuleError, match='the names in'):
             verb(edited(session, change))
 
