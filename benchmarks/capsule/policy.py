@@ -13,7 +13,6 @@ from collections import defaultdict
 from dataclasses import replace
 
 from benchmarks.capsule.figures import Stores, copies, tail
-from benchmarks.capsule.replay import replay
 from benchmarks.common import scene
 from benchmarks.common.report import once
 from embodied_kv.config import ModelConfig, preset
@@ -37,12 +36,12 @@ def first_action(engine: Engine, stores: Stores, repeats: int) -> dict[str, floa
 
     chunk = cold()
     capsules.snapshot('frame')
-    replay(capsules, 'frame')
+    capsules.replay('frame')
     times, chunks = defaultdict(list), []
     for _ in range(repeats):
         times['cold'].append(once(lambda: chunks.append(cold()), stores.device))
         times['restored'].append(
-            once(lambda: chunks.append(replay(capsules, 'frame')), stores.device)
+            once(lambda: chunks.append(capsules.replay('frame')), stores.device)
         )
     for other in chunks:
         assert other.values.tobytes() == chunk.values.tobytes(), 'a replayed chunk differs'

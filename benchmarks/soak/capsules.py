@@ -10,7 +10,6 @@ from random import Random
 
 import numpy as np
 
-from benchmarks.capsule.replay import replay as replay_capsule
 from benchmarks.soak.outcome import DeclinedError, must_refuse
 from benchmarks.soak.world import ROBOTS, World
 from embodied_kv.capsule.capsule import CapsuleError
@@ -49,7 +48,7 @@ def fork(world: World, random: Random) -> None:
 
 def replay(world: World, random: Random) -> None:
     """The chunk of a capsule's frame, made again."""
-    replay_capsule(_session(world, random), _name(world, random))
+    _session(world, random).replay(_name(world, random))
 
 
 def load(world: World, random: Random) -> None:

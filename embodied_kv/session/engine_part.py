@@ -27,7 +27,7 @@ from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.session import frozen_facts
-from embodied_kv.types import Guide
+from embodied_kv.types import ActionChunk, Guide
 
 
 @dataclass(frozen=True)
@@ -343,6 +343,31 @@ class EnginePart:
                 target.copy_(frozen.tensors[f'row/{number}/{kind}'])
             undo.pop_all()
         return copy
+
+    # ------------------------------------------------------------------ replay
+
+    def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
+        """Return the chunk of the frozen newest frame, for comparison; it must not be executed.
+
+        Raises CapsuleError if there was no frame, and for a damaged capsule.
+        """
+        self._check_whole(frozen)
+        number = frozen.facts['current']
+        if number is None:
+            raise CapsuleError(
+                'the capsule has no frame: it was taken before the first one', ErrorCode.NOT_FOUND
+            )
+        with ExitStack() as held:
+            lease = held.enter_context(self._adopt(frozen, number))
+            if (copy := frozen.facts['action']) is not None:
+                action = self._adopt_copy(frozen, copy, lease.handle)
+                held.enter_context(action.share())
+                self._kv.keep_copy([ACTION], action)
+            guides = [_guide(frozen.tensors.get(f'row/{number}/guide'))]
+            (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
+        if isinstance(chunk, FloatingPointError):
+            raise CapsuleError(f'the capsule cannot be replayed: {chunk}')
+        return chunk
 
 
 def _read_by(lease: Lease) -> tuple[bool, int]:

@@ -29,6 +29,7 @@ from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.participant import Done, Participants, SceneObserver
 from embodied_kv.text import shown
+from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
 MISSION_PREFIX = 'mission-boundary'  # prefix of the names of capsules that missions take
@@ -172,6 +173,11 @@ class RobotSession:
         grown = self._on_engine(work)
         self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
         return grown
+
+    def replay(self, name: str) -> ActionChunk:
+        """Return the chunk of the newest frame of a capsule, for comparison; never execute it."""
+        frozen = self._frozen(self.registry.get(name))[self.engine_part.name]
+        return self._on_engine(lambda: self.engine_part.replay(frozen))[0]
 
     # ------------------------------------------------------------------ on the engine's thread
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from capsule_sessions import QUESTIONS, begin, capsules_of, dirty, go_on
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
@@ -88,7 +87,7 @@ def test_an_action_over_a_compressed_prefix_is_replayed_byte_for_byte(make_engin
     capsules.snapshot('episode')
     dirty(engine, observe)
     compressed = engine.kv.stats().compressed
-    np.testing.assert_array_equal(replay(capsules, 'episode').values, chunk.values)
+    np.testing.assert_array_equal(capsules.replay('episode').values, chunk.values)
     assert engine.kv.stats().compressed == compressed
     engine.kv.check_integrity()
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from capsule_sessions import capsules_of
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.serving.batch import KeptRows, serve
 from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
@@ -89,7 +88,7 @@ def test_a_restored_row_equals_the_one_that_was_frozen(served):
     one, other = (ours.registry.get(name).tensors for name in ('three', 'again'))
     assert one.keys() == other.keys() and any(name.endswith('/k') for name in one)
     assert all(one[name].equal(other[name]) for name in one if name.startswith('session/'))
-    np.testing.assert_allclose(replay(ours, 'again').values, chunk.values, atol=1e-5)
+    np.testing.assert_allclose(ours.replay('again').values, chunk.values, atol=1e-5)
     rounds(5, '/a')  # the next round takes its place
     assert engine.kv.frames.current('/a').sequence == 5 and engine.kv.stats().leases == 2
     engine.kv.check_integrity()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.capsule.replay import replay
 from benchmarks.common.hostile_device import HostileDevice
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.registry import Registry
@@ -64,6 +63,6 @@ def test_a_restored_row_acts_as_the_frozen_one(make_engine, observe):
             session.snapshot('c')
             for n in range(2, 5):
                 device.prefill(observe(n)).result(TIMEOUT)
-            np.testing.assert_array_equal(replay(session, 'c').values, wanted.values)
+            np.testing.assert_array_equal(session.replay('c').values, wanted.values)
         finally:
             device.stop()

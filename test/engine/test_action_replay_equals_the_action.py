@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from capsule_sessions import begin, capsules_of, dirty
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.types import Guide
 
@@ -20,7 +19,7 @@ def test_replay_of_a_frozen_frame_is_byte_identical(make_engine, observe):
     capsules = capsules_of(engine)
     capsule, _ = capsules.snapshot('episode')
     dirty(engine, observe)
-    again = replay(capsules, 'episode')
+    again = capsules.replay('episode')
     np.testing.assert_array_equal(again.values, chunk.values)
     assert (again.stamp, again.sequence) == (chunk.stamp, chunk.sequence)
     assert capsule.boundary.stamp == frame.stamp
@@ -38,7 +37,7 @@ def test_replay_goes_on_from_what_the_chunk_went_on_from(make_engine, observe, r
     capsules = capsules_of(engine)
     capsules.snapshot('episode')
     dirty(engine, observe)
-    np.testing.assert_array_equal(replay(capsules, 'episode').values, chunk.values)
+    np.testing.assert_array_equal(capsules.replay('episode').values, chunk.values)
     assert not np.array_equal(chunk.values, other.values)
 
 
@@ -48,7 +47,7 @@ def test_no_row_is_left_behind(make_engine, observe):
     capsules = capsules_of(engine)
     capsules.snapshot('here')
     free = engine.kv.stats().rows_free
-    replay(capsules, 'here')
+    capsules.replay('here')
     assert engine.kv.stats().rows_free == free
 
 
@@ -56,4 +55,4 @@ def test_before_the_first_frame_there_is_nothing_to_replay(make_engine):
     capsules = capsules_of(make_engine())
     capsules.snapshot('early')
     with pytest.raises(CapsuleError, match='it was taken before the first one'):
-        replay(capsules, 'early')
+        capsules.replay('early')

@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 from capsule_sessions import begin, capsules_of
 
-from benchmarks.capsule.replay import replay_part
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
@@ -81,7 +80,7 @@ def refuses(capsules, frozen_part):
     before = [stream.id for stream in capsules.engine_part.streams()]
     for verb in (
         lambda: capsules.engine_part.check(frozen_part),
-        lambda: replay_part(capsules.engine_part, frozen_part),
+        lambda: capsules.engine_part.replay(frozen_part),
     ):
         with pytest.raises(CapsuleError):
             verb()

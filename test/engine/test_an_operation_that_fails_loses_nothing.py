@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from planning_cases import QUESTION, filled, said
 
-from benchmarks.capsule.replay import replay
 from benchmarks.common.hostile_device import InjectedFaultError
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
@@ -136,10 +135,10 @@ def test_a_fork_that_fails_leaves_no_branch(robot, hostile):
 
 
 def test_a_replay_that_fails_holds_nothing(robot, hostile):
-    held, wanted = robot.at_rest(), replay(robot.session, 'c').values
-    for _ in failing(hostile, lambda: replay(robot.session, 'c')):
+    held, wanted = robot.at_rest(), robot.session.replay('c').values
+    for _ in failing(hostile, lambda: robot.session.replay('c')):
         assert robot.at_rest() == held
-    np.testing.assert_array_equal(replay(robot.session, 'c').values, wanted)
+    np.testing.assert_array_equal(robot.session.replay('c').values, wanted)
 
 
 @pytest.mark.parametrize('method', ['keep', 'full'])

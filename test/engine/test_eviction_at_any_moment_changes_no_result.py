@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from capsule_sessions import begin, capsules_of, go_on
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.capsule import frozen_kv
 
 
@@ -76,7 +75,7 @@ def test_a_snapshot_and_its_replay_are_whole(engine, observe, evicting):
     assert capsule.tensors['session/row/0/k'].shape[2] == handle.length
     evicting(frozen_kv, 'fill')
     evicting(engine, 'denoise')
-    np.testing.assert_array_equal(replay(capsules, 'here').values, expected)
+    np.testing.assert_array_equal(capsules.replay('here').values, expected)
     assert engine.kv.stats().leases == 0
 
 

@@ -6,7 +6,6 @@ import pytest
 import torch
 from capsule_sessions import begin, capsules_of
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.fingerprint import mismatch
@@ -72,7 +71,7 @@ def test_an_engine_with_another_setting_refuses_a_capsule_and_names_it(
     for verb in (
         lambda: capsules.restore('here', None),
         lambda: capsules.fork('here', [Branch()]),
-        lambda: replay(capsules, 'here'),
+        lambda: capsules.replay('here'),
     ):
         with pytest.raises(CapsuleError, match=message):
             verb()

@@ -4,7 +4,6 @@ import math
 
 from capsule_sessions import begin, capsules_of, go_on
 
-from benchmarks.capsule.replay import replay
 from embodied_kv.engine.shapes import Kind
 from embodied_kv.engine.warmup import warm_up
 from embodied_kv.runtime.graph_cache import Shape
@@ -23,7 +22,7 @@ def test_no_verb_of_engine_or_capsules_captures(make_engine, observe):
     engine.decode()
     capsules.rollback('here')
     capsules.fork('here', [Branch(seed=1), Branch(seed=2)])
-    replay(capsules, 'here')
+    capsules.replay('here')
     capsules.restore('here', None)
     go_on(engine)
     assert engine.graphs.captures == captures == len(engine.graphs)
