@@ -58,10 +58,10 @@ def impossible_question(world: World, random: Random) -> None:
 
 
 def cancel(world: World, random: Random) -> None:
-    """Somebody does not want to hear it any more; it may have ended by itself meanwhile."""
+    """Cancel a stream, which may have ended since it was listed."""
     streams = world.kv.streams.live()
     if not streams:
-        raise DeclinedError('nobody speaks')
+        raise DeclinedError('no stream is live')
     try:
         world.engine.cancel(random.choice(streams).id)
     except KeyError as error:

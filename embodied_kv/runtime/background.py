@@ -30,7 +30,7 @@ class Background:
     """A process that compiles `jobs`, one after another, unless it is paused. It begins paused.
 
     prepare: a step, repeated on its thread while it returns True, that adds to `jobs` before the
-    process starts; it must end by itself.
+    process starts; each step must end without a signal from outside.
 
     folder: of packages. lower: a function of a module, called by the process before it compiles.
     say: receives a line for the user, on its own thread. places: of each job among more, as '3 of
