@@ -39,7 +39,7 @@ ANSWERED = 3.5  # s for which an answer is shown
 HASTE = 2  # speed factor of a mission
 STANDING = 2.0  # s of the last frame of a mission
 LONG, WRAPPED = 64, 78  # letters of a title that is set smaller, and of its lines
-ANSWER = 56  # letters of a mission's answer
+ANSWER = 62  # letters of a line of an answer, which has two
 PAST = 3  # previous tasks that are listed
 
 
@@ -179,7 +179,7 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
         page(recording, begun, at),
         title=mission.errand.words,
         mark=mark,
-        answered=printable(f'“{textwrap.shorten(said, ANSWER)}”') if is_over else '',
+        answered=printable(f'“{said}”') if is_over else '',
         past=tuple(steps[-PAST:]),
         pace=HASTE,
     )
@@ -207,11 +207,13 @@ def _lettered(page: Page) -> np.ndarray:
     write(LABEL, 589, 'language', ha='right')
     write(SAID, 589, page.subtask, size=15, style='italic', color=INK)
     write(SAID, 615, page.narration, size=12, style='italic', color=INK)
-    if page.answered:
+    answer = textwrap.wrap(page.answered, ANSWER, max_lines=2)
+    if answer:
         write(LABEL, 638, 'answer', ha='right')
-        write(SAID, 638, page.answered, size=12)
+    for i, line in enumerate(answer):
+        write(SAID, 638 + 18 * i, line, size=12)
     for i, (mark, colour, words) in enumerate(page.past):
-        row = 662 + 19 * i
+        row = 662 + 16 * (len(answer) > 1) + 16 * i
         write(LABEL, row, mark, color=colour, ha='right', weight='bold')
         write(SAID, row, words)
     return _pixels(figure)
