@@ -10,12 +10,13 @@ EMBEDDING = 'backbone.embed.weight'
 UNUSED = 'paligemma_with_expert.gemma_expert.lm_head.weight'
 
 PALIGEMMA = 'paligemma_with_expert.paligemma.'
+EXPERT = 'paligemma_with_expert.gemma_expert.model.'
 PREFIXES = {
     'vision.tower.': PALIGEMMA + 'model.vision_tower.',
     'vision.projector.': PALIGEMMA + 'model.multi_modal_projector.linear.',
     'backbone.': PALIGEMMA + 'model.language_model.',
-    'expert.layers.': 'paligemma_with_expert.gemma_expert.model.layers.',
-    'expert.norm.': 'paligemma_with_expert.gemma_expert.model.norm.dense.',
+    'expert.layers.': EXPERT + 'layers.',
+    'expert.norm.': EXPERT + 'norm.dense.',
     'expert.action_in.': 'action_in_proj.',
     'expert.action_out.': 'action_out_proj.',
     'expert.time_in.': 'time_mlp_in.',

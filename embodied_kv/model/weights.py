@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -22,6 +23,24 @@ from embodied_kv.model.keys import canonical, row_counts, sources
 
 DTYPES = {'F64', 'F32', 'F16', 'BF16'}
 NAMED_IN_AN_ERROR = 6
+
+
+class WeightSource(Protocol):
+    """Named tensors of a checkpoint, which are read one by one.
+
+    Names are in the order in which reading is cheapest. metadata: text beside the tensors. All
+    methods raise CheckpointError for what cannot be read.
+    """
+
+    path: Path
+    metadata: Mapping[str, str]
+
+    @property
+    def names(self) -> Collection[str]: ...
+
+    def shape(self, name: str) -> list[int]: ...
+
+    def read(self, name: str) -> Tensor: ...
 
 
 class Weights:
@@ -66,7 +85,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, s
     save_file(tensors, path, {'format': 'pt', **about})
 
 
-def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
+def fill(model: nn.Module, weights: WeightSource, config: ModelConfig) -> None:
     """Copy every parameter of `model` from `weights`, converted to the dtype of the model.
 
     Raises:
@@ -95,8 +114,9 @@ def fill(model: nn.Module, weights: Weights, config: ModelConfig) -> None:
         for other in others:
             if not torch.equal(weights.read(first), weights.read(other)):
                 raise CheckpointError(f'{weights.path}: {first} and {other} are tied, but differ')
+    order = {name: place for place, name in enumerate(weights.names)}
     with torch.no_grad():
-        for target, name in copies:
+        for target, name in sorted(copies, key=lambda copy: order[copy[1]]):
             target.copy_(weights.read(name))
 
 

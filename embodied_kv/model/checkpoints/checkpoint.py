@@ -11,12 +11,11 @@ from pathlib import Path
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints.facts import spell
-from embodied_kv.model.checkpoints.lora import FoldedWeights
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.tokenizer import Tokenizer
-from embodied_kv.model.weights import CheckpointError, Weights, fill
+from embodied_kv.model.weights import CheckpointError, WeightSource, fill
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +42,7 @@ class Checkpoint:
     path: Path
     config: ModelConfig
     processing: Processing
-    weights: Weights | FoldedWeights
+    weights: WeightSource
     tokenizer_path: Path
     slots: tuple[str, ...]
     n_action_steps: int

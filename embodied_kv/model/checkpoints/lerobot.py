@@ -28,7 +28,7 @@ from embodied_kv.model.processing import images
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
 from embodied_kv.model.processing.prompt import PromptStyle
-from embodied_kv.model.weights import CheckpointError, Weights
+from embodied_kv.model.weights import CheckpointError, Weights, WeightSource
 from embodied_kv.robots.declared import Declared
 
 CONFIG = 'config.json'
@@ -431,7 +431,7 @@ class LeRobotFolder:
             self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
         return length
 
-    def weights(self) -> Weights | lora.FoldedWeights:
+    def weights(self) -> WeightSource:
         """Return the weights, with an adapter folded in.
 
         Raises:

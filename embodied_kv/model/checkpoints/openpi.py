@@ -1,7 +1,8 @@
-"""Checkpoints of openpi: the folder that its converter to PyTorch writes, with `assets/`.
+"""Checkpoints of openpi: a step of its JAX training, or what its converter to PyTorch writes.
 
-The conventions of a robot (masks, joint conversion, prompt, dims of padded statistics) exist only
-in openpi's code, so the contract must state them.
+Both folders have `assets/`. The conventions of a robot (masks, joint conversion, prompt, dims of
+padded statistics, for JAX the length of a chunk too) exist only in openpi's code, so the contract
+must state them.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,13 +19,14 @@ from embodied_kv.config import PI05, ModelConfig
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, refuse_unknown
+from embodied_kv.model.checkpoints.openpi_jax import JaxWeights, is_jax
 from embodied_kv.model.files import read_json
 from embodied_kv.model.processing import images
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
 from embodied_kv.model.processing.processing import CONVERSIONS, Processing
 from embodied_kv.model.processing.prompt import PromptStyle
-from embodied_kv.model.weights import CheckpointError, Weights
+from embodied_kv.model.weights import CheckpointError, Weights, WeightSource
 from embodied_kv.robots.declared import Declared, contract_field
 
 SLOTS = ('base_0_rgb', 'left_wrist_0_rgb', 'right_wrist_0_rgb')
@@ -54,8 +57,7 @@ def describe(
 
     config: widths other than those of PI05. Raises CheckpointError.
     """
-    settings = read_json(folder / 'config.json')
-    refuse_unknown(folder / 'config.json', settings, KNOWN)
+    settings, weights = _read(folder)
     base, facts = config or PI05, Facts(folder, declared)
     width = settings.get('action_dim', base.padded_action_dim)
     path = _statistics_path(folder)
@@ -106,7 +108,7 @@ def describe(
             images.PILLOW,
             CONVERSIONS[conversion],
         ),
-        weights=_weights(folder, settings),
+        weights=weights,
         tokenizer_path=find_tokenizer(folder, TOKENIZERS, ADVICE),
         slots=SLOTS,
         n_action_steps=chunk_size,
@@ -170,8 +172,18 @@ def _statistics_path(folder: Path) -> Path:
     return found[0]
 
 
-def _weights(folder: Path, settings: Mapping[str, str]) -> Weights | lora.FoldedWeights:
-    """Return the weights with adapters folded in. Raises CheckpointError without them."""
+def _read(folder: Path) -> tuple[Mapping[str, Any], WeightSource]:
+    """Return the settings and the weights with adapters folded in. Raises CheckpointError."""
+    if is_jax(folder):  # without a config
+        weights = JaxWeights(folder)
+        return {'action_dim': weights.action_dim}, weights
+    settings = read_json(folder / 'config.json')
+    refuse_unknown(folder / 'config.json', settings, KNOWN)
+    return settings, _weights(folder, settings)
+
+
+def _weights(folder: Path, settings: Mapping[str, str]) -> WeightSource:
+    """Return the weights of PyTorch. Raises CheckpointError for adapters that were dropped."""
     weights, variants = Weights(folder), []
     for name, known in VARIANTS.items():
         variants.append(settings.get(name, known[0]))

@@ -239,6 +239,7 @@ def openpi_facts(facts: Mapping[str, Any]) -> tuple[dict[str, str], Declared]:
         state_in_prompt=transforms['TokenizePrompt']['discrete_state_input'],
         normalization={'state': mode, 'action': mode},
         conversion='aloha' if transforms[robot].get('adapt_to_pi') else 'none',
+        chunk_size=facts.get('model', {}).get('action_horizon'),
         fps=ANY_RATE,
     )
 
