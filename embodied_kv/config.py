@@ -50,22 +50,26 @@ class BackboneConfig:
 class ExpertConfig:
     """The action expert.
 
-    Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i.
+    Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i. time:
+    where the flow time enters, 'norms' (adaptive norms, pi0.5) or 'input' (an MLP over action and
+    time, pi0).
     """
 
     width: int
     mlp: int
     time_min_period: float = 4e-3
     time_max_period: float = 4.0
+    time: str = 'norms'
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A pi0.5-class model.
+    """A model of the class of pi0 and pi0.5.
 
     action_dim, padded_action_dim: numbers of an action of the robot, and of the network. dtype: in
     a preset, that of a device which supports it; `model.dtype.served` returns the configuration
-    for a machine.
+    for a machine. state_width: numbers of the state token, which follows the prompt in the prefix
+    (pi0); 0 where the prompt contains the state (pi0.5).
     """
 
     name: str
@@ -80,8 +84,18 @@ class ModelConfig:
     padded_action_dim: int = 32
     action_dt: float = 0.1
     dtype: str = 'float32'
+    state_width: int = 0
 
     def __post_init__(self) -> None:
+        if self.state_dim > self.state_width > 0:
+            raise ValueError(
+                f'state_dim must be <= state_width {self.state_width} (got {self.state_dim})'
+            )
+        if (self.expert.time == 'input') != bool(self.state_width):
+            raise ValueError(
+                'state_width must be > 0 for an expert with the time in its input, and 0 for '
+                f'adaptive norms (got {self.state_width} for {self.expert.time!r})'
+            )
         if self.action_dim > self.padded_action_dim:
             raise ValueError(
                 f'action_dim must be <= padded_action_dim {self.padded_action_dim} (got '
@@ -95,8 +109,13 @@ class ModelConfig:
 
     @property
     def prefix_tokens(self) -> int:
-        """Return the length of the longest prefix, with all views and full text."""
-        return len(self.views) * self.vision.tokens + self.max_text
+        """Return the length of the longest prefix, with all views, full text and state token."""
+        return len(self.views) * self.vision.tokens + self.max_text + self.state_tokens
+
+    @property
+    def state_tokens(self) -> int:
+        """Return the number of state tokens at the end of a prefix: 0 or 1."""
+        return int(self.state_width > 0)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -124,6 +143,16 @@ PI05 = ModelConfig(
     action_dt=0.02,
     dtype='bfloat16',
 )
+
+
+
+def pi0(base: ModelConfig, state_width: int, max_text: int = 48) -> ModelConfig:
+    """Return a pi0.5 model changed to pi0: a state token, and the time in the expert's input."""
+    expert = replace(base.expert, time='input')
+    return replace(base, expert=expert, max_text=max_text, state_width=state_width)
+
+
+PI0 = replace(pi0(PI05, PI05.padded_action_dim), name='pi0')
 
 PI05_SMALL = ModelConfig(
     name='pi05_small',
@@ -184,6 +213,8 @@ TINY = ModelConfig(
     padded_action_dim=8,
 )
 
+TINY_PI0 = replace(pi0(TINY, TINY.padded_action_dim, TINY.max_text), name='tiny_pi0')
+
 NEEDLE = replace(  # pages of 1,024 patches with small marks, for questions about them
     TABLETOP,
     name='needle',
@@ -194,7 +225,11 @@ NEEDLE = replace(  # pages of 1,024 patches with small marks, for questions abou
 )
 
 PRESETS = {
-    c.name: c for c in (PI05, PI05_SMALL, TABLETOP, TABLETOP_LONG, TABLETOP_SMALL, NEEDLE, TINY)
+    c.name: c
+    for c in (
+        *(PI05, PI0, PI05_SMALL, TABLETOP, TABLETOP_LONG, TABLETOP_SMALL, NEEDLE, TINY),
+        TINY_PI0,
+    )
 }
 
 

@@ -63,8 +63,8 @@ class Denoiser:
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
         self._steps = Steps(
             tuple(
-                torch.stack([getattr(entry, part) for entry in schedule])
-                for part in ('scale', 'shift', 'gate')
+                torch.stack(tables)
+                for tables in zip(*(entry.parts for entry in schedule), strict=True)
             ),
             times,
             counts.repeat_interleave(torch.tensor(step_counts, device=device)),

@@ -80,18 +80,18 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
 class Steps:
     """The Euler steps of all permitted counts, concatenated.
 
-    tables: scale, shift and gate of the expert's norms, each [entries, norms, width]. times,
+    tables: the parts of the modulation, each [entries, norms, width]. times,
     counts: float32 [entries], begin of a step, and number of steps of its chunk. index: int64 [1],
     the next entry.
     """
 
-    tables: tuple[Tensor, Tensor, Tensor]
+    tables: tuple[Tensor, ...]
     times: Tensor
     counts: Tensor
     index: Tensor
 
     def modulation(self) -> Modulation:
-        """Of the next step, each [norms, width]."""
+        """Return that of the next step."""
         return Modulation(*(table.index_select(0, self.index)[0] for table in self.tables))
 
 
@@ -133,7 +133,7 @@ class Trained(Off):
     ) -> None:
         super().__init__(model, steps, inputs, robots, max_guidance)
         (clean,) = model.expert.modulation(torch.zeros(1, device=model.device))
-        self._clean = clean.scale, clean.shift, clean.gate
+        self._clean = clean.parts
         self._given = inputs.cut('given', robots, model.config.chunk_size)
         self.buffers = [Buffer('given', self._given.device)]
 
@@ -156,7 +156,7 @@ class Trained(Off):
     def _modulation(self, given: Tensor) -> Modulation:
         """Return tensors [slots, chunk, width] by norm: time 0 where the action is given."""
         step = self._steps.modulation()
-        parts = zip((step.scale, step.shift, step.gate), self._clean, strict=True)
+        parts = zip(step.parts, self._clean, strict=True)
         pairs = (torch.stack(pair).index_select(0, given.flatten()) for pair in parts)
         return Modulation(*(pair.unflatten(0, given.shape).unbind(2) for pair in pairs))
 

@@ -1,6 +1,7 @@
 """Prefill: images to tokens, then tokens through the backbone into a row.
 
-Present views come first, then the prompt, packed without gaps. The place of each token is an
+Present views come first, then the prompt, packed without gaps, then the state token of a model
+that has one. The place of each token is an
 index, so one graph serves every pattern of absent views and every length up to its own.
 """
 
@@ -17,7 +18,7 @@ from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.scored import ScoredPrefixWrite
-from embodied_kv.kv.views import KvView, PrefixWrite
+from embodied_kv.kv.views import KvView, PrefixAppend, PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -80,7 +81,9 @@ class Prefiller:
         self._inputs = StepInputs(
             model.device,
             ScoredPrefixWrite.fields(prefixes, robots, queries)
+            | PrefixAppend.fields(prefixes, robots)
             | {
+                'states': (robots * c.state_width, np.float32),
                 'text': (robots * c.max_text, np.int64),
                 'source': (robots * c.prefix_tokens, np.int64),
                 'pixels': (images * size * size * 3, policy.processing.resize.dtype),
@@ -88,12 +91,15 @@ class Prefiller:
         )
         self._pixels = self._inputs.cut('pixels', images, size, size, 3)
         self._text = self._inputs.cut('text', robots, c.max_text)
+        self._states = self._inputs.cut('states', robots, c.state_width)
         like = dict(dtype=model.dtype, device=model.device)
         self._image_tokens = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
         for count in range(1, images + 1):
             self._capture_encode_images(count)
         self._fast: dict[int, int] = {}  # length -> the compiled length that it is padded to
         for slots in self._robots:
+            if c.state_width:
+                self._capture_append_state(slots)
             for tokens in self._lengths:
                 view = PrefixWrite(prefixes, slots, tokens, self._inputs)
                 self._capture(Kind.PREFILL, view)
@@ -138,6 +144,20 @@ class Prefiller:
         if graph.is_compiled:
             self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}
 
+    def _capture_append_state(self, slots: int) -> None:
+        model, states = self._policy.model, self._states.device[:slots]
+
+        def append(cache: PrefixAppend) -> None:
+            model.append_state(states, cache)
+
+        self._graphs.capture(
+            Shape(Kind.APPEND_STATE, slots),
+            append,
+            PrefixAppend(self._prefixes, slots, self._inputs),
+            stores=self._prefixes.buffers('prefixes'),
+            reads=[Buffer('states', states)],
+        )
+
     def _text_begins(self, slots: int) -> int:
         """Return the begin of the text behind the image tokens of so many robots."""
         c = self._policy.config
@@ -162,7 +182,7 @@ class Prefiller:
         self, observations: Sequence[Observation], rows: Sequence[int], decided: Decisions
     ) -> list[Written]:
         """Write each validated observation into its row, in one batch. Raises ValueError."""
-        slots = self._slots(len(observations))
+        slots, c = self._slots(len(observations)), self._policy.config
         pixels = self._policy.pixels([image for o in observations for image in o.images])
         self._pixels.host[: len(pixels)] = pixels
         prompts = [self._policy.prompt_ids(o.instruction, o.state) for o in observations]
@@ -188,7 +208,15 @@ class Prefiller:
         graph.view.bind(rows, lengths)
         self._graphs[Shape(Kind.ENCODE_IMAGES, len(pixels))].replay()
         graph.replay()
-        return [Written(n, len(own)) for n, own in zip(lengths, queries, strict=True)]
+        if c.state_width:
+            for own, o in zip(self._states.host, observations, strict=False):
+                own[:] = self._policy.state_token(o.state)
+            graph = self._graphs[Shape(Kind.APPEND_STATE, slots)]
+            graph.view.bind(rows, lengths)
+            graph.replay()
+        return [
+            Written(n + c.state_tokens, len(own)) for n, own in zip(lengths, queries, strict=True)
+        ]
 
     def _tokens(self, kind: Kind, slots: int, longest: int) -> int:
         """Return the padded number of tokens, preferably a compiled one. Raises ValueError."""

@@ -37,6 +37,7 @@ class Kind(str, Enum):
 
     ENCODE_IMAGES = 'encode_images'  # pixels -> tokens
     PREFILL = 'prefill'  # tokens -> a prefix row
+    APPEND_STATE = 'append_state'  # states -> the token behind each prefix
     START = 'start'  # noise and positions -> what the first Euler step reads
     DENOISE = 'denoise'  # one Euler step
     EXTEND = 'extend'  # a query or a token per stream -> the next token of each, and where it goes

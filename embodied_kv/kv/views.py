@@ -177,6 +177,47 @@ class PrefixWrite:
         return segments_attention(q, (own,), layer)
 
 
+class PrefixAppend(PrefixWrite):
+    """Appends one token to each slot's prefix, which it reads whole, and itself.
+
+    positions: int64 [slots, 1], logical. inputs: with `fields`, beside those of a `PrefixWrite`.
+    """
+
+    fits_compiled = False
+
+    def __init__(self, arena: Arena, slots: int, inputs: StepInputs | None = None) -> None:
+        self._arena, self.slots, self.tokens = arena, slots, 1
+        self._lengths = np.zeros((1, arena.rows), np.int32)
+        self.inputs = inputs or StepInputs(arena.device, PrefixAppend.fields(arena, slots))
+        self._batch = batch_over(self.inputs, 'appended', slots, self._lengths, 1)
+        self._positions = self.inputs.cut('appended_position', slots, 1)
+        self.positions = self._positions.device
+
+    @staticmethod
+    def fields(arena: Arena, slots: int) -> Fields:
+        """Return the fields that it needs of its inputs."""
+        return table_field('appended', slots, arena.lengths) | {
+            'appended_position': (slots, np.int64)
+        }
+
+    def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixAppend:
+        """Bind the first slots. lengths: tokens of each prefix before the appended one."""
+        starts = np.asarray(lengths, np.int64)
+        self._lengths[0, list(rows)] = starts + 1
+        self._batch.bind(rows, starts=starts, counts=1)
+        place(self._positions.host, starts)
+        self.inputs.send()
+        return self
+
+    @property
+    def buffers(self) -> list[Buffer]:
+        """Return what it reads in addition to the arena."""
+        return [
+            Buffer('appended.table', self._batch.table),
+            Buffer('appended.position', self.positions),
+        ]
+
+
 class SuffixRead:
     """Reads each slot's prefix and the suffix itself, both whole; it stores nothing.
 

@@ -13,18 +13,9 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import DecoderLayer, RmsNorm, Rope
+from embodied_kv.model.layers import PlainLayer, RmsNorm, Rope, fill
 
 M = TypeVar('M', bound='BackboneModel')
-
-
-class BackboneLayer(DecoderLayer):
-    """A decoder layer with the backbone's plain norms."""
-
-    def __init__(self, c: BackboneConfig) -> None:
-        super().__init__(c.width, c.mlp, c.heads, c.kv_heads, c.head_dim)
-        self.attn_norm = RmsNorm(c.width, c.eps)
-        self.mlp_norm = RmsNorm(c.width, c.eps)
 
 
 class Backbone(nn.Module):
@@ -34,7 +25,10 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = c
         self.embed = nn.Embedding(c.vocab_size, c.width)
-        self.layers = nn.ModuleList(BackboneLayer(c) for _ in range(c.layers))
+        self.layers = nn.ModuleList(
+            PlainLayer(c.width, c.mlp, c.heads, c.kv_heads, c.head_dim, c.eps)
+            for _ in range(c.layers)
+        )
         self.norm = RmsNorm(c.width, c.eps)
         self.rope = Rope(c.head_dim, c.rope_theta)
 
@@ -44,22 +38,11 @@ class Backbone(nn.Module):
 
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Return hidden [B, T, width] after layer i, which stores its K and V through `cache`."""
-        layer = self.layers[i]
-        hidden = hidden + layer.attention(i, layer.attn_norm(hidden), cache, rope)
-        return hidden + layer.feed_forward(layer.mlp_norm(hidden))
+        return self.layers[i](i, hidden, cache, rope)
 
     def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
-        """Store K and V of hidden [B, T, width] in every layer; return the last layer's input.
-
-        The attention and feed-forward of the last layer are skipped: their result is not read.
-        """
-        rope = self.rope(positions, hidden.dtype)
-        last = self.config.layers - 1
-        for i in range(last):
-            hidden = self.layer(i, hidden, cache, rope)
-        layer = self.layers[last]
-        cache.store(last, *layer.project(layer.attn_norm(hidden), rope))
-        return hidden
+        """Store K and V of hidden [B, T, width] in every layer; return the last layer's input."""
+        return fill(self.layers, hidden, cache, self.rope(positions, hidden.dtype))
 
     def forward(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
         """Return hidden [B, T, width] at logical positions [B, T] after the final norm."""

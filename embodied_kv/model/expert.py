@@ -1,6 +1,7 @@
-"""The action expert: flow matching over a shared prefix, conditioned on time by adaptive norms.
+"""The action expert: flow matching over a shared prefix, conditioned on time.
 
-The modulation depends on time alone, so the tables of all steps are computed once (`modulation`).
+What depends on time alone is computed once for all steps (`modulation`): the adaptive norms of
+pi0.5, or the time in the input of pi0, whose plain norms are a modulation that never changes.
 """
 
 from __future__ import annotations
@@ -14,20 +15,28 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig, ExpertConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import DecoderLayer, Rope
+from embodied_kv.model.layers import DecoderLayer, PlainLayer, RmsNorm, Rope, fill
 
 
 @dataclass(frozen=True)
 class Modulation:
-    """The modulation of the norms in one denoise step.
+    """What a denoise step computes with beside the actions.
 
-    scale (including 1), shift, gate: each [norms, width]; or, where the slots of a batch differ in
-    time, one tensor for each norm that broadcasts over [B, chunk, width].
+    scale (including 1), shift, gate: of the norms, each [norms, width]. time: the encoded time in
+    the input, [1, width]; () without. Where the slots of a batch differ in time, each is a list of
+    tensors, which broadcast over [B, chunk, width].
     """
 
     scale: Tensor | Sequence[Tensor]
     shift: Tensor | Sequence[Tensor]
     gate: Tensor | Sequence[Tensor]
+    time: Tensor | Sequence[Tensor] = ()
+
+    @property
+    def parts(self) -> tuple[Tensor | Sequence[Tensor], ...]:
+        """Return the fields in order, without an empty `time`."""
+        norms = self.scale, self.shift, self.gate
+        return (*norms, self.time) if len(self.time) else norms
 
 
 class ExpertLayer(DecoderLayer):
@@ -40,17 +49,32 @@ class ExpertLayer(DecoderLayer):
 
 
 class Expert(nn.Module):
-    """Layers over the backbone's KV (layer i reads layer i), action and time projections."""
+    """Layers over the backbone's KV (layer i reads layer i), action and time projections.
 
-    def __init__(self, e: ExpertConfig, b: BackboneConfig, action_dim: int) -> None:
+    state_width: numbers of the state token, 0 without one.
+    """
+
+    def __init__(
+        self, e: ExpertConfig, b: BackboneConfig, action_dim: int, state_width: int = 0
+    ) -> None:
         super().__init__()
-        self.config, self.eps = e, b.eps
-        self.layers = nn.ModuleList(ExpertLayer(e, b) for _ in range(b.layers))
-        self.norm = nn.Linear(e.width, 3 * e.width)
-        self.action_in = nn.Linear(action_dim, e.width)
-        self.action_out = nn.Linear(e.width, action_dim)
-        self.time_in = nn.Linear(e.width, e.width)
-        self.time_out = nn.Linear(e.width, e.width)
+        self.config, self.eps, width = e, b.eps, e.width
+        self.is_adaptive = e.time == 'norms'
+        if self.is_adaptive:
+            self.layers = nn.ModuleList(ExpertLayer(e, b) for _ in range(b.layers))
+            self.norm = nn.Linear(width, 3 * width)
+        else:
+            self.layers = nn.ModuleList(
+                PlainLayer(width, e.mlp, b.heads, b.kv_heads, b.head_dim, b.eps)
+                for _ in range(b.layers)
+            )
+            self.norm = RmsNorm(width, b.eps)
+        if state_width:
+            self.state_in = nn.Linear(state_width, width)
+        self.action_in = nn.Linear(action_dim, width)
+        self.action_out = nn.Linear(width, action_dim)
+        self.time_in = nn.Linear(width if self.is_adaptive else 2 * width, width)
+        self.time_out = nn.Linear(width, width)
         self.rope = Rope(b.head_dim, b.rope_theta)
 
     def time_embedding(self, times: Tensor) -> Tensor:
@@ -61,28 +85,51 @@ class Expert(nn.Module):
         angle = times.double()[:, None] * (2 * torch.pi / period)
         return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
 
-    def conditioning(self, times: Tensor) -> Tensor:
-        """Return [S, width] of times [S]: linear, SiLU, linear, SiLU."""
-        embedding = self.time_embedding(times).to(self.time_in.weight.dtype)
+    def conditioning(self, embedding: Tensor) -> Tensor:
+        """Return [S, width] of encoded times: linear, SiLU, linear, SiLU."""
         return F.silu(self.time_out(F.silu(self.time_in(embedding))))
 
     def modulation(self, times: Tensor) -> list[Modulation]:
-        """Return one table for each of times [S].
+        """Return one table for each of times [S]."""
+        return self.modulation_of(self.time_embedding(times))
+
+    def modulation_of(self, embedding: Tensor) -> list[Modulation]:
+        """Return one table for each of the encoded times [S, width].
 
         The norms are in the order attention, MLP of each layer, then final.
         """
-        condition = self.conditioning(times)
-        dense = [norm for layer in self.layers for norm in (layer.attn_norm, layer.mlp_norm)]
-        table = torch.stack([norm(condition) for norm in (*dense, self.norm)], dim=1)
+        embedding = embedding.to(self.time_in.weight.dtype)
+        layers = [norm for layer in self.layers for norm in (layer.attn_norm, layer.mlp_norm)]
+        norms = [*layers, self.norm]
+        if not self.is_adaptive:
+            scale = torch.stack([norm.scale() for norm in norms])
+            shift, gate = torch.zeros_like(scale), torch.ones_like(scale, dtype=embedding.dtype)
+            return [Modulation(scale, shift, gate, time[None]) for time in embedding]
+        condition = self.conditioning(embedding)
+        table = torch.stack([norm(condition) for norm in norms], dim=1)
         scale, shift, gate = table.chunk(3, dim=-1)  # each [S, norms, width]
         return [
             Modulation(1 + s.float(), h.float(), g)
             for s, h, g in zip(scale, shift, gate, strict=True)
         ]
 
-    def embed(self, x: Tensor) -> Tensor:
+    def embed(self, x: Tensor, m: Modulation) -> Tensor:
         """Return [B, chunk, width] of x_t [B, chunk, action_dim]."""
-        return self.action_in(x)
+        action = self.action_in(x)
+        if self.is_adaptive:
+            return action
+        both = torch.cat([action, m.time[0].expand_as(action)], dim=-1)
+        return self.time_out(F.silu(self.time_in(both)))
+
+    def append_state(
+        self, states: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
+    ) -> None:
+        """Store K and V of the state tokens of states [B, state_width] through `cache`.
+
+        pi0 puts this token before the actions. It does not see them, so its K and V are the same
+        in every denoise step, and belong to the row.
+        """
+        fill(self.layers, self.state_in(states)[:, None], cache, rope)
 
     def forward(
         self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]

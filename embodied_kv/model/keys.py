@@ -1,4 +1,4 @@
-"""The names of pi0.5 weights in openpi and LeRobot, and the parameters that they form here."""
+"""The names of weights of pi0.5 and pi0 in openpi and LeRobot, and the parameters that they form here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ PREFIXES = {
     'vision.projector.': PALIGEMMA + 'model.multi_modal_projector.linear.',
     'backbone.': PALIGEMMA + 'model.language_model.',
     'expert.layers.': EXPERT + 'layers.',
-    'expert.norm.': EXPERT + 'norm.dense.',
+    'expert.norm.': EXPERT + 'norm.',
     'expert.action_in.': 'action_in_proj.',
     'expert.action_out.': 'action_out_proj.',
     'expert.time_in.': 'time_mlp_in.',
     'expert.time_out.': 'time_mlp_out.',
+    'expert.state_in.': 'state_proj.',
 }
 # Our name: the names of their matrices, whose rows are concatenated.
 LAYER = {
@@ -48,19 +49,21 @@ def canonical(name: str) -> str | None:
     return name.replace('.vision_tower.vision_model.', '.vision_tower.')
 
 
-def sources(name: str) -> tuple[str, ...]:
+def sources(name: str, config: ModelConfig) -> tuple[str, ...]:
     """Return the canonical names whose concatenated rows form our parameter `name`."""
     if name == EMBEDDING:
         return (EMBEDDING,)
     ours = next(prefix for prefix in PREFIXES if name.startswith(prefix))
     theirs, rest = PREFIXES[ours], name.removeprefix(ours)
+    dense = 'dense.' if ours.startswith('expert.') and config.expert.time == 'norms' else ''
+    if ours == 'expert.norm.':
+        return (theirs + dense + rest,)
     layer = re.fullmatch(r'((?:layers\.)?\d+\.)(\w+)\.(weight|bias)', rest)
     if layer is None:
         return (theirs + rest,)
     index, module, kind = layer.groups()
     if module in NORMS:
-        dense = '.dense' if ours == 'expert.layers.' else ''
-        return (f'{theirs}{index}{NORMS[module]}{dense}.{kind}',)
+        return (f'{theirs}{index}{NORMS[module]}.{dense}{kind}',)
     return tuple(f'{theirs}{index}{part}.{kind}' for part in LAYER[module])
 
 

@@ -5,6 +5,8 @@ The cache is an argument (`kv.views`), so the layer is independent of rows and d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -23,13 +25,13 @@ class Rope:
     def __init__(self, head_dim: int, theta: float) -> None:
         self._exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device='cpu') / head_dim
         self._theta = theta
-        self._frequency: Tensor | None = None
+        self._wavelength: Tensor | None = None
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cos, sin [..., T, 1, head_dim / 2] of positions [..., T], for every layer."""
-        if self._frequency is None or self._frequency.device != positions.device:
-            self._frequency = (self._theta**-self._exponent).to(positions.device)
-        angles = positions[..., None, None].float() * self._frequency
+        if self._wavelength is None or self._wavelength.device != positions.device:
+            self._wavelength = (self._theta**self._exponent).to(positions.device)
+        angles = positions[..., None, None].float() / self._wavelength
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
@@ -98,7 +100,10 @@ def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 
 
 class DecoderLayer(nn.Module):
-    """The matrices of one Gemma layer; q, k, v are one product, gate and up another."""
+    """The matrices of one Gemma layer; q, k, v are one product, gate and up another.
+
+    A subclass adds the two norms, `attn_norm` and `mlp_norm`.
+    """
 
     def __init__(self, width: int, mlp: int, heads: int, kv_heads: int, head_dim: int) -> None:
         super().__init__()
@@ -125,3 +130,36 @@ class DecoderLayer(nn.Module):
         """Return the gated branch of normed x [B, T, W]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
         return self.down(F.gelu(gate, approximate='tanh') * up)
+
+
+class PlainLayer(DecoderLayer):
+    """A decoder layer with plain norms."""
+
+    def __init__(
+        self, width: int, mlp: int, heads: int, kv_heads: int, head_dim: int, eps: float
+    ) -> None:
+        super().__init__(width, mlp, heads, kv_heads, head_dim)
+        self.attn_norm = RmsNorm(width, eps)
+        self.mlp_norm = RmsNorm(width, eps)
+
+    def forward(
+        self, layer: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Return hidden [B, T, W] after this layer, which stores its K and V through `cache`."""
+        hidden = hidden + self.attention(layer, self.attn_norm(hidden), cache, rope)
+        return hidden + self.feed_forward(self.mlp_norm(hidden))
+
+
+def fill(
+    layers: Sequence[PlainLayer], hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
+) -> Tensor:
+    """Store K and V of hidden [B, T, W] in every layer; return the last layer's input.
+
+    The attention and feed-forward of the last layer are skipped: their result is not read.
+    """
+    last = len(layers) - 1
+    for i in range(last):
+        hidden = layers[i](i, hidden, cache, rope)
+    layer = layers[last]
+    cache.store(last, *layer.project(layer.attn_norm(hidden), rope))
+    return hidden

@@ -57,6 +57,13 @@ class Policy:
         """Return the prompt ids for a state [state_dim]; a long instruction is truncated."""
         return self._prompt(instruction, self.processing.state(state))[0]
 
+    def state_token(self, state: np.ndarray) -> np.ndarray:
+        """Return the input of the state token, float32 [state_width], for a state [state_dim]."""
+        padded = np.zeros(self.config.state_width, np.float32)
+        known = np.append(self.processing.state(state), self.processing.prompt.padding)
+        padded[: len(known)] = known
+        return padded
+
     def question_ids(self, text: str) -> list[int]:
         """Return the ids of a question. Raises ValueError if the policy cannot answer it."""
         if not text.strip():

@@ -30,8 +30,8 @@ def init_random(model: nn.Module, seed: int = 0) -> None:
 
 def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation."""
-    if name.startswith('backbone.') and 'norm' in name:
-        return 0.0, 0.1  # used as 1 + w
+    if not name.startswith('vision.') and 'norm' in name and parameter.ndim == 1:
+        return 0.0, 0.1  # used as 1 + w, or a bias
     if name.startswith('vision.') and 'norm' in name and name.endswith('weight'):
         return 1.0, 0.1
     if name.endswith('bias'):

@@ -30,13 +30,12 @@ from embodied_kv.model.files import read_json
 from embodied_kv.model.parity.cases import (
     ABOUT,
     ANY_RATE,
-    CHUNK,
     OPENPI_CAMERAS,
     Quantity,
     openpi_facts,
-    predict,
     widths,
 )
+from embodied_kv.model.parity.replay import CHUNK, predict
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
@@ -245,10 +244,11 @@ def ours(policy: Policy, given: Inputs, times: Tensor) -> Answer:
     """Return the answer of this package; its names are in the order of STAGES."""
     pictures = policy.images([given.images.get(view) for view in policy.config.views])
     ids = policy.prompt_ids(given.instruction, given.state)
-    _, chunk = predict(policy, pictures, ids, given.noise, times)
+    state = policy.processing.state(given.state)
+    _, chunk = predict(policy, pictures, ids, state, given.noise, times)
     return {
         **{f'image.{v}': p.numpy() for v, p in zip(given.images, pictures, strict=True)},
-        'state': policy.processing.state(given.state),
+        'state': state,
         'tokens': np.array(ids),
         'chunk': chunk[0, :, : policy.config.action_dim].numpy(),
         'actions': policy.processing.actions(chunk[0].numpy(), given.state),

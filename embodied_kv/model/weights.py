@@ -98,7 +98,7 @@ def fill(model: nn.Module, weights: WeightSource, config: ModelConfig) -> None:
         known = name if native else canonical(name)
         if known is not None:
             spellings.setdefault(known, []).append(name)
-    wanted = {name: (name,) if native else sources(name) for name in parameters}
+    wanted = {name: (name,) if native else sources(name, config) for name in parameters}
     _check_names(weights.path, spellings, [s for group in wanted.values() for s in group])
 
     copies: list[tuple[Tensor, str]] = []

@@ -21,7 +21,7 @@ def gemma_state(model, config):
     state = {'embed_tokens.weight': model.embed.weight}
     for name, parameter in model.state_dict(prefix='backbone.').items():
         if name != 'backbone.embed.weight':
-            theirs = sources(name)
+            theirs = sources(name, TINY)
             pieces = parameter.split(
                 row_counts(name, len(parameter), replace(TINY, backbone=config))
             )

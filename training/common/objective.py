@@ -173,7 +173,8 @@ def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) 
 
     Norm i of scale, shift, gate is [S, chunk, width]; [S, 1, width] where none can be given.
     """
-    condition = expert.conditioning(torch.cat([times, times.new_zeros(1)]))[:, None]
+    encoded = expert.time_embedding(torch.cat([times, times.new_zeros(1)]))
+    condition = expert.conditioning(encoded.to(expert.time_in.weight.dtype))[:, None]
     dense = [norm for layer in expert.layers for norm in (layer.attn_norm, layer.mlp_norm)]
     rows = [norm(condition) for norm in (*dense, expert.norm)]  # [S + 1, 1, 3 width]
     if given is None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.config import PI05, ModelConfig
+from embodied_kv.config import PI05, ModelConfig, pi0
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import (
@@ -65,18 +65,31 @@ HARMLESS = {
 }
 TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
 NORMALIZE = {'eps', 'features', 'norm_map'}
-# Processor steps in the order in which LeRobot runs them, each with its supported settings.
-PREPROCESSOR = {
-    'rename_observations_processor': {'rename_map'},
-    'to_batch_processor': set(),
-    'relative_actions_processor': {'enabled', 'exclude_joints', 'action_names'},
-    'normalizer_processor': NORMALIZE,
-    'pi05_prepare_state_tokenizer_processor_step': {'max_state_dim', 'task_key'},
-    'tokenizer_processor': {
-        *('max_length', 'task_key', 'padding_side', 'padding', 'truncation', 'tokenizer_name'),
-    },
-    'device_processor': {'device'},
+RELATIVE = {'enabled', 'exclude_joints', 'action_names'}
+TOKENIZER = {
+    *('max_length', 'task_key', 'padding_side', 'padding', 'truncation', 'tokenizer_name'),
 }
+# Processor steps in the order in which LeRobot runs them, each with its supported settings.
+FIRST = {'rename_observations_processor': {'rename_map'}, 'to_batch_processor': set()}
+PREPROCESSORS = {
+    'pi05': {
+        **FIRST,
+        'relative_actions_processor': RELATIVE,
+        'normalizer_processor': NORMALIZE,
+        'pi05_prepare_state_tokenizer_processor_step': {'max_state_dim', 'task_key'},
+        'tokenizer_processor': TOKENIZER,
+        'device_processor': {'device'},
+    },
+    'pi0': {
+        **FIRST,
+        'pi0_new_line_processor': set(),
+        'tokenizer_processor': TOKENIZER,
+        'device_processor': {'device'},
+        'relative_actions_processor': RELATIVE,
+        'normalizer_processor': NORMALIZE,
+    },
+}
+MAX_TEXT = {'pi05': 200, 'pi0': 48}  # tokens, by default
 POSTPROCESSOR = {
     'unnormalizer_processor': NORMALIZE,
     'absolute_actions_processor': {'enabled'},
@@ -116,7 +129,7 @@ def describe(
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    for name, value in (('state_in_prompt', True), ('resize', 'bilinear'), ('conversion', 'none')):
+    for name, value in (('state_in_prompt', not files.is_pi0), ('resize', 'bilinear'), ('conversion', 'none')):
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
     old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
@@ -142,7 +155,12 @@ def describe(
                 np.array(relative, bool),
             ),
             # LeRobot before 0.5.0 padded the state, and images with -3.
-            PromptStyle(padding=state.constants(), padded_dims=files.width(STATE) if old else 0),
+            PromptStyle(
+                with_state=not files.is_pi0,
+                cleans=not files.is_pi0,
+                padding=state.constants(),
+                padded_dims=files.width(STATE) if old else 0,
+            ),
             images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
         ),
         weights=files.weights(),
@@ -154,6 +172,7 @@ def describe(
         action_names=names['action'],
         euler_steps=settings.get('num_inference_steps', 10),
         max_action_prefix=settings.get('rtc_training_max_delay', 0),
+        says=() if files.is_pi0 else None,  # it was trained on actions alone
         renames=renames,
         padded={
             part: vector.most
@@ -254,10 +273,11 @@ class LeRobotFolder:
     def read(cls, path: Path) -> LeRobotFolder:
         config = path / CONFIG
         settings = read_json(config)
-        if settings.get('type') != 'pi05':
+        kind = settings.get('type')
+        if kind not in PREPROCESSORS:
             raise CheckpointError(
-                f'{config}: type must be pi05 (got {settings.get("type")}); other policies of '
-                'LeRobot are not supported'
+                f'{config}: type must be {" or ".join(PREPROCESSORS)} (got {kind}); other '
+                'policies of LeRobot are not supported'
             )
         refuse_unknown(config, settings, HONOURED | HARMLESS | FIXED.keys())
         for name, value in FIXED.items():
@@ -267,9 +287,16 @@ class LeRobotFolder:
                 )
         steps = (
             read_steps(path / f'policy_{name}.json', known)
-            for name, known in (('preprocessor', PREPROCESSOR), ('postprocessor', POSTPROCESSOR))
+            for name, known in (
+                ('preprocessor', PREPROCESSORS[kind]),
+                ('postprocessor', POSTPROCESSOR),
+            )
         )
         return cls(path, settings, *steps)
+
+    @property
+    def is_pi0(self) -> bool:
+        return self.settings['type'] == 'pi0'
 
     def refuse(self, what: str) -> None:
         raise CheckpointError(f'{self.path}: {what}')
@@ -279,6 +306,8 @@ class LeRobotFolder:
         settings, size = self.settings, [base.vision.image_size] * 2
         if settings.get('image_resolution', size) != size:
             self.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
+        if self.is_pi0:
+            base = pi0(base, self.width(STATE))
         return replace(
             base,
             expert=replace(
@@ -426,7 +455,7 @@ class LeRobotFolder:
 
     def max_text(self) -> int:
         step = self.before['tokenizer_processor'].settings
-        length = step.get('max_length', 200)
+        length = step.get('max_length', MAX_TEXT[self.settings['type']])
         if self.settings.get('tokenizer_max_length', length) != length:
             self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
         return length

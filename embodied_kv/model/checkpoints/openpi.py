@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_kv.config import PI05, ModelConfig
+from embodied_kv.config import PI05, ModelConfig, pi0
 from embodied_kv.model.checkpoints import lora, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts, find_tokenizer, refuse_unknown
 from embodied_kv.model.checkpoints.openpi_jax import JaxWeights, is_jax
 from embodied_kv.model.files import read_json
+from embodied_kv.model.keys import canonical
 from embodied_kv.model.processing import images
 from embodied_kv.model.processing.aloha import DIMS as ALOHA_DIMS
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
@@ -36,6 +37,7 @@ VARIANTS = {
 }
 ENTRIES = {'state': 'state', 'action': 'actions'}  # of norm_stats.json
 KNOWN = {'action_dim', 'action_horizon', 'precision', *VARIANTS}
+STATE_TOKEN = 'state_proj.weight'  # a tensor of pi0
 TOKENIZERS = ('paligemma_tokenizer.model', 'tokenizer.model', 'tokenizer.json')
 ADVICE = (
     'copy paligemma_tokenizer.model there, from $OPENPI_DATA_HOME/big_vision (by default '
@@ -60,9 +62,12 @@ def describe(
     settings, weights = _read(folder)
     base, facts = config or PI05, Facts(folder, declared)
     width = settings.get('action_dim', base.padded_action_dim)
+    is_pi0 = any(canonical(name) == STATE_TOKEN for name in weights.names)
+    if is_pi0:
+        base = pi0(base, width)
     path = _statistics_path(folder)
     stats = statistics.read_openpi(path)
-    modes = facts.modes({}, usual='quantiles')
+    modes = facts.modes({}, usual='mean_std' if is_pi0 else 'quantiles')
     counts = {p: statistics.count(stats[entry], modes[p]) for p, entry in ENTRIES.items()}
     statistics.refuse_wide(str(path), 'actions', counts['action'], width, folder / 'config.json')
     names, dims = {}, {}
@@ -71,9 +76,8 @@ def describe(
         wanted, is_padded = facts.declared_dims(part), count == width
         names[part] = facts.settle(f'{part}_names', needed=is_padded and wanted is None)
         dims[part] = facts.dims(part, min(wanted or count, count) if is_padded else count)
-    relative, in_prompt, conversion, fps = map(
-        facts.settle, ('relative', 'state_in_prompt', 'conversion', 'fps')
-    )
+    relative, conversion, fps = map(facts.settle, ('relative', 'conversion', 'fps'))
+    in_prompt = facts.settle('state_in_prompt', False if is_pi0 else None)
     facts.settle('resize', images.PILLOW.name)
     facts.settle('lerobot_before_0_5', False)
     chunk_size = facts.settle('chunk_size', settings.get('action_horizon'))
@@ -112,6 +116,7 @@ def describe(
         tokenizer_path=find_tokenizer(folder, TOKENIZERS, ADVICE),
         slots=SLOTS,
         n_action_steps=chunk_size,
+        says=() if is_pi0 else None,  # it was trained on actions alone
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],

@@ -17,8 +17,9 @@ from collections.abc import Sequence
 
 import torch
 
-from embodied_kv.model.parity.cases import Case, Replay, is_case, report
+from embodied_kv.model.parity.cases import Case, is_case, report
 from embodied_kv.model.parity.golden import Golden, quantities
+from embodied_kv.model.parity.replay import Replay
 from embodied_kv.model.weights import CheckpointError
 
 

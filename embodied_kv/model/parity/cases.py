@@ -1,36 +1,30 @@
-"""Recorded cases of LeRobot and openpi, and the values that a policy computes for them.
+"""Recorded cases of LeRobot and openpi, and the comparison with them.
 
 A case is the folder of a checkpoint with case.json, case.safetensors and, for openpi, facts.json,
-which holds what only the code of openpi states about the robot. The network runs as the engine
-runs it: valid tokens, packed into a row of the arena.
+which holds what only the code of openpi states about the robot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.config import PI05, ModelConfig
-from embodied_kv.kv.arena import Arena
-from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.files import read_json
-from embodied_kv.model.policy import Policy
 from embodied_kv.model.weights import CheckpointError, Weights
 from embodied_kv.robots.declared import Declared
 
 ABOUT, TENSORS, FACTS = 'case.json', 'case.safetensors', 'facts.json'
 ANY_RATE = 1.0  # 1/s: no recorded number depends on the rate
-# EXACT tolerates another last bit of float64 in numpy's arcsine; float32 must agree.
-EXACT, PIXEL, CHUNK, VELOCITY, ROUNDING = 1e-12, 1e-6, 1e-4, 1.5e-4, 1e-6
 # The camera names of each robot's transform, and the slots that it puts them into.
 OPENPI_CAMERAS = {
     'LiberoInputs': {
@@ -189,6 +183,11 @@ class Case:
         names = (name for name in self._tensors.names if name.startswith(head))
         return sorted(name.removeprefix(head) for name in names)
 
+    def encoded_times(self) -> Tensor | None:
+        """Return the encoded times of openpi in JAX, float32 [steps, width]; None for others."""
+        name = 'expected.time_sincos'
+        return self._tensors.read(name) if name in self._tensors.names else None
+
     def read(self, record: str, name: str) -> Tensor:
         return self._tensors.read(f'{record}.expected.{name}')
 
@@ -263,131 +262,3 @@ def widths(dims: Mapping[str, int]) -> ModelConfig:
 def grid(steps: int) -> Tensor:
     """Return our own times, float32 [steps]: computed in double and rounded once."""
     return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
-
-
-def prefix_arena(
-    config: ModelConfig, rows: int, dtype: torch.dtype, device: str | torch.device
-) -> Arena:
-    """Return an arena with so many rows for the prefixes of a model."""
-    b = config.backbone
-    return Arena(
-        layers=b.layers,
-        rows=rows,
-        kv_heads=b.kv_heads,
-        max_tokens=config.prefix_tokens,
-        head_dim=b.head_dim,
-        dtype=dtype,
-        device=device,
-    )
-
-
-def predict(
-    policy: Policy, images: Tensor, ids: list[int], noise: Tensor, times: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return the first velocity and the chunk, float32 [1, chunk, padded], on the host.
-
-    images: [present, 3, S, S]. noise: [1, chunk, padded]. times: float32 [steps], from 1 down.
-    """
-    model = policy.model
-    views = model.embed_images(images).flatten(0, 1)
-    packed = torch.cat([views, model.embed_tokens(torch.tensor(ids, device=model.device))])[None]
-    tokens, chunk = packed.shape[1], noise.shape[1]
-    arena = prefix_arena(policy.config, 1, model.dtype, model.device)
-    model.prefill(packed, PrefixWrite(arena, 1, tokens).bind([0], [tokens]))
-    arena.set_length(0, tokens)
-    cache = SuffixRead(arena, 1, chunk).bind([0])
-    rope = model.suffix_rope(cache.positions)
-    x, first = noise.to(model.device), None
-    for table in model.expert.modulation(times.to(model.device)):
-        velocity = model.velocity(x, table, cache, rope)
-        first = velocity if first is None else first
-        x = x - velocity / len(times)
-    return first.cpu(), x.cpu()
-
-
-class Replay:
-    """One record of a case, computed by the policy of its checkpoint."""
-
-    def __init__(self, case: Case, policy: Policy, record: str) -> None:
-        self._case, self._policy, self._record = case, policy, record
-        self._state = case.state(record)
-        self._ids = policy.prompt_ids(case.instruction(record), self._state)
-
-    def quantities(self) -> dict[str, Quantity]:
-        """Return the computed quantities by the names of the case."""
-        return dict(self._state_and_prompt()) | dict(self._pictures()) | dict(self._actions())
-
-    def _state_and_prompt(self) -> Iterator[tuple[str, Quantity]]:
-        c, processing = self._policy.config, self._policy.processing
-        scale = processing.normalizer.state_scale
-        normalised = scale.exact(processing.conversion.state(self._state))
-        recovered = scale.unnormalise(normalised)
-        yield 'state_float32', _exact(self._state.astype(np.float32)[None])
-        yield 'state_decoded', _exact(processing.conversion.state(self._state))
-        batched = self._case.checkpoint.kind == 'lerobot'
-        yield 'state_normalised', _exact(normalised[None] if batched else normalised)
-        yield 'state_padded', _exact(_padded(normalised, c.padded_action_dim))
-        yield 'state_unnormalised', _leading(recovered, c.padded_action_dim, ROUNDING)
-        yield 'tokens', _exact(_padded(np.array(self._ids), c.max_text)[None])
-        yield 'token_mask', _exact((np.arange(c.max_text) < len(self._ids))[None])
-
-    def _pictures(self) -> Iterator[tuple[str, Quantity]]:
-        slots = self._case.seen_slots(self._record)
-        yield 'image_mask', _exact(np.array([[seen for _, seen in slots]]))
-        resize, size = self._policy.processing.resize, self._policy.config.vision.image_size
-        views = self._policy.config.views
-        for view, image in zip(views, self._case.images(self._record), strict=True):
-            if image is None:
-                continue
-            resized = torch.from_numpy(resize.pad(image, size))
-            if resized.dtype == torch.float32:  # LeRobot has channels first
-                resized = resized.permute(2, 0, 1)
-            yield f'image_resized.{view}', Quantity(resized, PIXEL)
-            yield f'image_model.{view}', Quantity(self._policy.images([image])[0], PIXEL)
-
-    def _actions(self) -> Iterator[tuple[str, Quantity]]:
-        c, p, case = self._policy.config, self._policy.processing, self._case
-        times = case.read(self._record, 'timesteps')
-        images = self._policy.images(case.images(self._record))
-        first, chunk = predict(self._policy, images, self._ids, case.noise(), times)
-        yield 'timesteps', Quantity(grid(len(times)), ROUNDING)
-        yield 'v_t_first', Quantity(first, VELOCITY)
-        yield 'chunk_padded', Quantity(chunk, CHUNK)
-        yield 'chunk', Quantity(chunk[..., : c.action_dim], CHUNK)
-        y, decoded = chunk[0].numpy(), p.conversion.state(self._state)
-        offsets, absolute = p.normalizer.offsets(y), p.normalizer.actions(y, decoded)
-        yield 'chunk_unnormalised', _leading(offsets, c.padded_action_dim, self._close(offsets))
-        yield 'chunk_absolute', _leading(absolute, c.padded_action_dim, self._close(absolute))
-        actions = p.actions(y, self._state)
-        batched = actions[None] if case.checkpoint.kind == 'lerobot' else actions
-        yield 'actions', Quantity(torch.from_numpy(batched), self._close(actions))
-        if 'executed' in case.expected(self._record):  # requested one by one
-            shape = case.read(self._record, 'executed').shape
-            some = torch.from_numpy(actions[: case.checkpoint.n_action_steps])
-            if some.numel() == shape.numel():
-                some = some.reshape(shape)
-            yield 'executed', Quantity(some, self._close(actions))
-
-    def _close(self, actions: np.ndarray) -> Tensor:
-        """Return tolerances [action_dim]: of the chunk, and of float32 for large values."""
-        unit = self._policy.processing.normalizer.action_scale.unit
-        return torch.from_numpy(CHUNK * unit + ROUNDING * (1 + np.abs(actions).max(0)))
-
-
-def _exact(value: ArrayLike) -> Quantity:
-    return Quantity(torch.from_numpy(np.ascontiguousarray(value)), EXACT)
-
-
-def _padded(value: np.ndarray, size: int) -> np.ndarray:
-    return np.pad(value, (0, size - len(value)))
-
-
-def _leading(value: np.ndarray, size: int, tolerance: float | Tensor) -> Quantity:
-    """Return a quantity of which only the dims of the robot are compared, not the padding."""
-    dims = value.shape[-1]
-    padded = np.pad(value, [(0, 0)] * (value.ndim - 1) + [(0, size - dims)])
-    if isinstance(tolerance, Tensor):
-        tolerance = torch.cat([tolerance, tolerance.new_zeros(size - dims)])
-    where = torch.zeros(padded.shape, dtype=torch.bool)
-    where[..., :dims] = True
-    return Quantity(torch.from_numpy(padded), tolerance, where)

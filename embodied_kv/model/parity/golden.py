@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.backbone import arange_positions
-from embodied_kv.model.parity.cases import Quantity, config_parts, grid, prefix_arena
+from embodied_kv.model.parity.cases import Quantity, config_parts, grid
+from embodied_kv.model.parity.replay import prefix_arena
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.vision import VisionTower
 from embodied_kv.model.weights import CheckpointError, Weights, fill
@@ -265,10 +266,11 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
     given = golden.read('x_t') if 'x_t' in golden.expected else states
     if given.shape != states.shape:
         raise CheckpointError(f'x_t is {list(given.shape)}, expected {list(states.shape)}')
-    embedded = [model.expert.embed(x) for x in given[:-1]]
+    embedded = [model.expert.embed(x, t) for x, t in zip(given[:-1], tables, strict=True)]
     hidden = [model.expert(e, t, cache, rope) for e, t in zip(embedded, tables, strict=True)]
     velocity = [model.velocity(x, t, cache, rope) for x, t in zip(given[:-1], tables, strict=True)]
-    condition = model.expert.conditioning(times)[:, None].expand(-1, samples, -1)
+    encoded = model.expert.time_embedding(times)
+    condition = model.expert.conditioning(encoded)[:, None].expand(-1, samples, -1)
     seen = prefix.valid[:, None].expand(-1, chunk, -1)
     every = seen.new_ones(samples, chunk, chunk)
 
@@ -276,7 +278,7 @@ def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, 
         'suffix_position_ids': Quantity(cache.positions, EXACT),
         'suffix_attention_allowed': Quantity(torch.cat([seen, every], dim=2), EXACT),
         'timesteps': Quantity(golden.times(), 1e-6),
-        'time_sincos': Quantity(model.expert.time_embedding(times), 1e-6),
+        'time_sincos': Quantity(encoded, 1e-6),
         'actions': Quantity(states[-1], RESULT),
         'actions_unpadded': Quantity(states[-1][..., : golden.config.action_dim], RESULT),
     }

@@ -27,13 +27,15 @@ class PromptStyle:
     """The prompt format that a checkpoint was trained with.
 
     with_state: `Task: {text}, State: {bins};`, newline, `Action: `; else the text and a newline,
-    which is a separate token. lowest_bin: bin of a state below -1; both references have -1.
+    which openpi encodes separately. cleans: `clean` is applied; else, as in LeRobot without the
+    state, the newline is only added to a text that does not end with one. lowest_bin: bin of a state below -1; both references have -1.
     padding: normalised numbers that follow the state. padded_dims: the state is then padded with
     zeros to this many dims. strips_again: the text is stripped again after the replacement of
     underscores and after the cut.
     """
 
     with_state: bool = True
+    cleans: bool = True
     lowest_bin: int = -1
     padding: tuple[float, ...] = ()
     padded_dims: int = 0
@@ -54,6 +56,8 @@ class PromptStyle:
     def texts(self, text: str, state: NDArray[np.floating]) -> tuple[str, ...]:
         """Return the texts to encode separately, of a cleaned text."""
         text = text.strip() if self.strips_again else text
+        if not self.cleans:
+            return (text if text.endswith('\n') else f'{text}\n',)
         if not self.with_state:
             return text, '\n'
         return (f'Task: {text}, State: {" ".join(map(str, self.bins(state)))};\nAction: ',)
@@ -63,11 +67,12 @@ class PromptStyle:
     ) -> tuple[list[int], bool]:
         """Return at most `max_text` ids with BOS, and whether the instruction was truncated.
 
-        The instruction is truncated at its end, and the state and `Action: ` remain. (The
-        references truncate the prompt, and so lose these.) Raises ValueError where these alone do
-        not fit, or a state is NaN.
+        With the state, the instruction is truncated at its end, and the state and `Action: `
+        remain. (The references truncate the prompt, and so lose these.) Without it, the prompt is
+        truncated as in the references, which lose the newline. Raises ValueError where the state
+        alone does not fit, or is NaN.
         """
-        text = clean(instruction)
+        text = clean(instruction) if self.cleans else instruction
 
         def encode(characters: int) -> list[int]:
             first, *rest = self.texts(text[:characters], state)
@@ -78,6 +83,8 @@ class PromptStyle:
         ids = encode(limit)
         if len(ids) <= max_text:
             return ids, limit < len(text)
+        if not self.with_state:
+            return ids[:max_text], True
         ids = encode(0)
         if len(ids) > max_text:
             raise ValueError(
