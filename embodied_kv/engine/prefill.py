@@ -154,6 +154,7 @@ class Prefiller:
             Shape(Kind.APPEND_STATE, slots),
             append,
             PrefixAppend(self._prefixes, slots, self._inputs),
+            writes=[],
             stores=self._prefixes.buffers('prefixes'),
             reads=[Buffer('states', states)],
         )
@@ -210,7 +211,7 @@ class Prefiller:
         graph.replay()
         if c.state_width:
             for own, o in zip(self._states.host, observations, strict=False):
-                own[:] = self._policy.state_token(o.state)
+                own[:] = self._policy.state_token(self._policy.processing.state(o.state))
             graph = self._graphs[Shape(Kind.APPEND_STATE, slots)]
             graph.view.bind(rows, lengths)
             graph.replay()

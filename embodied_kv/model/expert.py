@@ -121,9 +121,7 @@ class Expert(nn.Module):
         both = torch.cat([action, m.time[0].expand_as(action)], dim=-1)
         return self.time_out(F.silu(self.time_in(both)))
 
-    def append_state(
-        self, states: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
-    ) -> None:
+    def append_state(self, states: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> None:
         """Store K and V of the state tokens of states [B, state_width] through `cache`.
 
         pi0 puts this token before the actions. It does not see them, so its K and V are the same

@@ -1,4 +1,4 @@
-"""The names of weights of pi0.5 and pi0 in openpi and LeRobot, and the parameters that they form here."""
+"""The names of pi0.5's and pi0's weights in openpi and LeRobot, and what they form here."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.processing import Processing
+from embodied_kv.model.processing.prompt import own_prompt
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
@@ -51,18 +52,17 @@ class Policy:
             state, action, np.arange(config.action_dim) < config.state_dim
         )
         given = config.chunk_size - 1  # random weights have no trained limit
-        return cls(config, model, Tokenizer.bytes(), Processing(normalizer), given)
+        processing = Processing(normalizer, own_prompt(not config.state_width))
+        return cls(config, model, Tokenizer.bytes(), processing, given)
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt ids for a state [state_dim]; a long instruction is truncated."""
         return self._prompt(instruction, self.processing.state(state))[0]
 
-    def state_token(self, state: np.ndarray) -> np.ndarray:
-        """Return the input of the state token, float32 [state_width], for a state [state_dim]."""
-        padded = np.zeros(self.config.state_width, np.float32)
-        known = np.append(self.processing.state(state), self.processing.prompt.padding)
-        padded[: len(known)] = known
-        return padded
+    def state_token(self, normalised: np.ndarray) -> np.ndarray:
+        """Return the input of the state token, float32 [state_width], for [state_dim]."""
+        known = np.append(normalised, self.processing.prompt.padding)
+        return np.pad(known, (0, self.config.state_width - len(known))).astype(np.float32)
 
     def question_ids(self, text: str) -> list[int]:
         """Return the ids of a question. Raises ValueError if the policy cannot answer it."""

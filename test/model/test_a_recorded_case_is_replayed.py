@@ -3,14 +3,25 @@
 import shutil
 
 import pytest
-from cases import ALOHA, CASES, LEROBOT, LIBERO, retensor, rewrite
+from cases import (
+    ALOHA,
+    CASES,
+    FAMILIES,
+    JAX_ALOHA,
+    JAX_DROID,
+    LEROBOT,
+    LIBERO,
+    PI0,
+    retensor,
+    rewrite,
+)
 
 from embodied_kv.model.parity.__main__ import main
 
-COUNTS = {LEROBOT: 23, LIBERO: 42, ALOHA: 32}
+COUNTS = {LEROBOT: 21, LIBERO: 40, ALOHA: 29, PI0: 57, JAX_DROID: 41, JAX_ALOHA: 73}
 
 
-@pytest.mark.parametrize('folder', CASES, ids=lambda folder: folder.name)
+@pytest.mark.parametrize('folder', CASES + FAMILIES, ids=lambda folder: folder.name)
 def test_every_quantity_is_within_tolerance(folder, capsys):
     assert main([str(folder)]) == 0
     *lines, verdict = capsys.readouterr().out.splitlines()

@@ -97,6 +97,7 @@ class Checkpoint:
         names = self.action_names or range(len(n.relative))
         rate = f'{self.fps:g} per second' if self.fps else 'rate unknown'
         state = 'with the state' if p.prompt.with_state else 'without the state'
+        state += ', which has a token of its own' if c.state_width else ''
         facts = {
             'kind': f'{self.kind}, {self.weights.path}',
             'state': f'{c.state_dim} dims{self.padding("state")}, {n.state_scale.mode}: '

@@ -38,6 +38,7 @@ VARIANTS = {
 ENTRIES = {'state': 'state', 'action': 'actions'}  # of norm_stats.json
 KNOWN = {'action_dim', 'action_horizon', 'precision', *VARIANTS}
 STATE_TOKEN = 'state_proj.weight'  # a tensor of pi0
+ASSETS = 'assets'  # folder of the statistics
 TOKENIZERS = ('paligemma_tokenizer.model', 'tokenizer.model', 'tokenizer.json')
 ADVICE = (
     'copy paligemma_tokenizer.model there, from $OPENPI_DATA_HOME/big_vision (by default '
@@ -65,7 +66,7 @@ def describe(
     is_pi0 = any(canonical(name) == STATE_TOKEN for name in weights.names)
     if is_pi0:
         base = pi0(base, width)
-    path = _statistics_path(folder)
+    path = statistics_path(folder)
     stats = statistics.read_openpi(path)
     modes = facts.modes({}, usual='mean_std' if is_pi0 else 'quantiles')
     counts = {p: statistics.count(stats[entry], modes[p]) for p, entry in ENTRIES.items()}
@@ -161,10 +162,11 @@ def _check_robot(
 
 
 def _stats(folder: Path) -> list[Path]:
-    return sorted(folder.glob('assets/**/norm_stats.json'))
+    return sorted(folder.glob(f'{ASSETS}/**/norm_stats.json'))
 
 
-def _statistics_path(folder: Path) -> Path:
+def statistics_path(folder: Path) -> Path:
+    """Return the one norm_stats.json of a folder. Raises CheckpointError."""
     found = _stats(folder)
     if not found:
         raise CheckpointError(

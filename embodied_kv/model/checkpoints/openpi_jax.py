@@ -184,6 +184,11 @@ class JaxWeights:
         return self._pieces.keys()
 
     @property
+    def unknown(self) -> list[str]:
+        """Return the leaves that are no part of pi0 or pi0.5."""
+        return [name for name in self.names if '/' in name]
+
+    @property
     def action_dim(self) -> int:
         """Return the dims of an action of the network."""
         if ACTION_IN not in self._pieces:
@@ -262,7 +267,6 @@ def _below_layers(leaf: str) -> tuple[str, tuple[Piece, ...]] | None:
             if below == pattern.format(suffix):
                 return prefix, pieces
     return None
-
 
 
 def _product(a: Tensor, b: Tensor, leaf: str) -> Tensor:

@@ -26,6 +26,7 @@ from embodied_kv.model.files import read_json
 from embodied_kv.model.processing.images import OWN_RESIZE
 from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
+from embodied_kv.model.processing.prompt import own_prompt
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
 from embodied_kv.robots.declared import Declared
@@ -71,7 +72,8 @@ def describe(
     stats, fps = read_json(path), round(1 / config.action_dt, 9)
     relative = facts.settle('relative', _relative(path, stats))
     modes = facts.modes({'state': 'quantiles', 'action': 'quantiles'})
-    known = dict(state_in_prompt=True, conversion='none', resize=OWN_RESIZE.name, fps=fps)
+    in_prompt = not config.state_width
+    known = dict(state_in_prompt=in_prompt, conversion='none', resize=OWN_RESIZE.name, fps=fps)
     for name, value in known.items() | {('chunk_size', config.chunk_size)}:
         facts.settle(name, value)
     names = {part: facts.settle(f'{part}_names', needed=False) for part in ('state', 'action')}
@@ -83,7 +85,9 @@ def describe(
         kind='own',
         path=folder,
         config=replace(config, views=views),
-        processing=Processing(_normalizer(path, stats, config, modes, relative, facts)),
+        processing=Processing(
+            _normalizer(path, stats, config, modes, relative, facts), own_prompt(in_prompt)
+        ),
         weights=weights,
         tokenizer_path=folder / TOKENIZER,
         slots=config.views,

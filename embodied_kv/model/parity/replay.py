@@ -64,8 +64,7 @@ class Run:
         model.prefill(self.packed, PrefixWrite(self.arena, 1, tokens).bind([0], [tokens]))
         self.state_row: Tensor | None = None
         if c.state_width:
-            padded = np.pad(state, (0, c.state_width - len(state))).astype(np.float32)
-            states = torch.from_numpy(padded)[None].to(model.device)
+            states = torch.from_numpy(policy.state_token(state))[None].to(model.device)
             self.state_row = model.expert.state_in(states.to(model.dtype))[:, None]
             model.append_state(states, PrefixAppend(self.arena, 1).bind([0], [tokens]))
         self.arena.set_length(0, tokens + c.state_tokens)
@@ -146,8 +145,9 @@ class Replay:
         yield 'state_decoded', _exact(processing.conversion.state(self._state))
         yield 'state_normalised', _exact(normalised[None] if self._is_batched else normalised)
         yield 'state_padded', _exact(_padded(normalised, c.padded_action_dim))
-        model_state = _padded(normalised, c.state_width or c.padded_action_dim)
-        yield 'state_model', Quantity(torch.from_numpy(model_state.astype(np.float32))[None], ROUNDING)
+        token = _padded(normalised, c.padded_action_dim).astype(np.float32)
+        token = self._policy.state_token(normalised) if c.state_width else token
+        yield 'state_model', Quantity(torch.from_numpy(token)[None], ROUNDING)
         yield 'state_unnormalised', _leading(recovered, c.padded_action_dim, ROUNDING)
         yield 'tokens', _exact(_padded(np.array(self._ids), c.max_text)[None])
         yield 'token_mask', _exact((np.arange(c.max_text) < len(self._ids))[None])
@@ -185,7 +185,7 @@ class Replay:
                 yield f'prefix_{kind}.{name}', Quantity(value, KV, valid[None])
 
     def _suffix(self, run: Run) -> Iterator[tuple[str, Quantity]]:
-        """Yield what the expert reads in the first step; a state token comes before the actions."""
+        """Yield what the expert reads in the first step: the state token, then the actions."""
         c, model, valid = self._policy.config, self._policy.model, run.packed.shape[1]
         noise, first = self._case.noise().to(model.device), self._recorded[0]
         token = [] if run.state_row is None else [run.state_row]

@@ -100,4 +100,9 @@ class PromptStyle:
         return ids, True
 
 
-OWN_PROMPT = PromptStyle(lowest_bin=0, strips_again=True)
+def own_prompt(with_state: bool) -> PromptStyle:
+    """Return the format of this project's own policies."""
+    return PromptStyle(with_state, lowest_bin=0, strips_again=True)
+
+
+OWN_PROMPT = own_prompt(True)
