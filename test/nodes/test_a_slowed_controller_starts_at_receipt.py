@@ -16,15 +16,11 @@ def test_stamp_depends_on_the_speed_scaling(robot, monkeypatch, percent, is_stam
     monkeypatch.setattr(action._joints, 'clocks_agree', lambda: True)
     publisher = robot.node.create_publisher(Float64, SPEED_SCALING, qos.SENSOR)
 
-    def repeat(happened):
-        """Publish the speed scaling until it happened."""
-        if percent is not None:
-            publisher.publish(Float64(data=percent))
-        return happened()
-
+    if percent is not None:
+        robot.node.create_timer(0.05, lambda: publisher.publish(Float64(data=percent)))
     share = 1.0 if percent is None else percent / 100
-    robot.until(lambda: repeat(lambda: action._speed.share() == share))
+    robot.until(lambda: action._speed.share() == share)
     before = len(robot.trajectories)
-    robot.until(lambda: repeat(lambda: len(robot.trajectories) >= before + 3))
+    robot.until(lambda: len(robot.trajectories) >= before + 3)
     stamps = [nanoseconds(sent.header.stamp) for sent in robot.trajectories[before + 1 :]]
     assert all(bool(stamp) == is_stamped for stamp in stamps)
