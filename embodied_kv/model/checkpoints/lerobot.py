@@ -129,11 +129,8 @@ def describe(
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    for name, value in (
-        ('state_in_prompt', not files.is_pi0),
-        ('resize', 'bilinear'),
-        ('conversion', 'none'),
-    ):
+    known = dict(state_in_prompt=not files.is_pi0, resize='bilinear', conversion='none')
+    for name, value in known.items():
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
     old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
