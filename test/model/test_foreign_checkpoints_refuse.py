@@ -229,10 +229,10 @@ def test_a_lora_variant_without_its_tensors(openpi):
     refused(openpi, 'says gemma_2b_lora, but no tensor is of an adapter')
 
 
-def test_pi0_is_not_pi05(openpi):
+def test_a_state_token_beside_adaptive_norms(openpi):
     tensors = {'state_proj.weight': torch.ones(2, 2)}
     retensor(openpi / 'model.safetensors', lambda there: there.update(tensors))
-    refused(openpi, 'left over: state_proj.weight')
+    refused(openpi, r'missing: .*input_layernorm\.weight.*left over: .*input_layernorm\.dense')
 
 
 def test_folder_of_unknown_origin_is_refused(tmp_path):
