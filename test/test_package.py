@@ -36,6 +36,7 @@ OUTSIDE = {
     'rosbags': (None, 'rosbags'),
     'safetensors': (None, 'safetensors'),
     'setuptools': (None, 'setuptools'),
+    'tensorstore': (None, None),  # the extra 'jax'
     'tokenizers': (None, 'tokenizers'),
     'torch': ('python3-torch', 'torch'),
     'transformers': ('python3-transformers-pip', 'transformers'),
