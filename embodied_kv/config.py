@@ -10,7 +10,10 @@ DTYPES = {'float32': 4, 'bfloat16': 2}  # bytes of a number of weights and KV
 
 @dataclass(frozen=True)
 class VisionConfig:
-    """A SigLIP tower; `merge` x `merge` adjacent patches become one token (1 in pi0.5)."""
+    """A SigLIP tower; `merge` x `merge` adjacent patches become one token (1 in pi0.5).
+
+    projector_bias: whether the linear layer to the width of the backbone has a bias.
+    """
 
     image_size: int
     patch_size: int
@@ -20,6 +23,7 @@ class VisionConfig:
     mlp: int
     merge: int = 1
     eps: float = 1e-6
+    projector_bias: bool = True
 
     @property
     def patches(self) -> int:
@@ -33,7 +37,11 @@ class VisionConfig:
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """A Gemma decoder: the language backbone whose KV is shared."""
+    """The language backbone, whose KV is shared.
+
+    kind: 'gemma' (norms scale by 1 + weight, GELU, tied head) or 'llama' (norms scale by weight,
+    SiLU, a head of its own).
+    """
 
     width: int
     layers: int
@@ -44,6 +52,7 @@ class BackboneConfig:
     vocab_size: int
     rope_theta: float = 10_000.0
     eps: float = 1e-6
+    kind: str = 'gemma'
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,10 @@ class ExpertConfig:
 
     Layers, heads and head_dim are those of the backbone: layer i reads the KV of its layer i.
     time: where the flow time enters, 'norms' (adaptive norms, pi0.5) or 'input' (an MLP over
-    action and time, pi0).
+    action and time, pi0). every: a backbone layer has an expert layer if its index is a multiple
+    of this. self_every: such a layer attends to the suffix too if its index is a multiple of this;
+    the others (SmolVLA's) read keys and values of the prefix that they project; 0: all of them.
+    is_causal: an action does not see later ones.
     """
 
     width: int
@@ -60,16 +72,22 @@ class ExpertConfig:
     time_min_period: float = 4e-3
     time_max_period: float = 4.0
     time: str = 'norms'
+    every: int = 1
+    self_every: int = 1
+    is_causal: bool = False
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A model of the class of pi0 and pi0.5.
+    """A model of the class of pi0, pi0.5 and SmolVLA.
 
     action_dim, padded_action_dim: numbers of an action of the robot, and of the network. dtype: in
     a preset, that of a device which supports it; `model.dtype.served` returns the configuration
-    for a machine. state_width: numbers of the state token, which follows the prompt in the prefix
-    (pi0); 0 where the prompt contains the state (pi0.5).
+    for a machine. state_width: numbers of the state token, which follows the prompt in the prefix;
+    0 where the prompt contains the state (pi0.5). state_reader: what computes that token, 'expert'
+    (pi0) or 'backbone' (SmolVLA). scales_images: tokens of pictures are scaled by sqrt(width) as
+    those of text are. frame: ids of the tokens before and, the first of them, after each picture;
+    () without. empty_views: absent views that leave such a frame, of `view_slots` in all.
     """
 
     name: str
@@ -85,6 +103,11 @@ class ModelConfig:
     action_dt: float = 0.1
     dtype: str = 'float32'
     state_width: int = 0
+    state_reader: str = 'expert'
+    scales_images: bool = False
+    frame: tuple[int, ...] = ()
+    empty_views: int = 0
+    view_slots: int = 0
 
     def __post_init__(self) -> None:
         if self.state_dim > self.state_width > 0:
@@ -110,7 +133,25 @@ class ModelConfig:
     @property
     def prefix_tokens(self) -> int:
         """Return the length of the longest prefix, with all views, full text and state token."""
-        return len(self.views) * self.vision.tokens + self.max_text + self.state_tokens
+        framed = self.frame_tokens * (len(self.views) + self.empty_views)
+        return len(self.views) * self.vision.tokens + framed + self.max_text + self.state_tokens
+
+    @property
+    def frame_tokens(self) -> int:
+        """Return the number of tokens around a picture."""
+        return len(self.frame) + bool(self.frame)
+
+    @property
+    def cross_layers(self) -> tuple[int, ...]:
+        """Return the backbone layers whose keys and values the expert projects."""
+        e = self.expert
+        layers = range(0, self.backbone.layers, e.every)
+        return tuple(i for i in layers if not e.self_every or i % e.self_every)
+
+    @property
+    def kv_layers(self) -> int:
+        """Return the layers of a row: those of the backbone, then the projected ones."""
+        return self.backbone.layers + len(self.cross_layers)
 
     @property
     def state_tokens(self) -> int:
@@ -120,7 +161,7 @@ class ModelConfig:
     @property
     def kv_bytes_per_token(self) -> int:
         b = self.backbone
-        return 2 * b.layers * b.kv_heads * b.head_dim * DTYPES[self.dtype]
+        return 2 * self.kv_layers * b.kv_heads * b.head_dim * DTYPES[self.dtype]
 
     @property
     def digest(self) -> str:

@@ -3,7 +3,8 @@
 Language: by stream, scored by each question as it is appended; by row, once for a frame, by the
 prompt's own text; or by text, by both. By stream and by text the choice may wait for the first
 tokens of an answer, which score as well (deferred choice). Actions: by row, because they have no
-question. With a keep ratio of 1 nothing is scored or copied. A state token is kept in addition.
+question. With a keep ratio of 1 nothing is scored or copied. A state token is kept in addition. Of
+projected keys and values, the tokens are kept that their layer of the backbone keeps.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Compression:
     def __init__(self, kv: KvManager, model: ModelConfig, config: EngineConfig) -> None:
         self._kv, b = kv, model.backbone
         self._layers, self._kv_heads, self._states = b.layers, b.kv_heads, model.state_tokens
+        self._projected = model.cross_layers
         self.method = method(config.compression_method, shares=config.compression_layer_budgets)
         self.by, self._after = config.compression_queries, config.compression_after_tokens
         self.method.validate_model(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
@@ -199,13 +201,15 @@ class Compression:
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
         if self.method.reads_kv:
-            keys, values = (part[:, :, :n] for part in self._kv.prefixes.row(lease.row))
+            row = self._kv.prefixes.row(lease.row)
+            keys, values = (part[: self._layers, :, :n] for part in row)
             stats = replace(stats, keys=keys, values=values)
         kept = self.method.select(stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
         if self._states:
             kept = [functional.pad(positions, (0, self._states), value=n) for positions in kept]
+        kept = [*kept, *(kept[layer] for layer in self._projected)]
         return self._kv.copies.compress(lease, kept)
 
     def _statistics(self, slot: int, handle: KvHandle, queries: int) -> Statistics:

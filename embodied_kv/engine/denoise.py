@@ -87,7 +87,10 @@ class Denoiser:
         self._x = self._results[:size].view(robots, *chunk)
         self._updates = self._results[size:].view(most, robots, c.chunk_size)
         half = robots, c.chunk_size, 1, c.backbone.head_dim // 2
-        self._rope = tuple(torch.zeros(half, dtype=model.dtype, device=device) for _ in range(2))
+        tables = 4 if c.cross_layers else 2
+        self._rope = tuple(
+            torch.zeros(half, dtype=model.dtype, device=device) for _ in range(tables)
+        )
         for slots in self._robots:
             self._capture(slots)
 
@@ -95,7 +98,10 @@ class Denoiser:
         model, guidance, x = self._model, self._guidance, self._x[:slots]
         noise, first, index, number = self._noise, self._begin, self._steps.index, self._step
         updates, own = self._updates[:, :slots], model.config.action_dim
-        view = SuffixRead(self._prefixes, slots, x.shape[1], self._compressed, self._inputs)
+        is_causal = model.config.expert.is_causal
+        view = SuffixRead(
+            self._prefixes, slots, x.shape[1], self._compressed, self._inputs, is_causal
+        )
         rope = tuple(part[:slots] for part in self._rope)
 
         def start(cache: SuffixRead) -> None:
@@ -115,7 +121,8 @@ class Denoiser:
 
         actions = [Buffer('x', x)]
         counters = [Buffer('schedule_index', index), Buffer('step', number)]
-        tables = [Buffer(name, part) for name, part in zip(('cos', 'sin'), rope, strict=True)]
+        names = 'cos', 'sin', 'cross.cos', 'cross.sin'
+        tables = [Buffer(name, part) for name, part in zip(names, rope, strict=False)]
         self._graphs.capture(
             Shape(Kind.START, slots),
             start,

@@ -69,9 +69,10 @@ class Engine:
         model, b = policy.model, policy.config.backbone
         size = {name: getattr(b, name) for name in ('layers', 'kv_heads', 'head_dim')}
         size |= dict(dtype=model.dtype, device=model.device)
-        prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         decode_kv = Arena(rows=config.streams, max_tokens=config.decode_tokens, **size)
-        room = config.compressed_rows * b.layers * policy.config.prefix_tokens
+        size['layers'] = layers = policy.config.kv_layers
+        prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
+        room = config.compressed_rows * layers * policy.config.prefix_tokens
         # One copy for each stream, and for each frame one of language and one of actions.
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)

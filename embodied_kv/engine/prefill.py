@@ -125,11 +125,12 @@ class Prefiller:
 
     def _capture(self, kind: Kind, view: PrefixWrite) -> None:
         model, slots, tokens = self._policy.model, view.slots, view.tokens
+        frames = [model.frame_embeddings()] if model.config.frame else []
         encoded, text = self._image_tokens[: self._text_begins(slots)], self._text.device[:slots]
         source = self._inputs.cut('source', slots, tokens).device
 
         def prefill(cache: KvView) -> None:
-            packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1)])
+            packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1), *frames])
             model.prefill(packed[source], cache)
 
         inputs = dict(image_tokens=encoded, text=text, source=source)
@@ -230,11 +231,20 @@ class Prefiller:
         views: number of present views of each; texts: tokens of its prompt.
         """
         c, begins, image = self._policy.config, self._text_begins(slots), 0
+        *before, after = begins + slots * c.max_text + np.arange(c.frame_tokens or 1)
+        framed = c.frame_tokens > 0
         sources = []
         for slot, (present, text) in enumerate(zip(views, texts, strict=True)):
-            tokens = np.arange(image * c.vision.tokens, (image + present) * c.vision.tokens)
-            image += present
-            sources.append(np.concatenate([tokens, begins + slot * c.max_text + np.arange(text)]))
+            tokens: list[int] = []
+            empty = min(c.empty_views, c.view_slots - present)
+            for view in range(present + (empty if framed else 0)):
+                tokens += before if framed else []
+                if view < present:
+                    tokens += range(image * c.vision.tokens, (image + 1) * c.vision.tokens)
+                    image += 1
+                tokens += [after] if framed else []
+            tokens += range(begins + slot * c.max_text, begins + slot * c.max_text + text)
+            sources.append(np.array(tokens))
         return sources
 
     def _slots(self, frames: int) -> int:

@@ -128,10 +128,17 @@ class RowBatch:
         return self
 
     @classmethod
-    def dense(cls, batch: int, length: int, tokens: int, device: torch.device) -> RowBatch:
+    def dense(
+        cls,
+        batch: int,
+        length: int,
+        tokens: int,
+        device: torch.device,
+        causal: bool = False,
+    ) -> RowBatch:
         """Return a batch over rows 0 .. batch - 1 of a contiguous tensor, all of one length."""
         lengths = np.full((1, batch), length, np.int32)
-        return cls(batch, lengths, tokens, device=device).bind(range(batch))
+        return cls(batch, lengths, tokens, causal, device=device).bind(range(batch))
 
     @property
     def live(self) -> tuple[int, ...]:

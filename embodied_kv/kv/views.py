@@ -94,10 +94,10 @@ class PrefixRead:
         names = 'prefix.table', 'flat.table'
         return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
 
-    def attend(self, layer: int, q: Tensor, own: Segment) -> Tensor:
+    def attend(self, layer: int, q: Tensor, *own: Segment) -> Tensor:
         """Return `segments_attention` over the prefix and the slots' own tokens."""
         parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
-        return segments_attention(q, (*parts, own), layer)
+        return segments_attention(q, (*parts, *own), layer)
 
 
 def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
@@ -219,10 +219,10 @@ class PrefixAppend(PrefixWrite):
 
 
 class SuffixRead:
-    """Reads each slot's prefix and the suffix itself, both whole; it stores nothing.
+    """Reads each slot's prefix whole, and the suffix itself; it stores nothing.
 
     tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
-    inputs: with `fields`.
+    is_causal: a token of the suffix does not see later ones. inputs: with `fields`.
     """
 
     def __init__(
@@ -232,13 +232,14 @@ class SuffixRead:
         tokens: int,
         flats: CompressedArena | None = None,
         inputs: StepInputs | None = None,
+        is_causal: bool = False,
     ) -> None:
         if inputs is None:
             fields = SuffixRead.fields(prefixes, slots, tokens, flats)
             inputs = StepInputs(prefixes.device, fields)
         self.inputs = inputs
         self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs)
-        self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device)
+        self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device, is_causal)
         self._positions = self.inputs.cut('positions', slots, tokens)
         self.positions = self._positions.device
 
@@ -272,6 +273,10 @@ class SuffixRead:
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         own = Segment(k.transpose(1, 2), v.transpose(1, 2), self._suffix)
         return self._prefix.attend(layer, q, own)
+
+    def attend_prefix(self, layer: int, q: Tensor) -> Tensor:
+        """Return attention over the prefix alone."""
+        return self._prefix.attend(layer, q)
 
 
 class TailAppend:

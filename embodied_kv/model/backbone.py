@@ -13,23 +13,22 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import PlainLayer, RmsNorm, Rope, fill
+from embodied_kv.model.layers import PlainLayer, Rope, fill, plain_norm
 
 M = TypeVar('M', bound='BackboneModel')
 
 
 class Backbone(nn.Module):
-    """Token table, layers, final norm; the head is the token table (tied)."""
+    """Token table, layers, final norm; the head of Gemma is the token table (tied)."""
 
     def __init__(self, c: BackboneConfig) -> None:
         super().__init__()
         self.config = c
         self.embed = nn.Embedding(c.vocab_size, c.width)
-        self.layers = nn.ModuleList(
-            PlainLayer(c.width, c.mlp, c.heads, c.kv_heads, c.head_dim, c.eps)
-            for _ in range(c.layers)
-        )
-        self.norm = RmsNorm(c.width, c.eps)
+        self.layers = nn.ModuleList(PlainLayer(c.width, c.mlp, c) for _ in range(c.layers))
+        self.norm = plain_norm(c.width, c)
+        if c.kind == 'llama':
+            self.head = nn.Linear(c.width, c.vocab_size, bias=False)
         self.rope = Rope(c.head_dim, c.rope_theta)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
@@ -53,7 +52,8 @@ class Backbone(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [..., vocab] of hidden [..., width] after the final norm."""
-        return F.linear(hidden, self.embed.weight).float()
+        weight = self.embed.weight if self.config.kind == 'gemma' else self.head.weight
+        return F.linear(hidden, weight).float()
 
 
 class BackboneModel(nn.Module):

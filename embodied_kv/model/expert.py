@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from embodied_kv.config import BackboneConfig, ExpertConfig
+from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import DecoderLayer, PlainLayer, RmsNorm, Rope, fill
+from embodied_kv.model.layers import DecoderLayer, PlainLayer, Rope, plain_norm
 
 
 @dataclass(frozen=True)
@@ -43,34 +43,34 @@ class ExpertLayer(DecoderLayer):
     """A decoder layer whose two norms are dense(conditioning) -> scale, shift, gate."""
 
     def __init__(self, e: ExpertConfig, b: BackboneConfig) -> None:
-        super().__init__(e.width, e.mlp, b.heads, b.kv_heads, b.head_dim)
+        super().__init__(e.width, e.mlp, b)
         self.attn_norm = nn.Linear(e.width, 3 * e.width)
         self.mlp_norm = nn.Linear(e.width, 3 * e.width)
 
 
 class Expert(nn.Module):
-    """Layers over the backbone's KV (layer i reads layer i), action and time projections.
+    """Layers over the backbone's KV, action and time projections.
 
-    state_width: numbers of the state token, 0 without one.
+    rows: the layer of a row that each layer reads: one of the backbone, or projections of one.
     """
 
-    def __init__(
-        self, e: ExpertConfig, b: BackboneConfig, action_dim: int, state_width: int = 0
-    ) -> None:
+    def __init__(self, c: ModelConfig) -> None:
         super().__init__()
+        e, b, action_dim = c.expert, c.backbone, c.padded_action_dim
         self.config, self.eps, width = e, b.eps, e.width
+        places = range(0, b.layers, e.every)
+        self.crosses = {i: b.layers + j for j, i in enumerate(c.cross_layers)}
+        self.rows = [self.crosses.get(i, i) for i in places]
+        self._numbers = {i: number for number, i in enumerate(places)}  # backbone layer -> ours
         self.is_adaptive = e.time == 'norms'
         if self.is_adaptive:
-            self.layers = nn.ModuleList(ExpertLayer(e, b) for _ in range(b.layers))
+            self.layers = nn.ModuleList(ExpertLayer(e, b) for _ in places)
             self.norm = nn.Linear(width, 3 * width)
         else:
             self.layers = nn.ModuleList(
-                PlainLayer(width, e.mlp, b.heads, b.kv_heads, b.head_dim, b.eps)
-                for _ in range(b.layers)
+                PlainLayer(width, e.mlp, b, is_cross=i in self.crosses) for i in places
             )
-            self.norm = RmsNorm(width, b.eps)
-        if state_width:
-            self.state_in = nn.Linear(state_width, width)
+            self.norm = plain_norm(width, b)
         self.action_in = nn.Linear(action_dim, width)
         self.action_out = nn.Linear(width, action_dim)
         self.time_in = nn.Linear(width if self.is_adaptive else 2 * width, width)
@@ -121,21 +121,28 @@ class Expert(nn.Module):
         both = torch.cat([action, m.time[0].expand_as(action)], dim=-1)
         return self.time_out(F.silu(self.time_in(both)))
 
-    def append_state(self, states: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> None:
-        """Store K and V of the state tokens of states [B, state_width] through `cache`.
+    def suffix_rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """Return cos and sin of positions [B, T]; with cross layers, those of 0 .. T-1 too."""
+        rope = self.rope(positions, dtype)
+        if not self.crosses:
+            return rope
+        first = torch.arange(positions.shape[1], device=positions.device).expand_as(positions)
+        return (*rope, *self.rope(first, dtype))
 
-        pi0 puts this token before the actions. It does not see them, so its K and V are the same
-        in every denoise step, and belong to the row.
-        """
-        fill(self.layers, self.state_in(states)[:, None], cache, rope)
+    def cross_kv(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the projections of the backbone's K and V of a layer in `crosses`."""
+        return self.layers[self._numbers[layer]].cross_kv(k, v)
 
     def forward(
-        self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, Tensor]
+        self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, ...]
     ) -> Tensor:
         """Return hidden [B, chunk, width] after the final adaptive norm (its gate is unused)."""
-        for i, layer in enumerate(self.layers):
+        projected = {*self.crosses.values()}
+        for i, (layer, row) in enumerate(zip(self.layers, self.rows, strict=True)):
             a, f = 2 * i, 2 * i + 1
-            branch = layer.attention(i, self._norm(hidden, m, a), cache, rope)
+            attention = layer.cross_attention if row in projected else layer.attention
+            own = rope[2:] if row in projected else rope[:2]
+            branch = attention(row, self._norm(hidden, m, a), cache, own)
             hidden = torch.addcmul(hidden, branch, m.gate[a])
             branch = layer.feed_forward(self._norm(hidden, m, f))
             hidden = torch.addcmul(hidden, branch, m.gate[f])

@@ -21,7 +21,7 @@ PREFIXES = {
     'expert.action_out.': 'action_out_proj.',
     'expert.time_in.': 'time_mlp_in.',
     'expert.time_out.': 'time_mlp_out.',
-    'expert.state_in.': 'state_proj.',
+    'state_in.': 'state_proj.',
 }
 # Our name: the names of their matrices, whose rows are concatenated.
 LAYER = {

@@ -6,14 +6,20 @@ The cache is an argument (`kv.views`), so the layer is independent of rows and d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils._python_dispatch import _disable_current_modes
 
-from embodied_kv.kv.views import KvView
+from embodied_kv.config import BackboneConfig
+from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.runtime.stream import Stream
+
+
+# Of the gate in the feed-forward.
+ACTIVATIONS = {'gemma': partial(F.gelu, approximate='tanh'), 'llama': F.silu}
 
 
 class Rope:
@@ -47,26 +53,26 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 
 
 class RmsNorm(nn.Module):
-    """x / rms(x) * (1 + weight), statistics in float32.
+    """x / rms(x) * (offset + weight), statistics in float32.
 
-    In inference mode the float32 sum of 1 and a frozen weight is cached, and recomputed when the
+    offset: 1 in Gemma, 0 in Llama. In inference mode the float32 sum with a frozen weight is cached, and recomputed when the
     weight is replaced or written in place. A write through `weight.data` is not detected.
     """
 
-    def __init__(self, width: int, eps: float) -> None:
+    def __init__(self, width: int, eps: float, offset: int = 1) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width))
-        self.eps = eps
+        self.weight = nn.Parameter(torch.full((width,), 1.0 - offset))
+        self.eps, self.offset = eps, offset
         self._made: tuple[int, int, Tensor, Tensor] | None = None  # see `_new_scale`
 
     def forward(self, x: Tensor) -> Tensor:
         return rms(x, self.scale(), self.eps)
 
     def scale(self) -> Tensor:
-        """Return 1 + weight, float32 [width]."""
+        """Return offset + weight, float32 [width]."""
         weight = self.weight
         if weight.requires_grad or weight.is_inference() or not torch.is_inference_mode_enabled():
-            return 1 + weight.float()
+            return self.offset + weight.float()
         if self._made is not None:
             owner, version, of, scale = self._made
             written = weight._version != version or weight.data_ptr() != of.data_ptr()
@@ -86,7 +92,7 @@ class RmsNorm(nn.Module):
         version = weight._version
         with _disable_current_modes():
             of = weight.detach()  # keeps its address from reuse by another weight
-            scale = 1 + of.float()
+            scale = self.offset + of.float()
             if former is not None and (former.device, former.shape) == (scale.device, scale.shape):
                 scale = former.copy_(scale)
             Stream.current(scale.device).synchronize()
@@ -100,16 +106,23 @@ def rms(x: Tensor, scale: Tensor, eps: float) -> Tensor:
 
 
 class DecoderLayer(nn.Module):
-    """The matrices of one Gemma layer; q, k, v are one product, gate and up another.
+    """The matrices of one layer over a cache; q, k, v are one product, gate and up another.
 
-    A subclass adds the two norms, `attn_norm` and `mlp_norm`.
+    width, mlp: of this layer. is_cross: keys and values are projections of those of the backbone
+    (`cross_kv`), not of x. A subclass adds the two norms, `attn_norm` and `mlp_norm`.
     """
 
-    def __init__(self, width: int, mlp: int, heads: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, width: int, mlp: int, b: BackboneConfig, is_cross: bool = False) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
-        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * head_dim, bias=False)
-        self.o = nn.Linear(heads * head_dim, width, bias=False)
+        self.heads, self.kv_heads, self.head_dim = b.heads, b.kv_heads, b.head_dim
+        self.activation = ACTIVATIONS[b.kind]
+        queries, keys = b.heads * b.head_dim, b.kv_heads * b.head_dim
+        if is_cross:
+            self.q = nn.Linear(width, queries, bias=False)
+            self.k, self.v = (nn.Linear(keys, keys, bias=False) for _ in range(2))
+        else:
+            self.qkv = nn.Linear(width, queries + 2 * keys, bias=False)
+        self.o = nn.Linear(queries, width, bias=False)
         self.gate_up = nn.Linear(width, 2 * mlp, bias=False)
         self.down = nn.Linear(mlp, width, bias=False)
 
@@ -126,21 +139,31 @@ class DecoderLayer(nn.Module):
         """Return the attention branch of normed x [B, T, W]."""
         return self.o(cache.attend(layer, *self.project(x, rope)).flatten(2))
 
+    def cross_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the keys and values of this cross layer, of those of the backbone's layer."""
+        pairs = (self.k, k), (self.v, v)
+        k, v = (linear(part.flatten(2)).view_as(part) for linear, part in pairs)
+        return k, v
+
+    def cross_attention(
+        self, layer: int, x: Tensor, cache: SuffixRead, rope: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        """Return the attention branch of normed x [B, T, W], which reads the prefix alone."""
+        q = rotate(self.q(x).unflatten(-1, (-1, self.head_dim)), rope)
+        return self.o(cache.attend_prefix(layer, q).flatten(2))
+
     def feed_forward(self, x: Tensor) -> Tensor:
         """Return the gated branch of normed x [B, T, W]."""
         gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.gelu(gate, approximate='tanh') * up)
+        return self.down(self.activation(gate) * up)
 
 
 class PlainLayer(DecoderLayer):
     """A decoder layer with plain norms."""
 
-    def __init__(
-        self, width: int, mlp: int, heads: int, kv_heads: int, head_dim: int, eps: float
-    ) -> None:
-        super().__init__(width, mlp, heads, kv_heads, head_dim)
-        self.attn_norm = RmsNorm(width, eps)
-        self.mlp_norm = RmsNorm(width, eps)
+    def __init__(self, width: int, mlp: int, b: BackboneConfig, is_cross: bool = False) -> None:
+        super().__init__(width, mlp, b, is_cross)
+        self.attn_norm, self.mlp_norm = (plain_norm(width, b) for _ in range(2))
 
     def forward(
         self, layer: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
@@ -148,6 +171,11 @@ class PlainLayer(DecoderLayer):
         """Return hidden [B, T, W] after this layer, which stores its K and V through `cache`."""
         hidden = hidden + self.attention(layer, self.attn_norm(hidden), cache, rope)
         return hidden + self.feed_forward(self.mlp_norm(hidden))
+
+
+def plain_norm(width: int, b: BackboneConfig) -> RmsNorm:
+    """Return a norm as those of the backbone."""
+    return RmsNorm(width, b.eps, offset=1 if b.kind == 'gemma' else 0)
 
 
 def fill(

@@ -66,10 +66,15 @@ class VisionTower(nn.Module):
         self.merge = vision.merge
         self.image_size = vision.image_size
         self.tower = siglip(vision)
-        self.projector = nn.Linear(vision.width * vision.merge**2, config.backbone.width)
+        width = config.backbone.width
+        self.scale = width**0.5 if config.scales_images else 1.0
+        self.projector = nn.Linear(
+            vision.width * vision.merge**2, width, bias=vision.projector_bias
+        )
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.project(self.encode(self.embed_patches(images)))
+        tokens = self.project(self.encode(self.embed_patches(images)))
+        return tokens if self.scale == 1 else tokens * self.scale
 
     def embed_patches(self, images: Tensor) -> Tensor:
         """Return [B, patches, vision width] of images: patch convolution, bias, position table."""
