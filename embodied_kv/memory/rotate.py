@@ -1,11 +1,11 @@
 """Rotation of stored keys to other positions.
 
-Rotary positions are half-split, as in `model.layers`. With R(p) the rotation by p * frequency,
+Rotary positions are half-split, as in `model.layers`. With R(p) the rotation by p / wavelength,
 R(a) R(b) = R(a + b), so keys that were computed at p become those of p + by after R(by), whatever
 p was. Where a model scales its rotary positions, K is s * R(p) k: the stored keys contain s, so a
-move is R(by) with the scaled frequencies.
+move is R(by) with the scaled wavelengths.
 
-The model's angles are float32 products, each rounded. A move uses the same float32 frequencies
+The model's angles are float32 quotients, each rounded. A move uses the same float32 wavelengths
 with the angle in float64, so it adds no such rounding. Keys are rotated in float32 at least, and
 rounded to their dtype at the end.
 
@@ -24,22 +24,22 @@ from embodied_kv.runtime.stream import Event, Stream
 TURNS = 1024  # distances whose cos and sin are cached
 
 
-def frequencies(head_dim: int, theta: float) -> Tensor:
-    """Return theta^(-2i / head_dim), float32 [head_dim / 2], bit for bit as the model's."""
+def wavelengths(head_dim: int, theta: float) -> Tensor:
+    """Return theta^(2i / head_dim), float32 [head_dim / 2], bit for bit as the model's."""
     exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    return theta**-exponent
+    return theta**exponent
 
 
 class Rotation:
-    """The rotation of keys by frequencies, float32 [head_dim / 2] (rad/position)."""
+    """The rotation of keys by wavelengths, float32 [head_dim / 2] (positions/rad)."""
 
-    def __init__(self, frequency: Tensor) -> None:
-        if frequency.ndim != 1 or frequency.dtype != torch.float32:
+    def __init__(self, wavelength: Tensor) -> None:
+        if wavelength.ndim != 1 or wavelength.dtype != torch.float32:
             raise ValueError(
-                f'frequency must be float32 [head_dim / 2] (got {frequency.dtype} '
-                f'{list(frequency.shape)})'
+                f'wavelength must be float32 [head_dim / 2] (got {wavelength.dtype} '
+                f'{list(wavelength.shape)})'
             )
-        self._frequency = frequency
+        self._wavelength = wavelength
         self._turn = lru_cache(TURNS)(self._new_turn)
 
     def __call__(self, k: Tensor, by: int) -> Tensor:
@@ -47,9 +47,9 @@ class Rotation:
 
         `by` may be negative; 0 returns k itself.
         """
-        if k.shape[-1] != 2 * len(self._frequency):
+        if k.shape[-1] != 2 * len(self._wavelength):
             raise ValueError(
-                f'k must have heads of {2 * len(self._frequency)} (got {k.shape[-1]})'
+                f'k must have heads of {2 * len(self._wavelength)} (got {k.shape[-1]})'
             )
         if by == 0:
             return k
@@ -66,6 +66,6 @@ class Rotation:
         self, by: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Event]:
         """Return cos and sin [head_dim / 2], and the event after which they are computed."""
-        angles = self._frequency.to(device, torch.float64) * by
+        angles = by / self._wavelength.to(device, torch.float64)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
         return cos, sin, Stream.current(device).record()

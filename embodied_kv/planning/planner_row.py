@@ -30,7 +30,7 @@ from embodied_kv.memory.keep import Keep, keep_ratio
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute, PrefixCaching, Reuse
-from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.rotate import Rotation, wavelengths
 from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
@@ -90,7 +90,7 @@ class PlannerRow:
         self._rows = rows or PlannerRows(model)
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
-        move = Rotation(frequencies(b.head_dim, b.rope_theta).to(model.device))
+        move = Rotation(wavelengths(b.head_dim, b.rope_theta).to(model.device))
         self._prefill = Prefill(
             model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )

@@ -16,7 +16,7 @@ from embodied_kv.memory.importance import share
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import always_computed
-from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.rotate import Rotation, wavelengths
 
 LAYERS = CONFIG.backbone.layers
 
@@ -35,7 +35,7 @@ class Watched(CacheBlend):
 
 
 def run(prompt, reuse):
-    model, move = make_planner(), Rotation(frequencies(B.head_dim, B.rope_theta))
+    model, move = make_planner(), Rotation(wavelengths(B.head_dim, B.rope_theta))
     units = KvOfUnits(model, prompt)
     return ComparingPrefill(model, make_arena(), 0, units, move).run(prompt, reuse)[1]
 

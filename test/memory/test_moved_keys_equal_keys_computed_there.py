@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.rotate import Rotation, frequencies
+from embodied_kv.memory.rotate import Rotation, wavelengths
 from embodied_kv.model.layers import Rope, rotate
 
 THETA, DIM = 10_000.0, 32
-MOVE = Rotation(frequencies(DIM, THETA))
+MOVE = Rotation(wavelengths(DIM, THETA))
 SHIFTS = st.integers(-2048, 2048)
 
 
@@ -25,10 +25,10 @@ def by_model(k, start):
     return rotate(k.transpose(0, 1)[None], rope)[0].transpose(0, 1)
 
 
-def exactly(k, start, frequency=None, scale=1.0):
+def exactly(k, start, wavelength=None, scale=1.0):
     """In float64 throughout: scale * R(position) k."""
-    frequency = frequencies(DIM, THETA) if frequency is None else frequency
-    angles = torch.arange(start, start + k.shape[1], dtype=torch.float64)[:, None] * frequency
+    wavelength = wavelengths(DIM, THETA) if wavelength is None else wavelength
+    angles = torch.arange(start, start + k.shape[1], dtype=torch.float64)[:, None] / wavelength
     cos, sin = scale * angles.cos(), scale * angles.sin()
     first, second = k.double().chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
@@ -37,7 +37,7 @@ def exactly(k, start, frequency=None, scale=1.0):
 def unrotated(k, start, scale=1.0):
     """Return the argument of `exactly`."""
     angles = torch.arange(start, start + k.shape[1], dtype=torch.float64)[:, None]
-    angles = angles * frequencies(DIM, THETA)
+    angles = angles / wavelengths(DIM, THETA)
     first, second = k.double().chunk(2, dim=-1)
     cos, sin = angles.cos() / scale, angles.sin() / scale
     return torch.cat([first * cos + second * sin, second * cos - first * sin], dim=-1)
@@ -58,10 +58,10 @@ def test_moved_equals_what_the_model_computes_there(by):
     torch.testing.assert_close(MOVE(by_model(k, 0), by), by_model(k, by), atol=3e-4, rtol=0)
 
 
-def test_frequencies_are_the_models():
+def test_wavelengths_are_the_models():
     rope = Rope(DIM, THETA)
     rope(torch.arange(3), torch.float32)
-    assert torch.equal(frequencies(DIM, THETA), rope._frequency)
+    assert torch.equal(wavelengths(DIM, THETA), rope._wavelength)
 
 
 @settings(deadline=None)
@@ -98,7 +98,7 @@ def test_zero_changes_no_bit(dtype):
 def test_a_scale_is_applied_once():
     """YaRN and its kin multiply cos and sin: stored keys have that factor, a move adds none."""
     k = raw(dtype=torch.float64)
-    stretched = frequencies(DIM, THETA) / 4  # positions are scaled as well
+    stretched = wavelengths(DIM, THETA) * 4  # positions are scaled as well
     stored = exactly(k, 7, stretched, scale=1.3)
     wanted = exactly(k, 57, stretched, scale=1.3)
     torch.testing.assert_close(Rotation(stretched)(stored, 50), wanted, atol=1e-11, rtol=0)
@@ -113,5 +113,5 @@ def test_moved_keys_are_new_memory_in_their_dtype():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match='k must have heads of 32'):
         MOVE(torch.zeros(1, 1, 16), 1)
-    with pytest.raises(ValueError, match='frequency must be float32'):
+    with pytest.raises(ValueError, match='wavelength must be float32'):
         Rotation(torch.ones(4, dtype=torch.float64))
