@@ -194,6 +194,42 @@ def pi0(base: ModelConfig, state_width: int, max_text: int = 48) -> ModelConfig:
 
 PI0 = replace(pi0(PI05, PI05.padded_action_dim), name='pi0')
 
+SMOLVLA = ModelConfig(
+    name='smolvla',
+    vision=VisionConfig(
+        image_size=512,
+        patch_size=16,
+        width=768,
+        layers=12,
+        heads=12,
+        mlp=3072,
+        merge=4,
+        projector_bias=False,
+    ),
+    backbone=BackboneConfig(
+        width=960,
+        layers=16,
+        heads=15,
+        kv_heads=5,
+        head_dim=64,
+        mlp=2560,
+        vocab_size=49280,
+        eps=1e-5,
+        kind='llama',
+    ),
+    expert=ExpertConfig(width=720, mlp=2048, time='input', self_every=2, is_causal=True),
+    views=('camera1', 'camera2', 'camera3'),
+    max_text=48,
+    chunk_size=50,
+    state_dim=6,
+    action_dim=6,
+    action_dt=1 / 30,
+    dtype='bfloat16',
+    state_width=32,
+    state_reader='backbone',
+    scales_images=True,
+)
+
 PI05_SMALL = ModelConfig(
     name='pi05_small',
     vision=VisionConfig(image_size=224, patch_size=14, width=384, layers=12, heads=6, mlp=1536),
@@ -255,6 +291,16 @@ TINY = ModelConfig(
 
 TINY_PI0 = replace(pi0(TINY, TINY.padded_action_dim, TINY.max_text), name='tiny_pi0')
 
+TINY_SMOLVLA = replace(
+    TINY_PI0,
+    name='tiny_smolvla',
+    vision=replace(TINY.vision, projector_bias=False),
+    backbone=replace(TINY.backbone, kv_heads=2, kind='llama'),
+    expert=replace(TINY_PI0.expert, self_every=2, is_causal=True),
+    state_reader='backbone',
+    scales_images=True,
+)
+
 NEEDLE = replace(  # pages of 1,024 patches with small marks, for questions about them
     TABLETOP,
     name='needle',
@@ -267,8 +313,8 @@ NEEDLE = replace(  # pages of 1,024 patches with small marks, for questions abou
 PRESETS = {
     c.name: c
     for c in (
-        *(PI05, PI0, PI05_SMALL, TABLETOP, TABLETOP_LONG, TABLETOP_SMALL, NEEDLE, TINY),
-        TINY_PI0,
+        *(PI05, PI0, SMOLVLA, PI05_SMALL, TABLETOP, TABLETOP_LONG, TABLETOP_SMALL, NEEDLE, TINY),
+        *(TINY_PI0, TINY_SMOLVLA),
     )
 }
 

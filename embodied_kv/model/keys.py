@@ -1,4 +1,4 @@
-"""The names of pi0.5's and pi0's weights in openpi and LeRobot, and what they form here."""
+"""The names of weights in openpi and LeRobot, and the parameters that they form here."""
 
 from __future__ import annotations
 
@@ -11,20 +11,37 @@ UNUSED = 'paligemma_with_expert.gemma_expert.lm_head.weight'
 
 PALIGEMMA = 'paligemma_with_expert.paligemma.'
 EXPERT = 'paligemma_with_expert.gemma_expert.model.'
-PREFIXES = {
-    'vision.tower.': PALIGEMMA + 'model.vision_tower.',
-    'vision.projector.': PALIGEMMA + 'model.multi_modal_projector.linear.',
-    'backbone.': PALIGEMMA + 'model.language_model.',
-    'expert.layers.': EXPERT + 'layers.',
-    'expert.norm.': EXPERT + 'norm.',
+SMOLVLM = 'vlm_with_expert.vlm.model.'
+HEADS = {
     'expert.action_in.': 'action_in_proj.',
     'expert.action_out.': 'action_out_proj.',
     'expert.time_in.': 'time_mlp_in.',
     'expert.time_out.': 'time_mlp_out.',
     'state_in.': 'state_proj.',
 }
+PREFIXES = {
+    'vision.tower.': PALIGEMMA + 'model.vision_tower.',
+    'vision.projector.': PALIGEMMA + 'model.multi_modal_projector.linear.',
+    'backbone.': PALIGEMMA + 'model.language_model.',
+    'expert.layers.': EXPERT + 'layers.',
+    'expert.norm.': EXPERT + 'norm.',
+    **HEADS,
+}
+SMOLVLA_PREFIXES = {
+    'vision.tower.': SMOLVLM + 'vision_model.',
+    'vision.projector.': SMOLVLM + 'connector.modality_projection.proj.',
+    'backbone.embed.': SMOLVLM + 'text_model.embed_tokens.',
+    'backbone.head.': 'vlm_with_expert.vlm.lm_head.',
+    'backbone.': SMOLVLM + 'text_model.',
+    'expert.layers.': 'vlm_with_expert.lm_expert.layers.',
+    'expert.norm.': 'vlm_with_expert.lm_expert.norm.',
+    **HEADS,
+}
 # Our name: the names of their matrices, whose rows are concatenated.
 LAYER = {
+    'q': ('self_attn.q_proj',),
+    'k': ('self_attn.k_proj',),
+    'v': ('self_attn.v_proj',),
     'qkv': ('self_attn.q_proj', 'self_attn.k_proj', 'self_attn.v_proj'),
     'o': ('self_attn.o_proj',),
     'gate_up': ('mlp.gate_proj', 'mlp.up_proj'),
@@ -51,10 +68,12 @@ def canonical(name: str) -> str | None:
 
 def sources(name: str, config: ModelConfig) -> tuple[str, ...]:
     """Return the canonical names whose concatenated rows form our parameter `name`."""
-    if name == EMBEDDING:
+    is_gemma = config.backbone.kind == 'gemma'
+    if is_gemma and name == EMBEDDING:
         return (EMBEDDING,)
-    ours = next(prefix for prefix in PREFIXES if name.startswith(prefix))
-    theirs, rest = PREFIXES[ours], name.removeprefix(ours)
+    prefixes = PREFIXES if is_gemma else SMOLVLA_PREFIXES
+    ours = next(prefix for prefix in prefixes if name.startswith(prefix))
+    theirs, rest = prefixes[ours], name.removeprefix(ours)
     dense = 'dense.' if ours.startswith('expert.') and config.expert.time == 'norms' else ''
     if ours == 'expert.norm.':
         return (theirs + dense + rest,)

@@ -20,7 +20,12 @@ from embodied_kv.model.files import refuse_placeholder
 from embodied_kv.model.sentencepiece import SPACE, read_backend
 from embodied_kv.text import is_text, shown
 
-SPECIALS = {'pad': ('<pad>',), 'eos': ('<eos>', '</s>'), 'bos': ('<bos>', '<s>')}
+# Spellings of Gemma, of SentencePiece's default, and of SmolVLM.
+SPECIALS = {
+    'pad': ('<pad>', '<|im_end|>'),
+    'eos': ('<eos>', '</s>', '<end_of_utterance>'),
+    'bos': ('<bos>', '<s>', '<|im_start|>'),
+}
 KNOWN_DECODERS = {'ByteLevel', 'ByteFallback', 'Metaspace'}
 BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
 

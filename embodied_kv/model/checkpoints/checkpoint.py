@@ -71,10 +71,11 @@ class Checkpoint:
         except ValueError as error:
             raise CheckpointError(f'{self.path}: {error}') from error
         is_json = self.kind == 'lerobot' and self.tokenizer_path.suffix == '.json'
-        if is_json and tokenizer.frame != [tokenizer.bos]:
+        wanted = [tokenizer.bos] if self.processing.prompt.begins else []
+        if is_json and tokenizer.frame != wanted:
             raise CheckpointError(
-                f'{self.tokenizer_path} adds the ids {tokenizer.frame} to a text, PaliGemma adds '
-                f'its BOS, {tokenizer.bos}'
+                f'{self.tokenizer_path} must add the ids {wanted} to a text, as that of the '
+                f'training did (got {tokenizer.frame}); copy that tokenizer'
             )
         return tokenizer
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.config import PI05, ModelConfig, pi0
-from embodied_kv.model.checkpoints import lora, statistics
+from embodied_kv.model.checkpoints import lora, smolvla, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import (
     Facts,
@@ -42,6 +42,8 @@ FIXED = {
     'action_expert_variant': 'gemma_300m',
     'use_visual_memory': False,
     'use_proprioceptive_memory': False,
+    'adapt_to_pi_aloha': False,
+    'use_delta_joint_actions_aloha': False,
 }
 HONOURED = {
     *('type', 'input_features', 'output_features', 'dtype', 'chunk_size', 'n_action_steps'),
@@ -50,6 +52,9 @@ HONOURED = {
     *('use_relative_actions', 'relative_exclude_joints', 'action_feature_names', 'use_peft'),
     *('empty_cameras', 'tokenizer_max_length', 'normalization_mapping'),
     'rtc_training_max_delay',
+    *('resize_imgs_with_padding', 'num_steps', 'vlm_model_name', 'load_vlm_weights'),
+    *('add_image_special_tokens', 'attention_mode', 'num_expert_layers', 'num_vlm_layers'),
+    *('self_attn_every_n_layers', 'expert_width_multiplier'),
 }
 # Only training, the hub or LeRobot's own device handling read these.
 HARMLESS = {
@@ -61,6 +66,9 @@ HARMLESS = {
     *('time_sampling_offset', 'optimizer_lr', 'optimizer_betas', 'optimizer_eps'),
     *('optimizer_weight_decay', 'optimizer_grad_clip_norm', 'scheduler_warmup_steps'),
     *('scheduler_decay_steps', 'scheduler_decay_lr'),
+    'train_state_proj',
+    # Tokens and positions behind the prompt that no token reads, and LeRobot's own cache.
+    *('prefix_length', 'pad_language_to', 'use_cache'),
     'rtc_config',  # how LeRobot executes; here `engine.rtc` determines it
 }
 TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
@@ -88,8 +96,15 @@ PREPROCESSORS = {
         'relative_actions_processor': RELATIVE,
         'normalizer_processor': NORMALIZE,
     },
+    'smolvla': {
+        **FIRST,
+        'smolvla_new_line_processor': set(),
+        'tokenizer_processor': TOKENIZER,
+        'device_processor': {'device'},
+        'normalizer_processor': NORMALIZE,
+    },
 }
-MAX_TEXT = {'pi05': 200, 'pi0': 48}  # tokens, by default
+MAX_TEXT = {'pi05': 200, 'pi0': 48, 'smolvla': 48}  # tokens, by default
 POSTPROCESSOR = {
     'unnormalizer_processor': NORMALIZE,
     'absolute_actions_processor': {'enabled'},
@@ -129,11 +144,13 @@ def describe(
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    known = dict(state_in_prompt=not files.is_pi0, resize='bilinear', conversion='none')
+    in_prompt = files.kind == 'pi05'
+    known = dict(state_in_prompt=in_prompt, resize='bilinear', conversion='none')
     for name, value in known.items():
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
-    old = facts.settle('lerobot_before_0_5', False if 'use_relative_actions' in settings else None)
+    is_new = files.kind == 'smolvla' or 'use_relative_actions' in settings
+    old = facts.settle('lerobot_before_0_5', False if is_new else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
     slots, renames = files.views(), files.renames()
     views = facts.views(tuple(slot for slot in slots if not slot.startswith(EMPTY)), renames)
@@ -157,12 +174,13 @@ def describe(
             ),
             # LeRobot before 0.5.0 padded the state, and images with -3.
             PromptStyle(
-                with_state=not files.is_pi0,
-                cleans=not files.is_pi0,
+                with_state=in_prompt,
+                cleans=in_prompt,
+                begins=files.kind != 'smolvla',
                 padding=state.constants(),
                 padded_dims=files.width(STATE) if old else 0,
             ),
-            images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR,
+            files.resize(old),
         ),
         weights=files.weights(),
         tokenizer_path=files.tokenizer(),
@@ -171,9 +189,9 @@ def describe(
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
-        euler_steps=settings.get('num_inference_steps', 10),
+        euler_steps=settings.get('num_inference_steps', settings.get('num_steps', 10)),
         max_action_prefix=settings.get('rtc_training_max_delay', 0),
-        says=() if files.is_pi0 else None,  # it was trained on actions alone
+        says=None if in_prompt else (),  # the others were trained on actions alone
         renames=renames,
         padded={
             part: vector.most
@@ -216,7 +234,7 @@ def read_steps(path: Path, known: Mapping[str, set[str]]) -> dict[str, Step]:
         found[name] = Step(settings, state_file, entry.get('artifacts') or {})
     if [*found] != (order := [name for name in known if name in found]):
         raise CheckpointError(f'{path}: its steps are not in the order {", ".join(order)}')
-    for name in known:
+    for name in (*known, *OPTIONAL):
         if name not in found:
             if name not in OPTIONAL:
                 raise CheckpointError(f'{path}: the step {name} is missing')
@@ -296,8 +314,15 @@ class LeRobotFolder:
         return cls(path, settings, *steps)
 
     @property
-    def is_pi0(self) -> bool:
-        return self.settings['type'] == 'pi0'
+    def kind(self) -> str:
+        """Return the type of the policy, a key of PREPROCESSORS."""
+        return self.settings['type']
+
+    def resize(self, old: bool) -> images.Resize:
+        """Return the convention for pictures. old: trained by LeRobot before 0.5.0."""
+        if self.kind == 'smolvla':
+            return images.BILINEAR_CORNER
+        return images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR
 
     def refuse(self, what: str) -> None:
         raise CheckpointError(f'{self.path}: {what}')
@@ -307,7 +332,10 @@ class LeRobotFolder:
         settings, size = self.settings, [base.vision.image_size] * 2
         if settings.get('image_resolution', size) != size:
             self.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
-        if self.is_pi0:
+        if self.kind == 'smolvla':
+            base = smolvla.dimensions(self.path, settings, self.tokenizer())
+            base = replace(base, state_width=self.width(STATE), view_slots=len(self.views()))
+        elif self.kind == 'pi0':
             base = pi0(base, self.width(STATE))
         return replace(
             base,
@@ -332,7 +360,7 @@ class LeRobotFolder:
         inputs = self.settings['input_features']
         slots = tuple(name for name, f in inputs.items() if f.get('type') == 'VISUAL')
         empty = sum(name.startswith(EMPTY) for name in slots)
-        if empty != self.settings.get('empty_cameras', 0):
+        if self.kind != 'smolvla' and empty != self.settings.get('empty_cameras', 0):
             self.refuse(f'empty_cameras is {self.settings.get("empty_cameras")}, but {empty} '
                         'features are empty cameras')  # fmt: skip
         if empty == len(slots):
@@ -456,7 +484,7 @@ class LeRobotFolder:
 
     def max_text(self) -> int:
         step = self.before['tokenizer_processor'].settings
-        length = step.get('max_length', MAX_TEXT[self.settings['type']])
+        length = step.get('max_length', MAX_TEXT[self.kind])
         if self.settings.get('tokenizer_max_length', length) != length:
             self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
         return length

@@ -157,7 +157,9 @@ class Case:
             facts = read_json(folder / FACTS)
             self._cameras, declared = openpi_facts(facts)
             self._prompt = facts.get('default_prompt')
-        self.checkpoint: Checkpoint = open_checkpoint(folder, declared, widths(self.about['dims']))
+        dims = self.about['dims']
+        known = widths(dims) if 'layers' in dims else None  # SmolVLA's are in its folder
+        self.checkpoint: Checkpoint = open_checkpoint(folder, declared, known)
         self._cameras = self._cameras or {view: view for view in self.checkpoint.slots}
 
     def images(self, record: str) -> tuple[NDArray[np.uint8] | None, ...]:
@@ -183,6 +185,11 @@ class Case:
         names = (name for name in self._tensors.names if name.startswith(head))
         return sorted(name.removeprefix(head) for name in names)
 
+    @property
+    def padding(self) -> int:
+        """Return the id that pads the recorded tokens."""
+        return self.about.get('pad_token_id', 0)
+
     def encoded_times(self) -> Tensor | None:
         """Return the encoded times of openpi in JAX, float32 [steps, width]; None for others."""
         name = 'expected.time_sincos'
@@ -196,10 +203,13 @@ class Case:
 
         LeRobot moves absent views to the end; openpi leaves each in its slot.
         """
-        seen = dict(zip(self.checkpoint.config.views, self.images(record), strict=True))
+        c = self.checkpoint.config
+        seen = dict(zip(c.views, self.images(record), strict=True))
         slots = [(slot, seen.get(slot) is not None) for slot in self.checkpoint.slots]
         if self.checkpoint.kind == 'lerobot':
             slots.sort(key=lambda slot: not slot[1])
+        if c.view_slots:  # SmolVLA leaves out further absent views
+            slots = slots[: sum(there for _, there in slots) + c.empty_views]
         recorded = self.records[record].get('image_slot_order')
         if recorded and recorded != [slot for slot, _ in slots]:
             raise CheckpointError(f'{record}: the views lie in the order {", ".join(recorded)}')

@@ -33,7 +33,7 @@ def prefix_arena(
     """Return an arena with so many rows for the prefixes of a model."""
     b = config.backbone
     return Arena(
-        layers=b.layers,
+        layers=config.kv_layers,
         rows=rows,
         kv_heads=b.kv_heads,
         max_tokens=config.prefix_tokens,
@@ -56,19 +56,23 @@ class Run:
         """Write the prefix. images: [present, 3, S, S]. state: normalised, [state_dim]."""
         self._model, c = policy.model, policy.config
         model = self._model
-        views = model.embed_images(images).flatten(0, 1)
         text = torch.tensor(ids, dtype=torch.int64, device=model.device)
-        self.packed = torch.cat([views, model.embed_tokens(text)])[None]
+        views = [*model.embed_images(images)]
+        views += [views[0][:0]] * min(c.empty_views, c.view_slots - len(views))
+        if c.frame:
+            frame = model.frame_embeddings()
+            views = [torch.cat([frame[:-1], view, frame[-1:]]) for view in views]
+        self.packed = torch.cat([*views, model.embed_tokens(text)])[None]
         tokens = self.packed.shape[1]
         self.arena = prefix_arena(c, 1, model.dtype, model.device)
         model.prefill(self.packed, PrefixWrite(self.arena, 1, tokens).bind([0], [tokens]))
         self.state_row: Tensor | None = None
         if c.state_width:
             states = torch.from_numpy(policy.state_token(state))[None].to(model.device)
-            self.state_row = model.expert.state_in(states.to(model.dtype))[:, None]
+            self.state_row = model.state_in(states.to(model.dtype))[:, None]
             model.append_state(states, PrefixAppend(self.arena, 1).bind([0], [tokens]))
         self.arena.set_length(0, tokens + c.state_tokens)
-        self.cache = SuffixRead(self.arena, 1, chunk).bind([0])
+        self.cache = SuffixRead(self.arena, 1, chunk, is_causal=c.expert.is_causal).bind([0])
         self.rope = model.suffix_rope(self.cache.positions)
 
     def denoise(
@@ -108,11 +112,18 @@ class Replay:
         self._normalised = processing.normalizer.state_scale.exact(
             processing.conversion.state(self._state)
         )
-        seen = np.repeat(
-            [seen for _, seen in case.seen_slots(record)], policy.config.vision.tokens
-        )
-        text = np.arange(policy.config.max_text) < len(self._ids)
-        self._valid = torch.from_numpy(np.concatenate([seen, text]))
+        c = policy.config
+        self._is_prefix_state = c.state_width > 0 and c.state_reader == 'backbone'
+        self._text = case.read(record, 'tokens').shape[1]  # slots
+        slots = []
+        for _, seen in case.seen_slots(record):
+            before, after = [True] * len(c.frame), [True] * (c.frame_tokens - len(c.frame))
+            slots += [*before, *[seen] * c.vision.tokens, *after]
+        slots += [i < len(self._ids) for i in range(self._text)]
+        slots += [True] * self._is_prefix_state
+        if 'prefix_pad_mask' in case.expected(record):  # zeros may follow
+            slots += [False] * (case.read(record, 'prefix_pad_mask').shape[1] - len(slots))
+        self._valid = torch.tensor(slots)
         self._times = case.read(record, 'timesteps')
         expert, encoded = policy.model.expert, case.encoded_times()
         self._tables = expert.modulation(self._times.to(policy.model.device))
@@ -149,8 +160,10 @@ class Replay:
         token = self._policy.state_token(normalised) if c.state_width else token
         yield 'state_model', Quantity(torch.from_numpy(token)[None], ROUNDING)
         yield 'state_unnormalised', _leading(recovered, c.padded_action_dim, ROUNDING)
-        yield 'tokens', _exact(_padded(np.array(self._ids), c.max_text)[None])
-        yield 'token_mask', _exact((np.arange(c.max_text) < len(self._ids))[None])
+        ids = _padded(np.array(self._ids), self._text)
+        ids[len(self._ids) :] = self._case.padding
+        yield 'tokens', _exact(ids[None])
+        yield 'token_mask', _exact((np.arange(self._text) < len(self._ids))[None])
 
     def _pictures(self) -> Iterator[tuple[str, Quantity]]:
         slots = self._case.seen_slots(self._record)
@@ -164,7 +177,13 @@ class Replay:
             if resized.dtype == torch.float32:  # LeRobot has channels first
                 resized = resized.permute(2, 0, 1)
             yield f'image_resized.{view}', Quantity(resized, PIXEL)
-            yield f'image_model.{view}', Quantity(self._policy.images([image])[0], PIXEL)
+            pixels = self._policy.images([image])
+            yield f'image_model.{view}', Quantity(pixels[0], PIXEL)
+            yield f'image_model_every_7th.{view}', Quantity(pixels[0, :, ::7, ::7], PIXEL)
+            if view == views[0]:
+                tower = self._policy.model.vision
+                projected = tower.project(tower.encode(tower.embed_patches(pixels)))
+                yield 'connector_output', Quantity(projected, EMBEDDING)
 
     def _prefix(self, run: Run) -> Iterator[tuple[str, Quantity]]:
         """Yield the prefix in the slots of the reference: all views in order, then the text."""
@@ -175,9 +194,15 @@ class Replay:
             slots[valid] = values[: int(valid.sum())]
             return slots[None]
 
-        yield 'prefix_embeddings', Quantity(scattered(run.packed[0]), EMBEDDING, valid[None])
+        packed, blocks = run.packed[0], np.zeros((1, len(valid)), bool)
+        if self._is_prefix_state:
+            packed = torch.cat([packed, run.state_row[0]])
+            blocks[0, int(valid.nonzero().max())] = True  # in a block of its own
+        yield 'prefix_embeddings', Quantity(scattered(packed), EMBEDDING, valid[None])
         yield 'prefix_pad_mask', _exact(valid[None].numpy())
-        yield 'prefix_att_mask', _exact(np.zeros((1, len(valid)), bool))  # one block
+        yield 'prefix_att_mask', _exact(blocks)
+        sees = valid[:, None] & valid & (np.cumsum(blocks) <= np.cumsum(blocks)[:, None])
+        yield 'prefix_attention_mask_last_3_rows', _exact(sees[None, -3:].numpy())
         yield 'prefix_positions', _exact((valid.cumsum(0) - 1)[None].numpy())
         for name, layer in (('first', 0), ('second', 1), ('last', c.backbone.layers - 1)):
             for kind, rows in zip('kv', run.arena.layers[layer], strict=True):
@@ -188,10 +213,12 @@ class Replay:
         """Yield what the expert reads in the first step: the state token, then the actions."""
         c, model, valid = self._policy.config, self._policy.model, run.packed.shape[1]
         noise, first = self._case.noise().to(model.device), self._recorded[0]
-        token = [] if run.state_row is None else [run.state_row]
+        token, states = [run.state_row], 1
+        if run.state_row is None or self._is_prefix_state:
+            token, states, valid = [], 0, valid + c.state_tokens
         embedded = model.expert.embed(noise.to(model.dtype), first)
         hidden = model.expert(embedded, first, run.cache, run.rope)
-        suffix, states = c.state_tokens + c.chunk_size, c.state_tokens
+        suffix = states + c.chunk_size
         yield 'suffix_embeddings_first', Quantity(torch.cat([*token, embedded], 1), EMBEDDING)
         # The last layer's output of the state token is never read, so it is not computed.
         rows = torch.cat([*(torch.zeros_like(row) for row in token), hidden], 1)
@@ -202,6 +229,8 @@ class Replay:
         sees = np.ones((1, suffix, slots + suffix), bool)
         sees[..., :slots] = self._valid.numpy()
         sees[:, :states, slots + states :] = False
+        if c.expert.is_causal:
+            sees[..., slots:] = np.tri(suffix, dtype=bool)
         yield 'suffix_attention_mask', _exact(sees)
         if model.expert.is_adaptive:
             encoded = self._case.encoded_times()

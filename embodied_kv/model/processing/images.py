@@ -1,14 +1,14 @@
-"""Resizing of camera pictures to the input of the network, by three conventions.
+"""Resizing of camera pictures to the input of the network, by several conventions.
 
-All keep the aspect ratio and centre the picture on black, an odd pixel right and below. They
-differ in rounding and antialiasing, which changes actions by up to a tenth of their range.
+All keep the aspect ratio. They centre the picture on black, an odd pixel right and below, but for
+SmolVLA, which has the black left and above. They differ in rounding and antialiasing, which changes actions by up to a tenth of their range.
 Cropping and rotation by the contract come before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -26,7 +26,8 @@ class Resize:
     """One convention.
 
     fit: uint8 [H, W, 3], height, width -> [height, width, 3] of `dtype`. spread: maps float32
-    pixels of that range to [-1, 1], in place. black: padding value before `spread`.
+    pixels of that range to [-1, 1], in place. black: padding value before `spread`. is_centred:
+    else the picture is right and below.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Resize:
     dtype: type
     spread: Callable[[Tensor], Tensor]
     black: float = 0
+    is_centred: bool = True
 
     def is_padded(self, image: NDArray, size: int) -> bool:
         """Return whether the image may be a result of `pad`, by dtype, shape and range."""
@@ -55,7 +57,9 @@ class Resize:
         ratio = max(image.shape[:2]) / size
         height, width = (max(1, int(side / ratio)) for side in image.shape[:2])
         canvas = np.full((size, size, 3), self.black, self.dtype)
-        top, left = (size - height) // 2, (size - width) // 2
+        top, left = size - height, size - width
+        if self.is_centred:
+            top, left = top // 2, left // 2
         canvas[top : top + height, left : left + width] = self.fit(image, height, width)
         return canvas
 
@@ -108,5 +112,6 @@ def _from_half(pixels: Tensor) -> Tensor:
 BILINEAR = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0))
 # Before 0.5.0, LeRobot padded pixels of 0 to 1 with -1, which became -3.
 BILINEAR_BEFORE_0_5 = Resize('bilinear', _in_floats, np.float32, partial(_from, 1.0), black=-1)
+BILINEAR_CORNER = replace(BILINEAR, is_centred=False)  # of LeRobot's SmolVLA
 PILLOW = Resize('pillow', _by_pillow, np.uint8, partial(_from, 255.0))
 OWN_RESIZE = Resize('uint8', _interpolated, np.uint8, _from_half)

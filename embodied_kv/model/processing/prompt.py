@@ -28,7 +28,8 @@ class PromptStyle:
 
     with_state: `Task: {text}, State: {bins};`, newline, `Action: `; else the text and a newline,
     which openpi encodes separately. cleans: `clean` is applied; else, as in LeRobot without the
-    state, the newline is only added to a text that does not end with one. lowest_bin: bin of a
+    state, the newline is only added to a text that does not end with one. begins: BOS comes before
+    the text. lowest_bin: bin of a
     state below -1; both references have -1. padding: normalised numbers that follow the state.
     padded_dims: the state is then padded with zeros to this many dims. strips_again: the text is
     stripped again after the replacement of underscores and after the cut.
@@ -36,6 +37,7 @@ class PromptStyle:
 
     with_state: bool = True
     cleans: bool = True
+    begins: bool = True
     lowest_bin: int = -1
     padding: tuple[float, ...] = ()
     padded_dims: int = 0
@@ -65,7 +67,7 @@ class PromptStyle:
     def tokens(
         self, tokenizer: Tokenizer, instruction: str, state: NDArray[np.floating], max_text: int
     ) -> tuple[list[int], bool]:
-        """Return at most `max_text` ids with BOS, and whether the instruction was truncated.
+        """Return at most `max_text` ids, and whether the instruction was truncated.
 
         With the state, the instruction is truncated at its end, and the state and `Action: `
         remain. (The references truncate the prompt, and so lose these.) Without it, the prompt is
@@ -76,7 +78,7 @@ class PromptStyle:
 
         def encode(characters: int) -> list[int]:
             first, *rest = self.texts(text[:characters], state)
-            ids = tokenizer.encode(first, bos=True)
+            ids = tokenizer.encode(first, bos=self.begins)
             return [*ids, *(token for more in rest for token in tokenizer.encode(more))]
 
         fits, limit = 0, min(len(text), CHARACTERS_PER_TOKEN * max_text)
