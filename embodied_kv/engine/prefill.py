@@ -236,8 +236,8 @@ class Prefiller:
         sources = []
         for slot, (present, text) in enumerate(zip(views, texts, strict=True)):
             tokens: list[int] = []
-            empty = min(c.empty_views, c.view_slots - present)
-            for view in range(present + (empty if framed else 0)):
+            empty = max(0, min(c.empty_views, c.view_slots - present)) if framed else 0
+            for view in range(present + empty):
                 tokens += before if framed else []
                 if view < present:
                     tokens += range(image * c.vision.tokens, (image + 1) * c.vision.tokens)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.dense import dense_segments_attention, is_traced
+from embodied_kv.kernels.dense import dense_prefix_attention, dense_segments_attention, is_traced
 from embodied_kv.kernels.rows import RowBatch, Segment
 
 
@@ -107,6 +107,23 @@ def segments_attention(
 
         return triton_segments(q, segments, layer, splits)
     return torch_segments_attention(q, segments, layer)
+
+
+def prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
+    """Return softmax attention of each slot's queries over its row in one of the segments, like q.
+
+    The first segment has rows of an arena. A tracer reads it alone, because compiled graphs serve
+    no compressed rows.
+    """
+    if is_traced():
+        return dense_prefix_attention(q, segments[0], layer)
+    outs = [
+        row_attention(q, *segment, layer)[0]
+        for segment in segments
+        if q.is_cuda or segment.batch.live
+    ]
+    # For every slot all but one are zero.
+    return sum(outs[1:], outs[0]) if outs else torch.zeros_like(q)
 
 
 def torch_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:

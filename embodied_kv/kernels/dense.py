@@ -50,6 +50,13 @@ def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int)
     return dense_attention(q, torch.cat(keys, 2), torch.cat(values, 2), seen)
 
 
+def dense_prefix_attention(q: Tensor, prefix: Segment, layer: int) -> Tensor:
+    """Return `prefix_attention` over whole prefixes. Padding slots get zeros."""
+    keys, values, seen = _visible(prefix, layer)
+    seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
+    return dense_attention(q, keys, values, seen)
+
+
 def _visible(segment: Segment, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return keys, values and mask of a segment, gathered by slots."""
     batch, most = segment.batch, segment.k.shape[2]

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_kv.kernels.attention import row_attention, segments_attention
+from embodied_kv.kernels.attention import prefix_attention, row_attention, segments_attention
 from embodied_kv.kernels.rows import RowBatch, Segment
 from embodied_kv.kernels.store import store_rows
 from embodied_kv.kv.arena import Arena
@@ -94,10 +94,16 @@ class PrefixRead:
         names = 'prefix.table', 'flat.table'
         return [Buffer(n, batch.table) for n, (_, batch) in zip(names, self._parts, strict=False)]
 
-    def attend(self, layer: int, q: Tensor, *own: Segment) -> Tensor:
+    def attend(self, layer: int, q: Tensor, own: Segment) -> Tensor:
         """Return `segments_attention` over the prefix and the slots' own tokens."""
-        parts = (Segment(*arena.layers[layer], batch) for arena, batch in self._parts)
-        return segments_attention(q, (*parts, *own), layer)
+        return segments_attention(q, (*self._segments(layer), own), layer)
+
+    def attend_alone(self, layer: int, q: Tensor) -> Tensor:
+        """Return `prefix_attention`."""
+        return prefix_attention(q, self._segments(layer), layer)
+
+    def _segments(self, layer: int) -> list[Segment]:
+        return [Segment(*arena.layers[layer], batch) for arena, batch in self._parts]
 
 
 def rows_read(leases: Sequence[Lease]) -> tuple[list[int], list[int]]:
@@ -168,8 +174,12 @@ class PrefixWrite:
         """Return what it reads in addition to the arena."""
         return [Buffer('prefix.table', self._batch.table)]
 
-    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+        """Store k and v in any layer of the rows, of which nothing is computed."""
         store_rows(k, v, *self._arena.layers[layer], self._batch)
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, q, k, v)
@@ -276,7 +286,7 @@ class SuffixRead:
 
     def attend_prefix(self, layer: int, q: Tensor) -> Tensor:
         """Return attention over the prefix alone."""
-        return self._prefix.attend(layer, q)
+        return self._prefix.attend_alone(layer, q)
 
 
 class TailAppend:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_kv.config import ModelConfig
-from embodied_kv.kv.views import KvView, PrefixAppend, TailAppend
+from embodied_kv.kv.views import KvView, PrefixAppend, PrefixWrite, TailAppend
 from embodied_kv.model.backbone import Backbone, BackboneModel, arange_positions
 from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.layers import fill
@@ -25,20 +25,20 @@ class ProjectingWrite:
     The projections are what SmolVLA's cross attention reads. They are computed once for a row.
     """
 
-    def __init__(self, cache: KvView, expert: Expert) -> None:
+    def __init__(self, cache: PrefixWrite, expert: Expert) -> None:
         self._cache, self._expert = cache, expert
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        self._project(layer, q, k, v)
+        self._project(layer, k, v)
         return self._cache.attend(layer, q, k, v)
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self._project(layer, q, k, v)
+        self._project(layer, k, v)
         self._cache.store(layer, q, k, v)
 
-    def _project(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+    def _project(self, layer: int, k: Tensor, v: Tensor) -> None:
         if (row := self._expert.crosses.get(layer)) is not None:
-            self._cache.store(row, q, *self._expert.cross_kv(layer, k, v))
+            self._cache.write(row, *self._expert.cross_kv(layer, k, v))
 
 
 class Pi05(BackboneModel):
@@ -62,7 +62,7 @@ class Pi05(BackboneModel):
         """Return [..., T, width] of ids [..., T], scaled by sqrt(width)."""
         return self.backbone.embed_tokens(ids)
 
-    def prefill(self, embeddings: Tensor, cache: KvView) -> None:
+    def prefill(self, embeddings: Tensor, cache: PrefixWrite) -> None:
         """Write packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen."""
         positions = arange_positions(*embeddings.shape[:2], embeddings.device)
         self.backbone.fill(embeddings, positions, self._projecting(cache))
@@ -90,7 +90,7 @@ class Pi05(BackboneModel):
         """
         return self.expert.suffix_rope(positions, self.dtype)
 
-    def _projecting(self, cache: KvView) -> KvView:
+    def _projecting(self, cache: PrefixWrite) -> KvView:
         """Return a view that writes the expert's projections of K and V too, if it has any."""
         return ProjectingWrite(cache, self.expert) if self.expert.crosses else cache
 

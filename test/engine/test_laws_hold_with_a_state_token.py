@@ -33,14 +33,14 @@ from test_shared_prefill_equals_isolated_actions import (
     test_shared_equals_isolated,
 )
 
-from embodied_kv.config import TINY_PI0
+from embodied_kv.config import TINY_PI0, TINY_SMOLVLA
 from embodied_kv.model.policy import Policy
 
 
-@pytest.fixture(scope='module')
-def policy():
+@pytest.fixture(scope='module', params=[TINY_PI0, TINY_SMOLVLA], ids=lambda config: config.name)
+def policy(request):
     torch.set_num_threads(1)
-    return Policy.random(TINY_PI0, seed=1)
+    return Policy.random(request.param, seed=1)
 
 
 def chunk(engine, seen):
@@ -88,6 +88,9 @@ def test_compression_keeps_the_token_whatever_its_method(make_engine, observe, n
     with engine.kv.reading([engine.kv.acquire(handle)], 'action') as (copy,):
         assert copy.is_copy
         lengths = engine.kv.compressed.lengths[:, copy.row]
-        assert lengths.sum() == round(0.2 * 2 * (handle.length - 1)) + 2  # one in each layer
+        layers, projected = TINY_PI0.backbone.layers, engine.policy.config.cross_layers
+        kept = lengths[:layers]
+        assert kept.sum() == round(0.2 * layers * (handle.length - 1)) + layers  # one in each
+        assert lengths[layers:].tolist() == [kept[i] for i in projected]
     difference = np.abs(values - seen.state - offsets(engine, moved(seen))).max()
     assert difference > 1e-4
