@@ -55,8 +55,9 @@ def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):
 
 
 def test_the_arm_does_not_stop_within_an_execution(robot):
+    early = AHEAD | {'server__request_ahead': 10}  # 1 s for the answer, on any machine
     with PlainServer(near) as server:
-        acting(robot, server.address, execution_horizon='static:20', missed_chunk_limit=1, **AHEAD)
+        acting(robot, server.address, execution_horizon='static:20', missed_chunk_limit=1, **early)
         robot.until(lambda: fresh(robot) >= 3)
         first = sources(robot).index(FRESH)
         assert STOP not in sources(robot)[first:]

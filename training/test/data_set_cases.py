@@ -1,6 +1,8 @@
 """Small data sets of the gantry in LeRobot's layouts, and changes that other writers make."""
 
 import json
+import os
+from contextlib import contextmanager
 from fractions import Fraction
 
 import av
@@ -69,10 +71,24 @@ def rename(root, names):
     change_info(root, renamed)
 
 
+@contextmanager
+def usual_scheduling():
+    """Restore the scheduling of this thread.
+
+    SVT-AV1 gives the thread that opens it SCHED_FIFO 99 where it may. All threads and processes
+    that this one starts later inherit it, and starve every other process.
+    """
+    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, *before)
+
+
 def encode(path, count, codec='libx264', fps=FPS, late=0.0, **options):
     """Write a video whose frames have the levels of a data set. late: time of its first frame."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with av.open(str(path), 'w') as video:
+    with usual_scheduling(), av.open(str(path), 'w') as video:
         stream = video.add_stream(codec, rate=fps, options={k: str(v) for k, v in options.items()})
         stream.width, stream.height, stream.pix_fmt = 64, 48, 'yuv420p'
         stream.codec_context.time_base = Fraction(1, 1000 * fps)

@@ -1,5 +1,7 @@
 """Frames of videos belong to the timestamps of their rows, wherever they lie in a file."""
 
+import os
+
 import av
 import numpy as np
 import pytest
@@ -23,6 +25,10 @@ CODECS = {
 def video(request, tmp_path_factory):
     codec, options = CODECS[request.param]
     return encode(tmp_path_factory.mktemp('video') / 'file.mp4', COUNT, codec, **options)
+
+
+def test_an_encoder_leaves_the_scheduling_as_it_was(video):
+    assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 def levels(frames):
