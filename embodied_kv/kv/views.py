@@ -190,7 +190,7 @@ class PrefixWrite:
 class PrefixAppend(PrefixWrite):
     """Appends one token to each slot's prefix, which it reads whole, and itself.
 
-    positions: int64 [slots, 1], logical. inputs: with `fields`, beside those of a `PrefixWrite`.
+    positions: int64 [slots, 1], logical. inputs: with `fields` and those of a `PrefixWrite`.
     """
 
     fits_compiled = False

@@ -20,7 +20,7 @@ from embodied_kv.model.layers import DecoderLayer, PlainLayer, Rope, plain_norm
 
 @dataclass(frozen=True)
 class Modulation:
-    """What a denoise step computes with beside the actions.
+    """What a denoise step reads in addition to the actions.
 
     scale (including 1), shift, gate: of the norms, each [norms, width]. time: the encoded time in
     the input, [1, width]; () without. Where the slots of a batch differ in time, each is a list of

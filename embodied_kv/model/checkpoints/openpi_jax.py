@@ -224,7 +224,7 @@ class JaxWeights:
         first = next(iter(halves.values()))
         if adapted not in self._leaves.names or len(halves) < 2:
             raise CheckpointError(
-                f'{self.path}: {first} must have its other half and {adapted} beside it; {AGAIN}'
+                f'{self.path}: {first} must have its other half and {adapted}; {AGAIN}'
             )
         shape = self._leaves.shape(adapted)
         a, b = (torch.empty(self._leaves.shape(halves[half]), device='meta') for half in 'ab')
