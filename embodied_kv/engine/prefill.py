@@ -207,15 +207,15 @@ class Prefiller:
                 for length, ids in zip(lengths, prompts, strict=True)
             ]
             graph.view.bind_queries(queries)
-        graph.view.bind(rows, lengths)
-        self._graphs[Shape(Kind.ENCODE_IMAGES, len(pixels))].replay()
-        graph.replay()
+        graphs = [self._graphs[Shape(Kind.ENCODE_IMAGES, len(pixels))], graph]
         if c.state_width:
             for own, o in zip(self._states.host, observations, strict=False):
                 own[:] = self._policy.state_token(self._policy.processing.state(o.state))
-            graph = self._graphs[Shape(Kind.APPEND_STATE, slots)]
-            graph.view.bind(rows, lengths)
-            graph.replay()
+            graphs.append(self._graphs[Shape(Kind.APPEND_STATE, slots)])
+            graphs[-1].view.prepare(rows, lengths)
+        graph.view.bind(rows, lengths)  # sends all inputs
+        for each in graphs:
+            each.replay()
         return [
             Written(n + c.state_tokens, len(own)) for n, own in zip(lengths, queries, strict=True)
         ]

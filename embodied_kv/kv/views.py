@@ -147,6 +147,7 @@ class PrefixWrite:
     """
 
     fits_compiled = True
+    table = 'prefix'  # the field of its rows
 
     def __init__(
         self, arena: Arena, slots: int, tokens: int, inputs: StepInputs | None = None
@@ -154,8 +155,8 @@ class PrefixWrite:
         self._arena, self.slots, self.tokens = arena, slots, tokens
         # Its own lengths: the arena has none yet for a row that is being written.
         self._lengths = np.zeros((1, arena.rows), np.int32)
-        self.inputs = inputs or StepInputs(arena.device, PrefixWrite.fields(arena, slots))
-        self._batch = batch_over(self.inputs, 'prefix', slots, self._lengths, tokens)
+        self.inputs = inputs or StepInputs(arena.device, self.fields(arena, slots))
+        self._batch = batch_over(self.inputs, self.table, slots, self._lengths, tokens)
 
     @staticmethod
     def fields(arena: Arena, slots: int) -> Fields:
@@ -190,16 +191,14 @@ class PrefixWrite:
 class PrefixAppend(PrefixWrite):
     """Appends one token to each slot's prefix, which it reads whole, and itself.
 
-    positions: int64 [slots, 1], logical. inputs: with `fields` and those of a `PrefixWrite`.
+    positions: int64 [slots, 1], logical. inputs: with `fields`.
     """
 
     fits_compiled = False
+    table = 'appended'
 
     def __init__(self, arena: Arena, slots: int, inputs: StepInputs | None = None) -> None:
-        self._arena, self.slots, self.tokens = arena, slots, 1
-        self._lengths = np.zeros((1, arena.rows), np.int32)
-        self.inputs = inputs or StepInputs(arena.device, PrefixAppend.fields(arena, slots))
-        self._batch = batch_over(self.inputs, 'appended', slots, self._lengths, 1)
+        super().__init__(arena, slots, 1, inputs)
         self._positions = self.inputs.cut('appended_position', slots, 1)
         self.positions = self._positions.device
 
@@ -212,12 +211,16 @@ class PrefixAppend(PrefixWrite):
 
     def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixAppend:
         """Bind the first slots. lengths: tokens of each prefix before the appended one."""
+        self.prepare(rows, lengths)
+        self.inputs.send()
+        return self
+
+    def prepare(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
+        """Bind as `bind` does, where another view of the same inputs sends them."""
         starts = np.asarray(lengths, np.int64)
         self._lengths[0, list(rows)] = starts + 1
         self._batch.bind(rows, starts=starts, counts=1)
         place(self._positions.host, starts)
-        self.inputs.send()
-        return self
 
     @property
     def buffers(self) -> list[Buffer]:

@@ -114,9 +114,10 @@ def test_adapters_compute_what_the_equations_of_openpi_do(tmp_path):
     torch.testing.assert_close(weights.read(expert).double(), theirs, rtol=1e-5, atol=1e-5)
 
 
-def test_an_adapter_changes_what_is_loaded(tmp_path):
+def test_an_adapter_changes_what_is_loaded(tmp_path, caplog):
     step = write_step(JAX_ALOHA, tmp_path / 'step', adapted(tree_of(JAX_ALOHA)))
     plain, folded = state(JAX_ALOHA), state(step)
+    assert 'adapters of rank 3 are added with a scaling of 1' in caplog.text  # openpi: 16, 32
     differ = {name for name in plain if not torch.equal(plain[name], folded[name])}
     assert differ == {
         *(f'backbone.layers.{i}.{part}.weight' for i in (0, 1) for part in ('qkv', 'o')),

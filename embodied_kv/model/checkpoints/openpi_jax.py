@@ -7,6 +7,7 @@ rank, so that the scaling is 1.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from embodied_kv.model.checkpoints.lora import OPENPI_RANKS
 from embodied_kv.model.checkpoints.orbax import AGAIN, Leaves
 from embodied_kv.model.files import CheckpointError
 from embodied_kv.model.keys import EXPERT, PALIGEMMA, PREFIXES
 
+LOG = logging.getLogger(__name__)
 ACTION_IN = 'action_in_proj.weight'
 PARAMS = 'params'  # folder of the weights in a step folder
 HALF = re.compile(r'(.+)(/|_)lora_([ab])')  # a leaf of an adapter
@@ -176,8 +179,13 @@ class JaxWeights:
                 self._adapters.setdefault(adapted, {})[half[3]] = leaf
             else:
                 self._pieces |= {piece.name: (leaf, piece) for piece in self._found_in(leaf)}
-        for adapted, halves in self._adapters.items():
-            self._check_adapter(adapted, halves)
+        ranks = {self._check_adapter(*adapter) for adapter in self._adapters.items()}
+        if odd := ranks - {*OPENPI_RANKS.values()}:
+            LOG.warning(
+                f'{self.path}: adapters of rank {", ".join(map(str, sorted(odd)))} are added with '
+                'a scaling of 1, because the files do not state alpha; do not arm the arm if '
+                "alpha differs from the rank in this policy's train config"
+            )
 
     @property
     def names(self) -> Collection[str]:
@@ -220,7 +228,8 @@ class JaxWeights:
             value = value.float() + _product(a.float(), b.float(), leaf)
         return piece.reorder(value).contiguous()
 
-    def _check_adapter(self, adapted: str, halves: Mapping[str, str]) -> None:
+    def _check_adapter(self, adapted: str, halves: Mapping[str, str]) -> int:
+        """Return the rank of an adapter. Raises CheckpointError for one that does not fit."""
         first = next(iter(halves.values()))
         if adapted not in self._leaves.names or len(halves) < 2:
             raise CheckpointError(
@@ -237,6 +246,7 @@ class JaxWeights:
                 f'{self.path}: {first} must fit {adapted}, {list(shape)} (got {list(a.shape)} and '
                 f'{list(b.shape)}); {AGAIN}'
             )
+        return a.shape[-1]
 
     def _found_in(self, leaf: str) -> Iterator[Piece]:
         """Yield the tensors of a leaf; an unknown leaf is a tensor of its own name."""
