@@ -51,8 +51,9 @@ def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int)
 
 
 def dense_prefix_attention(q: Tensor, prefix: Segment, layer: int) -> Tensor:
-    """Return `prefix_attention` over whole prefixes. Padding slots get zeros."""
+    """Return `prefix_attention` over whole prefixes."""
     keys, values, seen = _visible(prefix, layer)
+    # A padding slot sees one token, lest its softmax has none.
     seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
     return dense_attention(q, keys, values, seen)
 

@@ -55,8 +55,9 @@ def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
 class RmsNorm(nn.Module):
     """x / rms(x) * (offset + weight), statistics in float32.
 
-    offset: 1 in Gemma, 0 in Llama. In inference mode the float32 sum with a frozen weight is cached, and recomputed when the
-    weight is replaced or written in place. A write through `weight.data` is not detected.
+    offset: 1 in Gemma, 0 in Llama. In inference mode the float32 sum with a frozen weight is
+    cached, and recomputed when the weight is replaced or written in place. A write through
+    `weight.data` is not detected.
     """
 
     def __init__(self, width: int, eps: float, offset: int = 1) -> None:

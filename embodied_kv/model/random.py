@@ -10,6 +10,8 @@ import zlib
 import torch
 from torch import Tensor, nn
 
+from embodied_kv.model.layers import RmsNorm
+
 # One block of normal numbers is repeated from another offset for each parameter, because drawing
 # billions takes minutes. Its length is prime, so that no two rows of a matrix are equal.
 BLOCK = 1_000_003
@@ -21,11 +23,17 @@ def init_random(model: nn.Module, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     # Twice, so that BLOCK values follow any offset.
     block = torch.randn(BLOCK, generator=generator).repeat(2)
+    plain = {f'{name}.weight' for name, part in model.named_modules() if _scales(part)}
     for name, parameter in model.state_dict().items():
-        mean, deviation = _distribution(name, parameter)
+        mean, deviation = (1.0, 0.1) if name in plain else _distribution(name, parameter)
         offset = zlib.crc32(name.encode()) % BLOCK
         values = block[offset : offset + min(BLOCK, parameter.numel())] * deviation + mean
         _tile(parameter.view(-1), values.to(parameter.device, parameter.dtype))
+
+
+def _scales(part: nn.Module) -> bool:
+    """Return whether it is a norm that scales by its weight, not by 1 + weight."""
+    return isinstance(part, RmsNorm) and not part.offset
 
 
 def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:

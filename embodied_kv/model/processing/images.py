@@ -1,8 +1,8 @@
 """Resizing of camera pictures to the input of the network, by several conventions.
 
-All keep the aspect ratio. They centre the picture on black, an odd pixel right and below, but for
-SmolVLA, which has the black left and above. They differ in rounding and antialiasing, which changes actions by up to a tenth of their range.
-Cropping and rotation by the contract come before.
+All keep the aspect ratio. They centre the picture on black, an odd pixel right and below; that of
+SmolVLA has the black left and above. They differ in rounding and antialiasing, which changes
+actions by up to a tenth of their range. Cropping and rotation by the contract come before.
 """
 
 from __future__ import annotations

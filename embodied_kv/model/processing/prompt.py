@@ -29,10 +29,10 @@ class PromptStyle:
     with_state: `Task: {text}, State: {bins};`, newline, `Action: `; else the text and a newline,
     which openpi encodes separately. cleans: `clean` is applied; else, as in LeRobot without the
     state, the newline is only added to a text that does not end with one. begins: BOS comes before
-    the text. lowest_bin: bin of a
-    state below -1; both references have -1. padding: normalised numbers that follow the state.
-    padded_dims: the state is then padded with zeros to this many dims. strips_again: the text is
-    stripped again after the replacement of underscores and after the cut.
+    the text. lowest_bin: bin of a state below -1; both references have -1. padding: normalised
+    numbers that follow the state. padded_dims: the state is then padded with zeros to this many
+    dims. strips_again: the text is stripped again after the replacement of underscores and after
+    the cut.
     """
 
     with_state: bool = True
