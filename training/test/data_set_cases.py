@@ -1,7 +1,8 @@
 """Small data sets of the gantry in LeRobot's layouts, and changes that other writers make."""
 
+import ctypes
 import json
-import os
+import threading
 from contextlib import contextmanager
 from fractions import Fraction
 
@@ -71,18 +72,33 @@ def rename(root, names):
     change_info(root, renamed)
 
 
+LIBC = ctypes.CDLL(None)
+
+
 @contextmanager
 def usual_scheduling():
     """Restore the scheduling of this thread.
 
-    SVT-AV1 gives the thread that opens it SCHED_FIFO 99 where it may. All threads and processes
-    that this one starts later inherit it, and starve every other process.
+    SVT-AV1 gives the thread that opens it SCHED_FIFO 99 where it may, by pthread_setschedparam.
+    All threads and processes that this one starts later inherit it, and starve every other
+    process. Threads of Fast DDS take it from the record that the C library keeps of this thread,
+    which a change by os.sched_setscheduler does not reach.
     """
-    before = os.sched_getscheduler(0), os.sched_getparam(0)
+    before = scheduling()
     try:
         yield
     finally:
-        os.sched_setscheduler(0, *before)
+        policy, priority = before
+        number = ctypes.byref(ctypes.c_int(priority))
+        LIBC.pthread_setschedparam(ctypes.c_ulong(threading.get_ident()), policy, number)
+
+
+def scheduling():
+    """Return policy and priority of this thread in the record of the C library."""
+    policy, priority = ctypes.c_int(), ctypes.c_int()
+    this = ctypes.c_ulong(threading.get_ident())
+    LIBC.pthread_getschedparam(this, ctypes.byref(policy), ctypes.byref(priority))
+    return policy.value, priority.value
 
 
 def encode(path, count, codec='libx264', fps=FPS, late=0.0, **options):

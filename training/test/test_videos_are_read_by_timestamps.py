@@ -5,7 +5,7 @@ import os
 import av
 import numpy as np
 import pytest
-from data_set_cases import FPS, LENGTHS, encode, level, to_video, write
+from data_set_cases import FPS, LENGTHS, encode, level, scheduling, to_video, write
 from robot_cases import ROBOT
 
 from training.data import videos
@@ -29,6 +29,7 @@ def video(request, tmp_path_factory):
 
 def test_an_encoder_leaves_the_scheduling_as_it_was(video):
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+    assert scheduling() == (os.SCHED_OTHER, 0)
 
 
 def levels(frames):
