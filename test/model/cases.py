@@ -19,7 +19,8 @@ PI0 = DATA / 'e2e_lerobot_pi0'
 JAX_DROID = DATA / 'e2e_openpi_jax_pi05_droid'
 JAX_ALOHA = DATA / 'e2e_openpi_jax_pi0_aloha'  # pi0
 CASES = LEROBOT, LIBERO, ALOHA
-FAMILIES = PI0, JAX_DROID, JAX_ALOHA
+SMOLVLA = DATA / 'e2e_lerobot_smolvla'
+FAMILIES = PI0, JAX_DROID, JAX_ALOHA, SMOLVLA
 PRE, POST = 'policy_preprocessor.json', 'policy_postprocessor.json'
 STATE_FILES = {
     PRE: 'policy_preprocessor_step_3_normalizer_processor.safetensors',

@@ -210,7 +210,8 @@ def _parse_config(weights: Weights) -> ModelConfig:
     try:
         values = json.loads(weights.metadata[CONFIG])
         values |= {part: build_config(kind, values[part]) for part, kind in parts.items()}
-        return build_config(ModelConfig, values | dict(views=tuple(values['views'])))
+        tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return build_config(ModelConfig, values | tuples)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f'{weights.path}: its config is not a model config of this package: {error}'

@@ -199,10 +199,11 @@ class Replay:
             packed = torch.cat([packed, run.state_row[0]])
             blocks[0, int(valid.nonzero().max())] = True  # in a block of its own
         yield 'prefix_embeddings', Quantity(scattered(packed), EMBEDDING, valid[None])
-        yield 'prefix_pad_mask', _exact(valid[None].numpy())
+        there, order = valid.numpy(), np.cumsum(blocks)
+        yield 'prefix_pad_mask', _exact(there[None])
         yield 'prefix_att_mask', _exact(blocks)
-        sees = valid[:, None] & valid & (np.cumsum(blocks) <= np.cumsum(blocks)[:, None])
-        yield 'prefix_attention_mask_last_3_rows', _exact(sees[None, -3:].numpy())
+        sees = there[:, None] & there & (order <= order[:, None])
+        yield 'prefix_attention_mask_last_3_rows', _exact(sees[None, -3:])
         yield 'prefix_positions', _exact((valid.cumsum(0) - 1)[None].numpy())
         for name, layer in (('first', 0), ('second', 1), ('last', c.backbone.layers - 1)):
             for kind, rows in zip('kv', run.arena.layers[layer], strict=True):
