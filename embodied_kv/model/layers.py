@@ -17,7 +17,6 @@ from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.runtime.stream import Stream
 
-
 # Of the gate in the feed-forward.
 ACTIVATIONS = {'gemma': partial(F.gelu, approximate='tanh'), 'llama': F.silu}
 
