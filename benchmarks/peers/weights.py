@@ -34,6 +34,6 @@ def copy(ours: Pi05, theirs: nn.Module) -> int:
 
 def _pieces(ours: Pi05, name: str) -> list[tuple[str, Tensor]]:
     """A parameter of ours under the names of theirs that make it, each with its rows."""
-    names, parameter = sources(name), ours.state_dict()[name]
+    names, parameter = sources(name, ours.config), ours.state_dict()[name]
     rows = row_counts(name, len(parameter), ours.config) if len(names) > 1 else [len(parameter)]
     return list(zip(names, parameter.split(rows), strict=True))
