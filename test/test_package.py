@@ -19,6 +19,7 @@ OUTSIDE = {
     'av': (None, 'av'),
     'catkin_pkg': ('python3-catkin-pkg-modules', 'catkin_pkg'),
     'cv2': ('python3-opencv', 'opencv-python-headless'),
+    'huggingface_hub': (None, 'huggingface-hub'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
     'matplotlib': ('python3-matplotlib', 'matplotlib'),
     'mcap': (None, 'mcap'),
