@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 OURS = 'embodied_kv', 'benchmarks', 'training'
 THERE = {  # docs/gpu.md says so
     *('numpy', 'torch', 'triton', 'transformers', 'tokenizers', 'safetensors', 'PIL', 'yaml'),
-    *('rich', 'matplotlib'),
+    *('rich', 'matplotlib', 'huggingface_hub'),
 }
 PAGE = (ROOT / 'docs' / 'gpu.md').read_text()
 MODULE = dict(pillow='PIL', pyyaml='yaml')  # of a package, where its name differs

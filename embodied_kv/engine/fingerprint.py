@@ -1,9 +1,10 @@
 """What the continuation of a capsule depends on, by name.
 
-Weights, tokenizer, dtype and dimensions of the model; the sources of the kernels; the layout of
-the cache; device, threads and batch multiple; packed weights; torch's version; and every setting
-of the engine that changes words or actions: seed, Euler steps, real-time chunking, and the
-compression of prefixes. Two engines that agree in all of it continue a state alike.
+Weights, tokenizer, dtype and dimensions of the model, and its commit on a hub; the sources of the
+kernels; the layout of the cache; device, threads and batch multiple; packed weights; torch's
+version; and every setting of the engine that changes words or actions: seed, Euler steps,
+real-time chunking, and the compression of prefixes. Two engines that agree in all of it continue
+a state alike.
 
 Compiled shapes are not part of it: compiled code gives the results of eager code up to rounding
 (`test/engine/test_compiled_equals_eager.py`). Neither are sizes (rows, streams, budgets) and what
@@ -56,6 +57,7 @@ def fingerprint(engine: Engine) -> Fingerprint:
     facts = {
         'engine': {name: getattr(config, name) for name in SETTINGS},
         'model': asdict(policy.config),
+        'checkpoint': policy.source,
         'weights': weights_digest(policy.model),
         'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),

@@ -193,7 +193,9 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
         console.print(f'untrained weights of the preset {config.name}: they have no statistics')
     elif arguments.checkpoint:
         dimensions = preset(arguments.preset) if arguments.preset else None
-        checkpoint = open_checkpoint(arguments.checkpoint, robot.declared, dimensions)
+        checkpoint = open_checkpoint(
+            arguments.checkpoint, robot.declared, dimensions, console.print
+        )
         config = checkpoint.config
         robot.check(config)
         for line in checkpoint.lines():

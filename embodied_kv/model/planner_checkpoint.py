@@ -31,6 +31,7 @@ from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 DIGEST = 'embodied_kv.planner'
+LATER = {'backbone.kind': 'gemma'}  # fields with the value that older planners have without them
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +151,8 @@ def save_planner(
 
 def planner_digest(config: PlannerConfig) -> str:
     """Return 16 hex digits that change with any dimension, not with name and dtype."""
-    return sha256(json.dumps(dimensions(config), sort_keys=True).encode()).hexdigest()[:16]
+    found = {name: value for name, value in dimensions(config).items() if LATER.get(name) != value}
+    return sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def parse_config(text: str) -> PlannerConfig:

@@ -26,7 +26,8 @@ class Policy:
 
     All states and actions are in policy units, those of the checkpoint's statistics.
     max_action_prefix: longest action prefix that the policy was trained with. says: prompts that
-    it was trained to answer; None if unknown.
+    it was trained to answer; None if unknown. source: 'owner/name@commit' of the Hugging Face
+    hub; '' if it is from elsewhere.
     """
 
     config: ModelConfig
@@ -35,6 +36,7 @@ class Policy:
     processing: Processing
     max_action_prefix: int = 0
     says: tuple[str, ...] | None = None
+    source: str = ''
 
     @property
     def is_mute(self) -> bool:

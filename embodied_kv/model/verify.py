@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.model.checkpoints.hub import locate
 from embodied_kv.model.checkpoints.lora import PEFT_CONFIG
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.files import read_json
@@ -316,17 +317,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog='python -m embodied_kv.model.verify',
         description='Compare a checkpoint here with the project that trained it.',
     )
-    parser.add_argument('checkpoint', type=Path, help='folder of LeRobot or openpi')
+    parser.add_argument(
+        'checkpoint',
+        help='folder of LeRobot or openpi, or owner/name@revision of the Hugging Face hub',
+    )
     parser.add_argument('--against', choices=('lerobot', 'openpi'), required=True)
     parser.add_argument('--config', help='train config of openpi, such as pi05_libero')
     parser.add_argument('--observations', type=int, default=3, help='number of observations')
     args = parser.parse_args(arguments)
     if args.observations < 1:
         parser.error(f'--observations must be at least 1 (got {args.observations})')
-    about = args.checkpoint / ABOUT
     try:
+        folder = locate(args.checkpoint, print).path
+        about = folder / ABOUT
         dims = widths(read_json(about)['dims']) if about.is_file() else None
-        agrees = verify(args.checkpoint, args.against, args.config, args.observations, dims)
+        agrees = verify(folder, args.against, args.config, args.observations, dims)
     except CheckpointError as error:
         print(f'{args.checkpoint}: cannot be compared: {error}', file=sys.stderr)
         return 2

@@ -39,7 +39,10 @@ def command() -> argparse.ArgumentParser:
     )
     parser.add_argument('--preset', default='', help='model dimensions by name')
     parser.add_argument(
-        '--checkpoint', default='', help="folder or file of weights; 'random': untrained ones"
+        '--checkpoint',
+        default='',
+        help='folder or file of weights, or owner/name@revision of the Hugging Face hub; '
+        "'random': untrained ones",
     )
     _add(parser.add_argument_group('server'), ServerConfig, '')
     _add(parser.add_argument_group('scheduling'), SchedulingConfig, '')

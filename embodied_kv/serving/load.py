@@ -31,7 +31,8 @@ def load_policy(
     Args:
         embodiment: The robot by its contract.
         name: Of a preset; '' for the dimensions of the checkpoint, or of UNTRAINED for 'random'.
-        checkpoint: A path, 'random', or '' for the bundled weights of the preset.
+        checkpoint: A path, owner/name@revision of the Hugging Face hub, 'random', or '' for the
+            bundled weights of the preset.
         config: Of the engine.
         say: Receives an informative line for the user.
         warn: Receives a warning for the user.
@@ -56,7 +57,7 @@ def load_policy(
         model = served(embodiment.adapted(preset(name)), config.device, config.dtype, say)
         return Policy.random(model, config.seed, config.device)
     path = checkpoint or str(bundled(name))
-    found = open_checkpoint(path, embodiment.declared, preset(name) if name else None)
+    found = open_checkpoint(path, embodiment.declared, preset(name) if name else None, say)
     for line in warnings(embodiment, found):
         warn(line)
     model = served(found.config, config.device, config.dtype, say)

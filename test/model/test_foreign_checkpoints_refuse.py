@@ -136,7 +136,7 @@ def test_a_tokenizer_of_the_hub_says_where_to_get_it(lerobot):
         next(s for s in value['steps'] if 'artifacts' in s).pop('artifacts')
 
     rewrite(lerobot / PRE, change)
-    refused(lerobot, 'hf download google/paligemma-3b-pt-224 tokenizer.json')
+    refused(lerobot, 'names google/paligemma-3b-pt-224 .* or copy its tokenizer.json')
     (lerobot / 'tokenizer.json').write_bytes((lerobot / 'tokenizer/tokenizer.json').read_bytes())
     opened(lerobot).load(dtype='float32')
 
@@ -144,7 +144,7 @@ def test_a_tokenizer_of_the_hub_says_where_to_get_it(lerobot):
 def test_a_tokenizer_that_puts_no_bos(lerobot):
     path = lerobot / 'tokenizer/tokenizer.json'
     rewrite(path, lambda value: value.update(post_processor=None))
-    refused(lerobot, r'adds the ids \[\] to a text')
+    refused(lerobot, r'must add the ids \[2\] to a text')
 
 
 @pytest.mark.parametrize(

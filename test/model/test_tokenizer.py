@@ -142,8 +142,8 @@ def without(special):
     [
         (None, 'does not exist'),
         ('{}', 'is not a tokenizer.json'),
-        (without('<bos>'), 'has no <bos> or <s> token'),
-        (without('<eos>'), 'has no <eos> or </s> token'),
+        (without('<bos>'), 'has no <bos> or <s> or'),
+        (without('<eos>'), 'has no <eos> or </s> or'),
     ],
 )
 def test_a_bad_file_is_refused_by_name(tmp_path, content, complaint):

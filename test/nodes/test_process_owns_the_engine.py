@@ -12,7 +12,7 @@ from embodied_kv.model.checkpoints import own
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
-from embodied_kv.nodes.common import executable
+from embodied_kv.nodes.common import engine_host, executable
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language
@@ -36,6 +36,13 @@ def share():
 
 def test_the_same_parameters_share_one_engine(share):
     assert share() is share()
+
+
+def test_weights_are_loaded_once_so_that_no_armed_robot_waits_for_a_download(share, monkeypatch):
+    """A robot is armed only when its engine is there, and no node makes another one."""
+    host = share()
+    monkeypatch.setattr(engine_host, 'load_policy', lambda *given: pytest.fail('loaded again'))
+    assert share() is host
 
 
 @pytest.mark.parametrize(

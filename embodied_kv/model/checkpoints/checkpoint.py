@@ -36,6 +36,7 @@ class Checkpoint:
         says: Prompts that the policy was trained to answer; () for none.
         renames: Name of a view in the training data -> its name in the checkpoint.
         padded: Dims of the files, for 'state' and 'action' where the robot has fewer.
+        source: 'owner/name@commit' of the Hugging Face hub; '' for a folder.
     """
 
     kind: str
@@ -54,6 +55,7 @@ class Checkpoint:
     says: tuple[str, ...] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, int] = field(default_factory=dict)
+    source: str = ''
 
     @property
     def empty_views(self) -> tuple[str, ...]:
@@ -88,7 +90,15 @@ class Checkpoint:
         config = replace(self.config, dtype=dtype or self.config.dtype)
         tokenizer, model = self.tokenizer(), Pi05.empty(config, device)
         self.fill(model)
-        return Policy(config, model, tokenizer, self.processing, self.max_action_prefix, self.says)
+        return Policy(
+            config,
+            model,
+            tokenizer,
+            self.processing,
+            self.max_action_prefix,
+            self.says,
+            self.source,
+        )
 
     def lines(self) -> list[str]:
         """Return the description for users, one fact per line."""
@@ -100,7 +110,7 @@ class Checkpoint:
         state = 'with the state' if p.prompt.with_state else 'without the state'
         state += ', which has a token of its own' if c.state_width else ''
         facts = {
-            'kind': f'{self.kind}, {self.weights.path}',
+            'kind': f'{self.kind}, {self.source or self.weights.path}',
             'state': f'{c.state_dim} dims{self.padding("state")}, {n.state_scale.mode}: '
             f'{_named(self.state_names)}',
             'action': f'{c.action_dim} dims{self.padding("action")}, {n.action_scale.mode}: '

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.config import PI05, ModelConfig, pi0
-from embodied_kv.model.checkpoints import lora, smolvla, statistics
+from embodied_kv.model.checkpoints import hub, lora, smolvla, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import (
     Facts,
@@ -125,13 +125,17 @@ def is_lerobot(folder: Path) -> bool:
 
 
 def describe(
-    folder: Path, declared: Declared | None, config: ModelConfig | None = None
+    folder: Path,
+    declared: Declared | None,
+    config: ModelConfig | None = None,
+    say: hub.Say = hub.silent,
 ) -> Checkpoint:
     """Return the description of a folder.
 
-    config: widths other than those of PI05. Raises CheckpointError.
+    config: widths other than those of PI05. say: receives lines for the user about what is
+    fetched. Raises CheckpointError.
     """
-    files, facts = LeRobotFolder.read(folder), Facts(folder, declared)
+    files, facts = LeRobotFolder.read(folder, say), Facts(folder, declared)
     settings = files.settings
     names = {
         'state': facts.settle('state_names', needed=False),
@@ -281,15 +285,19 @@ class Vector:
 
 @dataclass(frozen=True)
 class LeRobotFolder:
-    """The three files that describe a policy of LeRobot."""
+    """The three files that describe a policy of LeRobot.
+
+    say: receives lines for the user about what is fetched from the hub.
+    """
 
     path: Path
     settings: Mapping[str, Any]
     before: Mapping[str, Step]
     after: Mapping[str, Step]
+    say: hub.Say
 
     @classmethod
-    def read(cls, path: Path) -> LeRobotFolder:
+    def read(cls, path: Path, say: hub.Say) -> LeRobotFolder:
         config = path / CONFIG
         settings = read_json(config)
         kind = settings.get('type')
@@ -311,7 +319,7 @@ class LeRobotFolder:
                 ('postprocessor', POSTPROCESSOR),
             )
         )
-        return cls(path, settings, *steps)
+        return cls(path, settings, *steps, say)
 
     @property
     def kind(self) -> str:
@@ -333,7 +341,7 @@ class LeRobotFolder:
         if settings.get('image_resolution', size) != size:
             self.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
         if self.kind == 'smolvla':
-            base = smolvla.dimensions(self.path, settings, self.tokenizer())
+            base = smolvla.dimensions(self.path, settings, self.tokenizer(), self.say)
             base = replace(base, state_width=self.width(STATE), view_slots=len(self.views()))
         elif self.kind == 'pi0':
             base = pi0(base, self.width(STATE))
@@ -476,11 +484,18 @@ class LeRobotFolder:
                 self.refuse(f'the tokenizer lies outside the folder: {artifact}')
             return find_tokenizer(self.path / place, TOKENIZERS[:1], 'tokenizer.json is missing')
         name = step.settings.get('tokenizer_name')
-        advice = (
-            f'its files name {name} on the Hugging Face hub; accept its licence there, '
-            f'`hf download {name} tokenizer.json`, and copy the file next to the weights'
-        )
-        return find_tokenizer(self.path, TOKENIZERS, advice)
+        try:
+            return find_tokenizer(self.path, TOKENIZERS, 'the preprocessor names none')
+        except CheckpointError:
+            if not name:
+                raise
+        try:
+            return hub.fetch(name, 'tokenizer.json', self.say)
+        except CheckpointError as error:
+            self.refuse(
+                f'it has no tokenizer, and names {name} on the Hugging Face hub: {error}; or copy '
+                'its tokenizer.json next to the weights'
+            )
 
     def max_text(self) -> int:
         step = self.before['tokenizer_processor'].settings
@@ -501,10 +516,17 @@ class LeRobotFolder:
                 self.refuse(f'an adapter without {lora.PEFT_CONFIG}: its scaling is unknown')
             return weights
         base = read_json(self.path / lora.PEFT_CONFIG).get('base_model_name_or_path') or ''
-        for place in (self.path, self.path / base):
+        places = [self.path, self.path / base]
+        reason = ''
+        if base and not places[1].is_dir():
+            try:
+                places.append(hub.locate(base, self.say).path)
+            except CheckpointError as error:
+                reason = f' ({error})'
+        for place in places:
             if (place / 'model.safetensors').is_file():
                 return lora.fold_peft(self.path, Weights(place))
         self.refuse(
             f'an adapter of {base or "an unnamed policy"}: copy the model.safetensors of that '
-            'policy next to it'
+            f'policy next to it{reason}'
         )

@@ -1,8 +1,8 @@
 """The dimensions of LeRobot's SmolVLA, which its folder only names.
 
 config.json names a vision-language model of the Hugging Face hub. Its own config, with widths and
-heads, is `vlm/config.json` in the folder or in the hub's cache. The widths of the expert follow
-LeRobot's policies/smolvla/smolvlm_with_expert.py.
+heads, is `vlm/config.json` in the folder, or is fetched. The widths of the expert follow LeRobot's
+policies/smolvla/smolvlm_with_expert.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from embodied_kv.config import SMOLVLA, ModelConfig
+from embodied_kv.model.checkpoints import hub
 from embodied_kv.model.files import CheckpointError, read_json
 
 VLM = 'HuggingFaceTB/SmolVLM2-500M-Video-Instruct'  # whose dimensions the preset `smolvla` has
@@ -24,9 +23,11 @@ FRAME = '<fake_token_around_image>', '<global-img>'
 MLP_STEP = 256  # the width of the expert's feed-forward is a multiple of it
 
 
-def dimensions(folder: Path, settings: Mapping[str, Any], tokenizer: Path) -> ModelConfig:
+def dimensions(
+    folder: Path, settings: Mapping[str, Any], tokenizer: Path, say: hub.Say = hub.silent
+) -> ModelConfig:
     """Return the dimensions of a folder. Raises CheckpointError."""
-    base = _vlm(folder, settings)
+    base = _vlm(folder, settings, say)
     b, size = base.backbone, base.vision.image_size
     if settings.get('resize_imgs_with_padding', [size, size]) != [size, size]:
         raise CheckpointError(
@@ -70,20 +71,20 @@ def dimensions(folder: Path, settings: Mapping[str, Any], tokenizer: Path) -> Mo
     )
 
 
-def _vlm(folder: Path, settings: Mapping[str, Any]) -> ModelConfig:
+def _vlm(folder: Path, settings: Mapping[str, Any], say: hub.Say) -> ModelConfig:
     """Return the preset with the dimensions of the vision-language model."""
     name = str(settings.get('vlm_model_name') or VLM)
     path = folder / 'vlm' / 'config.json'
     if not path.is_file():
-        cached = try_to_load_from_cache(name, 'config.json')
-        if not isinstance(cached, str):
-            if name == VLM:
-                return SMOLVLA
+        if name == VLM:
+            return SMOLVLA
+        try:
+            path = hub.fetch(name, 'config.json', say)
+        except CheckpointError as error:
             raise CheckpointError(
                 f'{folder}: config.json names {name} on the Hugging Face hub, whose dimensions '
-                f'are unknown; run `hf download {name} config.json`, or copy that file to {path}'
-            )
-        path = Path(cached)
+                f'are unknown: {error}; or copy its config.json to {path}'
+            ) from error
     found = read_json(path)
     text, vision = found.get('text_config') or {}, found.get('vision_config') or {}
     try:

@@ -58,7 +58,8 @@ class SuiteParams:
     preset: str = param('', 'Model dimensions by name; empty: those of the checkpoint', 'start')
     checkpoint: str = param(
         '',
-        "Folder or file of weights; empty: those of the preset; 'random': untrained weights",
+        'Folder or file of weights, or owner/name@revision of the Hugging Face hub; empty: those '
+        "of the preset; 'random': untrained weights",
         'start',
     )
     control_frequency: float = param(
