@@ -170,7 +170,10 @@ class Estop(Part):
 class CheckpointFacts(Part):
     """Facts that the files of a checkpoint may omit. Facts that both contain must agree."""
 
-    state_in_prompt: bool | None = Field(default=None, description="openpi's discrete_state_input")
+    state_in_prompt: bool | None = Field(
+        default=None,
+        description="openpi's discrete_state_input, of pi0.5 alone: the others have a state token",
+    )
     normalization: Mapping[Literal['state', 'action'], Literal['quantiles', 'mean_std']] | None = (
         Field(default=None, description='{state: quantiles, action: quantiles}, or mean_std')
     )

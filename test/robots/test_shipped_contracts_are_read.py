@@ -11,6 +11,7 @@ from embodied_kv.robots.reading import SHIPPED, load, of_text, shipped
 SIZES = {
     'aloha': (14, 14, 3, 4),
     'franka': (8, 8, 2, 2),
+    'franka_pi0': (8, 8, 2, 2),
     'franka_position': (8, 8, 2, 2),
     'franka_robotiq': (8, 8, 2, 2),
     'libero': (8, 7, 2, 2),

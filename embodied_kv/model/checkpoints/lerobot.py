@@ -148,9 +148,8 @@ def describe(
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    in_prompt = files.kind == 'pi05'
-    known = dict(state_in_prompt=in_prompt, resize='bilinear', conversion='none')
-    for name, value in known.items():
+    in_prompt = files.kind == 'pi05' and facts.settle('state_in_prompt', True)
+    for name, value in dict(resize='bilinear', conversion='none').items():
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
     is_new = files.kind == 'smolvla' or 'use_relative_actions' in settings

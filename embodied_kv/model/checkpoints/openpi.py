@@ -78,7 +78,7 @@ def describe(
         names[part] = facts.settle(f'{part}_names', needed=is_padded and wanted is None)
         dims[part] = facts.dims(part, min(wanted or count, count) if is_padded else count)
     relative, conversion, fps = map(facts.settle, ('relative', 'conversion', 'fps'))
-    in_prompt = facts.settle('state_in_prompt', False if is_pi0 else None)
+    in_prompt = False if is_pi0 else facts.settle('state_in_prompt')
     facts.settle('resize', images.PILLOW.name)
     facts.settle('lerobot_before_0_5', False)
     chunk_size = facts.settle('chunk_size', settings.get('action_horizon'))
