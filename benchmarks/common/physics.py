@@ -17,15 +17,24 @@ def backbone_weights(c: ModelConfig) -> int:
     return b.layers * layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
 
 
+def projection_weights(c: ModelConfig) -> int:
+    """Matrix entries that project keys and values of a prefix for cross attention, once."""
+    b = c.backbone
+    return 2 * len(c.cross_layers) * (b.kv_heads * b.head_dim) ** 2
+
+
 def expert_weights(c: ModelConfig) -> int:
     b, e = c.backbone, c.expert
-    return b.layers * layer_weights(e.width, e.mlp, b.heads, b.kv_heads, b.head_dim)
+    layers, keys = len(range(0, b.layers, e.every)), 2 * e.width * b.kv_heads * b.head_dim
+    own = layer_weights(e.width, e.mlp, b.heads, b.kv_heads, b.head_dim)
+    return layers * own - len(c.cross_layers) * keys + projection_weights(c)
 
 
-def attention_flops(c: ModelConfig, queries: int, keys: int) -> int:
-    """Of all layers: scores and mixing."""
+def attention_flops(c: ModelConfig, queries: int, keys: int, layers: int | None = None) -> int:
+    """Of so many layers, by default those of the backbone: scores and mixing."""
     b = c.backbone
-    return 4 * b.layers * b.heads * b.head_dim * queries * keys
+    layers = b.layers if layers is None else layers
+    return 4 * layers * b.heads * b.head_dim * queries * keys
 
 
 def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
@@ -37,6 +46,7 @@ def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
     tower = v.layers * (4 * v.width**2 + 2 * v.width * v.mlp)
     last = layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
     used = backbone_weights(c) - last + 2 * b.width * b.kv_heads * b.head_dim
+    used += projection_weights(c)
     flops = (
         2 * tower * v.patches * images
         + 4 * v.layers * v.width * v.patches**2 * images
@@ -48,14 +58,16 @@ def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
 
 def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float]:
     """FLOP and bytes of one Euler step from prefixes of that length."""
+    b, cross = c.backbone, len(c.cross_layers)
+    layers, weights = len(range(0, b.layers, c.expert.every)), expert_weights(c)
+    weights -= projection_weights(c)
+    read = c.kv_bytes_per_token * layers // c.kv_layers  # of a token of the prefix
     flops = batch * (
-        2 * expert_weights(c) * c.chunk_size
-        + attention_flops(c, c.chunk_size, prefix + c.chunk_size)
+        2 * weights * c.chunk_size
+        + attention_flops(c, c.chunk_size, prefix, layers)
+        + attention_flops(c, c.chunk_size, c.chunk_size, layers - cross)
     )
-    return dict(
-        flops=flops,
-        bytes=expert_weights(c) * BYTES[c.dtype] + batch * prefix * c.kv_bytes_per_token,
-    )
+    return dict(flops=flops, bytes=weights * BYTES[c.dtype] + batch * prefix * read)
 
 
 def decode_step(c: ModelConfig, context: int, batch: int) -> dict[str, float]:
@@ -66,5 +78,7 @@ def decode_step(c: ModelConfig, context: int, batch: int) -> dict[str, float]:
     weights = backbone_weights(c) + c.backbone.vocab_size * c.backbone.width
     flops = batch * (2 * weights + attention_flops(c, 1, context))
     return dict(
-        flops=flops, bytes=weights * BYTES[c.dtype] + batch * context * c.kv_bytes_per_token
+        flops=flops,
+        bytes=weights * BYTES[c.dtype]
+        + batch * context * c.kv_bytes_per_token * c.backbone.layers // c.kv_layers,
     )

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints.hub import locate
+from embodied_kv.model.checkpoints.lerobot import CONFIG
 from embodied_kv.model.checkpoints.lora import PEFT_CONFIG
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.files import read_json
@@ -34,7 +35,7 @@ from embodied_kv.model.parity.cases import (
     OPENPI_CAMERAS,
     Quantity,
     openpi_facts,
-    widths,
+    recorded_widths,
 )
 from embodied_kv.model.parity.replay import CHUNK, predict
 from embodied_kv.model.policy import Policy
@@ -84,7 +85,8 @@ def lerobot(folder: Path) -> Reference:
     factory = _load('lerobot', 'lerobot.policies.factory')
     utils = _load('lerobot', 'lerobot.policies.utils')
     version = getattr(_load('lerobot', 'lerobot'), '__version__', '?')
-    policy = factory.get_policy_class('pi05').from_pretrained(str(folder))
+    kind = read_json(folder / CONFIG).get('type')
+    policy = factory.get_policy_class(kind).from_pretrained(str(folder))
     _check_loaded(folder, policy)
     policy = policy.float().to('cpu').eval()
     on_cpu = {'device_processor': {'device': 'cpu'}}
@@ -95,11 +97,14 @@ def lerobot(folder: Path) -> Reference:
         postprocessor_overrides=on_cpu,
     )
 
+    is_smolvla = kind == 'smolvla'
+    preprocess = policy.prepare_images if is_smolvla else policy._preprocess_images
+
     def answer(given: Inputs) -> Answer:
         raw = {**given.images, 'observation.state': given.state.astype(np.float32)}
         raw = utils.prepare_observation_for_inference(raw, torch.device('cpu'), given.instruction)
         batch = before(raw)
-        pictures, _ = policy._preprocess_images(batch)
+        pictures, _ = preprocess(batch)
         seen = [view for view in policy.config.image_features if view in given.images]
         chunk = policy.predict_action_chunk(batch, noise=given.noise.clone())
         tokens, mask = (
@@ -115,7 +120,7 @@ def lerobot(folder: Path) -> Reference:
         return {name: value.float().cpu().numpy() for name, value in found.items()}
 
     old = tuple(map(int, version.split('.')[:2])) < (0, 5) if version[0].isdigit() else False
-    steps = policy.config.num_inference_steps
+    steps = policy.config.num_steps if is_smolvla else policy.config.num_inference_steps
     times = torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
     declared = Declared(fps=ANY_RATE, lerobot_before_0_5=old)
     return Reference(f'lerobot {version}', declared, times, answer)
@@ -330,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         folder = locate(args.checkpoint, print).path
         about = folder / ABOUT
-        dims = widths(read_json(about)['dims']) if about.is_file() else None
+        dims = recorded_widths(read_json(about)['dims']) if about.is_file() else None
         agrees = verify(folder, args.against, args.config, args.observations, dims)
     except CheckpointError as error:
         print(f'{args.checkpoint}: cannot be compared: {error}', file=sys.stderr)

@@ -86,6 +86,19 @@ def test_pictures_stand_between_the_special_tokens_of_the_tokenizer(folder):
     assert framed.prefix_tokens == plain.prefix_tokens + 3 * len(plain.views)
 
 
+def test_an_empty_camera_is_a_slot_whether_or_not_the_features_name_it(folder):
+    counted = opened(with_settings(folder, empty_cameras=1))
+    rewrite(
+        folder / 'config.json',
+        lambda value: value['input_features'].update(
+            {'observation.images.empty_camera_0': {'type': 'VISUAL', 'shape': [3, 480, 640]}}
+        ),
+    )
+    named = opened(folder)
+    assert named.config == counted.config and named.config.view_slots == 3
+    assert named.empty_views == counted.empty_views == ('observation.images.empty_camera_0',)
+
+
 def test_a_tokenizer_without_these_is_refused(folder):
     with_settings(folder, add_image_special_tokens=True)
     rewrite(folder / 'tokenizer/tokenizer.json', lambda value: value['added_tokens'].clear())

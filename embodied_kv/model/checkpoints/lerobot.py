@@ -366,8 +366,12 @@ class LeRobotFolder:
         """Return all views in the order of the network; empty cameras are masked views."""
         inputs = self.settings['input_features']
         slots = tuple(name for name, f in inputs.items() if f.get('type') == 'VISUAL')
+        count = self.settings.get('empty_cameras', 0)
+        if self.kind == 'smolvla':  # LeRobot adds those that are missing
+            added = (f'{EMPTY}{number}' for number in range(count))
+            slots = (*slots, *(name for name in added if name not in slots))
         empty = sum(name.startswith(EMPTY) for name in slots)
-        if self.kind != 'smolvla' and empty != self.settings.get('empty_cameras', 0):
+        if self.kind != 'smolvla' and empty != count:
             self.refuse(f'empty_cameras is {self.settings.get("empty_cameras")}, but {empty} '
                         'features are empty cameras')  # fmt: skip
         if empty == len(slots):

@@ -157,8 +157,7 @@ class Case:
             facts = read_json(folder / FACTS)
             self._cameras, declared = openpi_facts(facts)
             self._prompt = facts.get('default_prompt')
-        dims = self.about['dims']
-        known = widths(dims) if 'layers' in dims else None  # SmolVLA's are in its folder
+        known = recorded_widths(self.about['dims'])
         self.checkpoint: Checkpoint = open_checkpoint(folder, declared, known)
         self._cameras = self._cameras or {view: view for view in self.checkpoint.slots}
 
@@ -261,6 +260,11 @@ def config_parts(
         part: replace(getattr(PI05, part), **{field: read(key) for field, key in names.items()})
         for part, names in keys.items()
     }
+
+
+def recorded_widths(dims: Mapping[str, int]) -> ModelConfig | None:
+    """Return the widths of a case.json; None for SmolVLA, whose folder states its own."""
+    return widths(dims) if 'layers' in dims else None
 
 
 def widths(dims: Mapping[str, int]) -> ModelConfig:
