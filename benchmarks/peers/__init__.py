@@ -1,7 +1,7 @@
-"""Ours beside LeRobot's own pi0.5: `python -m benchmarks.peers --lerobot PATH`.
+"""The engine and LeRobot's own models: `python -m benchmarks.peers --lerobot PATH`.
 
-- lerobot: its model, from a checkout of its source; weights: theirs, copied by name from ours.
-- ways: ours and theirs, eager and compiled, asked for the same.
-- measure: equal first, then timed in turn.
+- lerobot: the import of a model from a checkout; pi05, smolvla: its families.
+- weights: copied by name from the engine's model; both: the two models.
+- ways: eager and compiled, on equal inputs; measure: compared, then timed alternately.
 - figures: medians, ratios and aims; plot: the picture.
 """

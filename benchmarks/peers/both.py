@@ -1,7 +1,4 @@
-"""The same network twice, ours and LeRobot's: of the same dimensions, weights and dtype.
-
-Knows how both are made, and opened in the ways that are compared.
-"""
+"""One network twice, the engine's and LeRobot's, with equal dimensions and weights."""
 
 from __future__ import annotations
 
@@ -10,53 +7,50 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import ModuleType
 
-from torch import nn
-
-from benchmarks.peers import lerobot, weights
-from benchmarks.peers.ways import WAYS, Asked, Network, Way, ours, theirs
+from benchmarks.peers import pi05, smolvla, weights
+from benchmarks.peers.ways import WAYS, Asked, Network, Peer, Way, ours, theirs
 from embodied_kv.config import ModelConfig
 
+FAMILIES = {'gemma': pi05, 'llama': smolvla}  # modules by the kind of the backbone
 COMPILE = {'ours_eager': 'off', 'ours_compiled': 'now'}
+
+
+def family(c: ModelConfig) -> ModuleType:
+    """Return the module of the family of LeRobot's model."""
+    return FAMILIES[c.backbone.kind]
 
 
 @dataclass(frozen=True, eq=False)
 class Both:
-    """policy: ours. model: theirs, a PI05Pytorch of `module`. parameters: of each."""
+    """policy: the engine's. peer: LeRobot's model. parameters: of each."""
 
     policy: Network
-    module: ModuleType
-    model: nn.Module
+    peer: Peer
     parameters: int
 
     @classmethod
     def random(cls, c: ModelConfig, module: ModuleType, device: str) -> Both:
-        """In float32. Raises BenchmarkError where theirs cannot be of these dimensions."""
+        """Return both in float32. Raises BenchmarkError where LeRobot's cannot be like this."""
         c = replace(c, dtype='float32')
-        model = lerobot.build(module, c, device)
+        peer = family(c).Peer(module, c, device)
         policy = Network.random(c, device=device)
-        return cls(policy, module, model, weights.copy(policy.model, model))
+        return cls(policy, peer, weights.copy(policy.model, peer.model))
 
     def to(self, dtype: str) -> Both:
-        """The same in another dtype, theirs as LeRobot does it: in place."""
+        """Return the same in another dtype. LeRobot's weights are converted in place."""
         if dtype == self.policy.config.dtype:
             return self
-        self.model.paligemma_with_expert.to_bfloat16_for_selected_params(dtype)
+        self.peer.round(dtype)
         c, device = replace(self.policy.config, dtype=dtype), self.policy.model.device.type
         return replace(self, policy=Network.random(c, device=device))
 
-    @property
-    def compile_mode(self) -> str:
-        """In which LeRobot compiles."""
-        return self.model.config.compile_mode
-
     def theirs(self, first: Asked, compiled: bool = False) -> Way:
-        """first: the frame that is timed."""
-        mode = self.compile_mode if compiled else None
-        return theirs(self.module, self.model, first, mode)
+        """Return LeRobot's way. first: the frame that is timed."""
+        return theirs(self.peer, first, self.peer.compile_mode if compiled else None)
 
     @contextmanager
     def opened(self, names: Sequence[str], first: Asked, threads: int) -> Iterator[dict[str, Way]]:
-        """The named ways, in the order of `WAYS`."""
+        """Yield the named ways, in the order of `WAYS`."""
         with ExitStack() as stack:
             made = {}
             for name in (way for way in WAYS if way in names):

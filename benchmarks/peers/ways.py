@@ -1,7 +1,7 @@
-"""The ways that are compared: ours and LeRobot's, eager and compiled, asked for the same.
+"""The ways that are compared: the engine and LeRobot's model, eager and compiled, on equal inputs.
 
-Knows the calls of both. Ours starts from images in uint8 and a prompt, theirs from tensors that
-are ready: what it takes to get there is in our times alone. All return the network's own chunk.
+The engine starts from uint8 images and a prompt, LeRobot's model from prepared tensors, so only
+the engine's times contain the preparation. All return the chunk that leaves the network.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import ModuleType
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -41,13 +41,14 @@ class Network(scene.FullPolicy):
 class Asked:
     """The same for both: an observation, and the tensors that are made of it.
 
-    images: of each view [1, 3, size, size]. ids: int64 [1, tokens]. noise: float32 [1, chunk,
-    padded_action_dim], on the host, as both take it to the device themselves.
+    images: of each view [1, 3, size, size]. ids: int64 [1, tokens]. state: float32 [1,
+    state_width]. noise: float32 [1, chunk, padded_action_dim], on the host.
     """
 
     observation: Observation
     images: tuple[Tensor, ...]
     ids: Tensor
+    state: Tensor
     noise: NDArray[np.float32]
 
     @classmethod
@@ -57,18 +58,15 @@ class Asked:
         o = scene.observation(c, number)
         shape = 1, c.chunk_size, c.padded_action_dim
         noise = np.random.default_rng(number).standard_normal(shape, np.float32)
+        known = policy.processing.state(o.state)
+        state = policy.state_token(known) if c.state_width else np.zeros(0, np.float32)
         return cls(
             o,
             policy.images(o.images).float().split(1),
             torch.tensor([policy.prompt_ids(o.instruction, o.state)], device=device),
+            torch.from_numpy(state)[None].to(device),
             noise,
         )
-
-    @property
-    def batch(self) -> tuple[list[Tensor], list[Tensor], Tensor, Tensor]:
-        """As LeRobot's model takes it: images, whether they are there, ids, whether they are."""
-        there = torch.ones(1, dtype=torch.bool, device=self.ids.device)
-        return [*self.images], [there] * len(self.images), self.ids, there.expand_as(self.ids)
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,24 +114,25 @@ def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[
         yield Way(prefill, partial(denoise, held, first), frame)
 
 
-def theirs(module: ModuleType, model: nn.Module, first: Asked, mode: str | None) -> Way:
-    """A PI05Pytorch's calls, those of its sample_actions. mode: of torch.compile; None: eager."""
+class Peer(Protocol):
+    """A model of LeRobot. inputs: its own, of a frame; prefix: what `denoise` reads of them."""
 
-    def prefix(images: list[Tensor], seen: list[Tensor], ids: Tensor, valid: Tensor) -> tuple:
-        both = model.paligemma_with_expert
-        embedded, valid, blocks = model.embed_prefix(images, seen, ids, valid)
-        mask = module.prepare_attention_masks_4d(module.make_att_2d_masks(valid, blocks))
-        both.paligemma.model.language_model.config._attn_implementation = 'eager'
-        _, cache = both.forward(
-            attention_mask=mask,
-            position_ids=torch.cumsum(valid, dim=1) - 1,
-            inputs_embeds=[embedded, None],
-            use_cache=True,
-        )
-        return valid, cache
+    model: nn.Module
+    compile_mode: str
 
-    def denoise(valid: Tensor, cache: object, noise: Tensor) -> Tensor:
-        return module.euler_integrate(partial(model.denoise_step, valid, cache), noise, STEPS)
+    def round(self, dtype: str) -> None: ...
+
+    def inputs(self, asked: Asked) -> tuple: ...
+
+    def prefix(self, *inputs: Any) -> tuple: ...
+
+    def denoise(self, *held_and_noise: Any) -> Tensor: ...
+
+    def sample(self, noise: Tensor, *inputs: Any) -> Tensor: ...
+
+
+def theirs(peer: Peer, first: Asked, mode: str | None) -> Way:
+    """Return the calls of LeRobot's model. mode: of torch.compile; None: eager."""
 
     def run(call: Callable) -> Callable:
         return torch.inference_mode()(torch.compile(call, mode=mode) if mode else call)
@@ -141,12 +140,13 @@ def theirs(module: ModuleType, model: nn.Module, first: Asked, mode: str | None)
     def noise(asked: Asked) -> Tensor:
         return torch.from_numpy(asked.noise).to(asked.ids.device)
 
-    held = torch.inference_mode()(prefix)(*first.batch)
-    prefill, denoised, sample = map(run, (prefix, denoise, model.sample_actions))
+    inputs = peer.inputs(first)
+    held = torch.inference_mode()(peer.prefix)(*inputs)
+    prefill, denoise, sample = map(run, (peer.prefix, peer.denoise, peer.sample))
     return Way(
-        lambda: prefill(*first.batch),
-        lambda: _numbers(denoised(*held, noise(first))),
-        lambda asked: _numbers(sample(*asked.batch, noise=noise(asked))),
+        lambda: prefill(*inputs),
+        lambda: _numbers(denoise(*held, noise(first))),
+        lambda asked: _numbers(sample(noise(asked), *peer.inputs(asked))),
     )
 
 

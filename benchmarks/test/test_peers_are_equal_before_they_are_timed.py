@@ -13,7 +13,7 @@ from benchmarks.peers import __main__ as peers
 from benchmarks.peers import lerobot, measure
 from benchmarks.peers.both import Both
 from benchmarks.peers.ways import WAYS, Asked, Network, Way, ours
-from embodied_kv.config import TINY
+from embodied_kv.config import TINY, TINY_SMOLVLA
 
 SHAPE = TINY.chunk_size, TINY.padded_action_dim
 FIRST = SimpleNamespace(number=0)
@@ -37,7 +37,8 @@ def way(error=0.0, denoised=0.0, calls=None, name=''):
 class Pair:
     """Both, of given ways."""
 
-    policy, parameters, compile_mode = Network.random(TINY), 7, 'max-autotune'
+    policy, parameters = Network.random(TINY), 7
+    peer = SimpleNamespace(compile_mode='max-autotune')
 
     def __init__(self, **ways):
         self.ways, self.opened_in_turn = ways, []
@@ -60,8 +61,8 @@ def command(monkeypatch, tmp_path):
     """Runs it with a pair -> its figures."""
     monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(report, 'ceilings', lambda *_: dict(gflops=100.0, gbytes=10.0))
-    monkeypatch.setattr(lerobot, 'source', lambda path: path)
-    monkeypatch.setattr(lerobot, 'imported', nullcontext)
+    monkeypatch.setattr(lerobot, 'source', lambda path, model: path)
+    monkeypatch.setattr(lerobot, 'imported', lambda package, model: nullcontext())
 
     def run(pair, *words):
         monkeypatch.setattr(Both, 'random', lambda *_: pair)
@@ -126,9 +127,16 @@ def test_ours_says_what_leaves_the_network():
         assert chunk.shape == SHAPE and not np.array_equal(chunk, engine.frame(other))
         assert np.array_equal(chunk, engine.denoise())  # of the first, after others
         engine.prefill()
-    images, seen, ids, valid = first.batch
-    assert len(images) == len(seen) == len(TINY.views) and ids.shape == valid.shape
-    assert valid.all() and images[0].shape == (1, 3, *[TINY.vision.image_size] * 2)
+    assert len(first.images) == len(TINY.views) and first.ids.ndim == 2
+    assert first.images[0].shape == (1, 3, *[TINY.vision.image_size] * 2)
+
+
+def test_the_state_token_is_the_same_for_both():
+    policy = Network.random(TINY_SMOLVLA)
+    asked = Asked.of(policy, 0)
+    state = policy.processing.state(asked.observation.state)
+    assert asked.state.shape == (1, TINY_SMOLVLA.state_width)
+    assert np.array_equal(asked.state[0], policy.state_token(state))
 
 
 def test_the_command_says_its_physics(capsys):
@@ -136,3 +144,4 @@ def test_the_command_says_its_physics(capsys):
         peers.main(['--help'])
     said = capsys.readouterr().out
     assert caught.value.code == 0 and 'Physics:' in said and '--lerobot PATH' in said
+    assert '--policy {pi05,smolvla}' in said

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.common.ratio import ratio
-from benchmarks.peers import figures
+from benchmarks.peers import figures, pi05, smolvla
+
+AIMS = pi05.aims('float32')
 
 seconds = st.floats(0.01, 10)
 rounds = st.lists(seconds, min_size=1, max_size=9)
@@ -50,15 +52,15 @@ def test_times_are_medians_in_ms():
 def test_every_pair_of_ours_and_theirs_has_its_ratio():
     one = [1.0]
     ways = dict(ours_eager=one, ours_compiled=one, theirs_eager=one, theirs_compiled=one)
-    found = rows(figures.ratios(taken(**ways)))
+    found = rows(figures.ratios(taken(**ways), AIMS))
     assert len(found) == 4 * len(figures.PHASES)
     aimed = {key for key, row in found.items() if row['aim'] is not None}
-    assert aimed == {(phase, 'ours_compiled', theirs) for phase, theirs in figures.AIMS}
+    assert aimed == {(phase, 'ours_compiled', theirs) for phase, theirs in AIMS}
     assert {row['verdict'] for row in found.values()} == {None, 'missed'}
 
 
 def test_without_either_side_there_is_no_ratio():
-    assert figures.ratios(taken(ours_eager=[1.0], ours_compiled=[1.0])) == []
+    assert figures.ratios(taken(ours_eager=[1.0], ours_compiled=[1.0]), AIMS) == []
 
 
 @pytest.mark.parametrize(
@@ -72,5 +74,10 @@ def test_without_either_side_there_is_no_ratio():
 )
 def test_an_aim_is_reached_or_missed_by_a_whole_interval(theirs, verdict):
     ways = dict(ours_compiled=[1.0, 1.0, 1.0], theirs_eager=theirs)
-    found = rows(figures.ratios(taken(**ways)))
+    found = rows(figures.ratios(taken(**ways), AIMS))
     assert found['denoise', 'ours_compiled', 'theirs_eager']['verdict'] == verdict
+
+
+def test_smolvla_in_bfloat16_is_aimed_at_twice_the_rate():
+    assert smolvla.aims('bfloat16') == {('frame', 'theirs_eager'): 2}
+    assert smolvla.aims('float32') == {('frame', 'theirs_eager'): pytest.approx(1 / 0.6)}

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.common import report
 from benchmarks.common.command import BenchmarkError
 from benchmarks.peers import __main__ as peers
-from benchmarks.peers import lerobot
+from benchmarks.peers import lerobot, pi05, smolvla
 from embodied_kv.config import TABLETOP
 
 FILES = {
@@ -37,6 +37,10 @@ def checkout(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return tmp_path
+
+
+def imported(checkout):
+    return lerobot.imported(lerobot.source(checkout, pi05.MODULE), pi05.MODULE)
 
 
 @pytest.fixture
@@ -74,6 +78,16 @@ def test_a_model_that_cannot_be_imported_is_one_line(said, checkout, fault):
     assert 'cannot be imported' in line and lerobot.TRIED in line
 
 
+def test_a_checkout_without_smolvla_is_named(said, checkout):
+    line = said('--lerobot', checkout, '--policy', 'smolvla')
+    assert f'no checkout of LeRobot with {smolvla.MODULE}' in line
+
+
+def test_more_cameras_than_the_preset_has_are_refused(said, checkout):
+    line = said('--lerobot', checkout, '--preset', 'tiny', '--views', 9)
+    assert 'views, not 9' in line
+
+
 def test_merged_patches_are_refused(said, checkout):
     assert 'merges patches' in said('--lerobot', checkout, '--preset', TABLETOP.name)
 
@@ -81,17 +95,23 @@ def test_merged_patches_are_refused(said, checkout):
 def test_of_lerobot_only_the_model_is_imported_and_nothing_is_left(checkout, monkeypatch):
     installed = object()
     monkeypatch.setitem(sys.modules, 'lerobot', installed)
-    with lerobot.imported(lerobot.source(checkout)) as module:
+    with imported(checkout) as module:
         assert module.RTCAttentionSchedule.EXP == 1
         assert issubclass(module.PI05Config, lerobot.StandIn)
-        mask = module.pi_gemma.create_causal_mask(cache_position=0, config=1, mask=2)
-        assert mask == (1, 2)
+        assert lerobot.StandIn('any', arguments=True)
     assert {name for name in sys.modules if name.startswith('lerobot')} == {'lerobot'}
     assert sys.modules['lerobot'] is installed
 
 
+def test_a_newer_transformers_need_not_take_cache_position(checkout):
+    with imported(checkout) as module:
+        pi05.accept_cache_position(module.pi_gemma)
+        mask = module.pi_gemma.create_causal_mask(cache_position=0, config=1, mask=2)
+        assert mask == (1, 2)
+
+
 def test_nothing_is_left_of_what_failed(checkout):
     checkout.joinpath('src/lerobot/policies/pi_gemma.py').unlink()
-    with pytest.raises(BenchmarkError), lerobot.imported(lerobot.source(checkout)):
+    with pytest.raises(BenchmarkError), imported(checkout):
         pass
     assert not [name for name in sys.modules if name.split('.')[0] == 'lerobot']
