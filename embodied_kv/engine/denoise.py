@@ -15,6 +15,7 @@ from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import KvView, SuffixRead
+from embodied_kv.model.expert import flow_times
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -34,7 +35,7 @@ class Denoiser:
     schedules of all permitted counts are concatenated, and the graph reads its entry at a schedule
     index that it increments itself. So fewer steps are fewer replays from another index, without
     the host in between. robots: upper bound of the chunks of a batch. rtc, max_guidance: real-time
-    chunking, see `guidance`.
+    chunking, see `guidance`. sums_times: see `flow_times`.
 
     Each step also records how far it moved every action: the length of its update over the robot's
     own dimensions, in normalised units (the U of Kairos, section 3.1).
@@ -50,15 +51,14 @@ class Denoiser:
         robots: int = 1,
         rtc: str = 'off',
         max_guidance: float = 5.0,
+        sums_times: bool = False,
     ) -> None:
         c, device = model.config, model.device
         self._model, self._graphs = model, graphs
         self._prefixes, self._compressed = prefixes, compressed
         self._robots = shapes.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
-        # Each time is computed in double and rounded once, as in the reference.
-        times = [1.0 + step * (-1.0 / n) for n in step_counts for step in range(n)]
-        times = torch.tensor(times, device=device)
+        times = torch.cat([flow_times(n, sums_times) for n in step_counts]).to(device)
         schedule = model.expert.modulation(times)
         counts = torch.tensor(step_counts, dtype=torch.float32, device=device)
         self._steps = Steps(

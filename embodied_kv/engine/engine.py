@@ -107,7 +107,8 @@ class Engine:
                 policy, prefixes, config.max_batch_robots, self.graphs, self.compression
             )
             rtc = config.max_batch_robots, config.rtc, config.rtc_max_guidance
-            self._denoiser = Denoiser(model, prefixes, compressed, steps, self.graphs, *rtc)
+            arenas, times = (prefixes, compressed), policy.sums_times
+            self._denoiser = Denoiser(model, *arenas, steps, self.graphs, *rtc, times)
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )

@@ -58,6 +58,7 @@ def fingerprint(engine: Engine) -> Fingerprint:
         'engine': {name: getattr(config, name) for name in SETTINGS},
         'model': asdict(policy.config),
         'checkpoint': policy.source,
+        'sums_times': policy.sums_times,
         'weights': weights_digest(policy.model),
         'tokenizer': hashlib.sha256(policy.tokenizer.backend.to_str().encode()).hexdigest(),
         'kernels': sources_digest(Path(kernels.__path__[0])),

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -46,6 +47,19 @@ class ExpertLayer(DecoderLayer):
         super().__init__(e.width, e.mlp, b)
         self.attn_norm = nn.Linear(e.width, 3 * e.width)
         self.mlp_norm = nn.Linear(e.width, 3 * e.width)
+
+
+def flow_times(steps: int, is_summed: bool = False) -> Tensor:
+    """Return the times of Euler steps, float32 [steps], from 1 down.
+
+    Each is rounded once from double, as in LeRobot, or summed in float32, as in openpi. They
+    differ in the last bit, which changes a chunk of pi0.5 by up to 5e-4.
+    """
+    if is_summed:
+        moves = np.full(steps, -1 / steps, np.float32)
+        moves[0] = 1
+        return torch.from_numpy(np.cumsum(moves, dtype=np.float32))
+    return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
 
 
 class Expert(nn.Module):

@@ -27,7 +27,7 @@ class Policy:
     All states and actions are in policy units, those of the checkpoint's statistics.
     max_action_prefix: longest action prefix that the policy was trained with. says: prompts that
     it was trained to answer; None if unknown. source: 'owner/name@commit' of the Hugging Face
-    hub; '' if it is from elsewhere.
+    hub; '' if it is from elsewhere. sums_times: see `flow_times`.
     """
 
     config: ModelConfig
@@ -37,6 +37,7 @@ class Policy:
     max_action_prefix: int = 0
     says: tuple[str, ...] | None = None
     source: str = ''
+    sums_times: bool = False
 
     @property
     def is_mute(self) -> bool:

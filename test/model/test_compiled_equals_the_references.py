@@ -1,12 +1,14 @@
 """An engine whose graphs are compiled makes the chunks that the public references recorded."""
 
 import math
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from cases import ALOHA, CASES, FAMILIES, JAX_ALOHA, JAX_DROID, LEROBOT, LIBERO, PI0, SMOLVLA
 
+from embodied_kv.engine import parity
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.parity.cases import Case
@@ -41,24 +43,14 @@ def compiled(tmp_path, monkeypatch):
     return make
 
 
-def chunk(engine, noise, images, state, instruction):
-    """What the engine makes of one observation, by compiled graphs alone."""
-    seen = Observation(
-        images=images,
-        state=state,
-        instruction=instruction,
-        stamp=0,
-        deadline=math.inf,
-        sequence=1,
-    )
+@contextmanager
+def compiled_alone(engine, images):
+    """What runs inside is one frame of these images by compiled graphs."""
     before = replays(engine)
-    (handle,) = engine.prefill([seen])
-    with engine.kv.acquire(handle) as lease:
-        (made,) = engine.denoise([lease], [math.inf], noise)
+    yield
     ran = {name.split()[0] for name, count in replays(engine).items() if count > before[name]}
     some_are_missing = any(image is None for image in images)  # one size of images is compiled
     assert ran == {'prefill', 'denoise'} | (set() if some_are_missing else {'encode_images'})
-    return made.values
 
 
 def replays(engine):
@@ -70,15 +62,11 @@ def replays(engine):
 @pytest.mark.parametrize('folder', CASES + FAMILIES, ids=lambda folder: folder.name)
 def test_a_recorded_observation_becomes_the_recorded_chunk(compiled, folder):
     case, record = Case(folder), RECORDS[folder]
-    policy = case.checkpoint.load(dtype='float32')
-    seen = case.images(record), case.state(record), case.instruction(record)
-    values = chunk(compiled(policy), case.noise().numpy(), *seen)
-    theirs = case.read(record, 'actions').reshape(values.shape).numpy()
-    scale = policy.processing.normalizer.action_scale.unit
-    # The engine's times are LeRobot's; openpi's differ in the last bit of float32, and JAX encodes
-    # them in float32.
-    tolerance = {JAX_DROID: 1e-3, LIBERO: 5e-4, ALOHA: 5e-4}.get(folder, 1e-4)
-    assert (np.abs(values - theirs) <= tolerance * scale + 1e-6 * (1 + np.abs(theirs))).all()
+    engine = compiled(case.checkpoint.load(dtype='float32'))
+    with compiled_alone(engine, case.images(record)):
+        made = parity.quantity(engine, case, record)
+    error, is_close = made.compare(parity.recorded(case, record))
+    assert is_close, error
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +100,15 @@ def test_samples_become_their_recorded_actions(compiled):
     for number, shown in enumerate(golden.inputs['image_masks'].tolist()):
         picture = np.full((8, 8, 3), number, np.uint8)
         images = [picture if there else None for there in shown]
-        noise = golden.inputs['noise'][[number]].numpy()
-        values = chunk(engine, noise, images, state, str(number))
+        seen = Observation(
+            images=images,
+            state=state,
+            instruction=str(number),
+            stamp=0,
+            deadline=math.inf,
+            sequence=1,
+        )
+        with compiled_alone(engine, images):
+            made = parity.denoised(engine, seen, golden.inputs['noise'][[number]].numpy())
         theirs = golden.read('actions')[number].numpy()
-        np.testing.assert_allclose(values, theirs, rtol=0, atol=RESULT)
+        np.testing.assert_allclose(made, theirs, rtol=0, atol=RESULT)

@@ -7,7 +7,7 @@ import pytest
 from cases import ALOHA, LEROBOT, LIBERO, declared, opened
 
 from embodied_kv.model import verify
-from embodied_kv.model.parity.cases import grid
+from embodied_kv.model.expert import flow_times
 from embodied_kv.model.verify import Reference
 
 
@@ -20,11 +20,11 @@ def other(policy, change):
     """Another installation that answers as ours does, but for `change(answer)`."""
 
     def answer(asked):
-        found = dict(verify.ours(policy, asked, grid(10)))
+        found = dict(verify.ours(policy, asked, flow_times(10)))
         change(found)
         return found
 
-    return Reference('other 1.0', declared(LIBERO), grid(10), answer)
+    return Reference('other 1.0', declared(LIBERO), flow_times(10), answer)
 
 
 def test_equal_outputs_pass(policy, capsys):

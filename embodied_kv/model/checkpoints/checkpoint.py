@@ -98,6 +98,7 @@ class Checkpoint:
             self.max_action_prefix,
             self.says,
             self.source,
+            sums_times=self.kind == 'openpi',
         )
 
     def lines(self) -> list[str]:

@@ -271,8 +271,3 @@ def widths(dims: Mapping[str, int]) -> ModelConfig:
     """Return PI05 with the widths of `dims` in case.json, which neither project records."""
     parts = config_parts(WIDTHS, dims.__getitem__)
     return replace(PI05, name='recorded', dtype='float32', **parts)
-
-
-def grid(steps: int) -> Tensor:
-    """Return our own times, float32 [steps]: computed in double and rounded once."""
-    return torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])

@@ -14,7 +14,8 @@ from torch.nn.utils.rnn import pad_sequence
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.views import PrefixWrite, SuffixRead
 from embodied_kv.model.backbone import arange_positions
-from embodied_kv.model.parity.cases import Quantity, config_parts, grid
+from embodied_kv.model.expert import flow_times
+from embodied_kv.model.parity.cases import Quantity, config_parts
 from embodied_kv.model.parity.replay import prefix_arena
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.vision import VisionTower
@@ -108,7 +109,8 @@ class Golden:
 
     def times(self) -> Tensor:
         """Return our own times, float32 [steps]."""
-        return grid(number(self._tensors.metadata, 'num_steps')).to(self.device)
+        steps = number(self._tensors.metadata, 'num_steps')
+        return flow_times(steps).to(self.device)
 
     def _input(self, name: str) -> Tensor:
         if f'input.{name}' not in self._tensors.names:

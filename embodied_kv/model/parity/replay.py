@@ -16,8 +16,8 @@ from torch import Tensor
 from embodied_kv.config import ModelConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixAppend, PrefixWrite, SuffixRead
-from embodied_kv.model.expert import Modulation
-from embodied_kv.model.parity.cases import Case, Quantity, grid
+from embodied_kv.model.expert import Modulation, flow_times
+from embodied_kv.model.parity.cases import Case, Quantity
 from embodied_kv.model.policy import Policy
 
 # EXACT tolerates another last bit of float64 in numpy's arcsine; float32 must agree.
@@ -254,7 +254,8 @@ class Replay:
         yield 'v_t_steps', _exact(np.array(steps))
         yield 'v_t', Quantity(torch.stack([velocities[i] for i in steps], 1), VELOCITY)
         yield 'x_t', Quantity(torch.stack([states[i] for i in steps], 1), CHUNK)
-        yield 'timesteps', Quantity(grid(len(self._times)), ROUNDING)
+        times = flow_times(len(self._times), self._policy.sums_times)
+        yield 'timesteps', _exact(times.numpy())
         yield 'v_t_first', Quantity(velocities[0], VELOCITY)
         yield 'chunk_padded', Quantity(chunk, chunks)
         yield 'chunk', Quantity(chunk[..., : c.action_dim], chunks)
