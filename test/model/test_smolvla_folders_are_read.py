@@ -5,8 +5,10 @@ import json
 import pytest
 from cases import PRE, SMOLVLA, copied, opened, retensor, rewrite, step
 
+from embodied_kv.config import PI05
 from embodied_kv.config import SMOLVLA as PRESET
-from embodied_kv.model.checkpoints import smolvla
+from embodied_kv.model.checkpoints import hub, smolvla
+from embodied_kv.model.checkpoints.family import Stated
 from embodied_kv.model.files import CheckpointError
 
 VLM = 'vlm/config.json'
@@ -41,11 +43,10 @@ def test_it_says_nothing_because_it_was_trained_on_actions(folder):
 
 def test_the_dimensions_of_smolvlm2_500m_are_those_of_the_preset(folder):
     (folder / VLM).unlink()
-    found = smolvla.dimensions(
-        folder,
-        json.loads((folder / 'config.json').read_text()) | {'num_vlm_layers': 16},
-        folder / 'tokenizer/tokenizer.json',
-    )
+    settings = json.loads((folder / 'config.json').read_text()) | {'num_vlm_layers': 16}
+    tokenizer = folder / 'tokenizer/tokenizer.json'
+    stated = Stated(folder, settings, 32, 3, lambda: tokenizer, hub.silent)
+    found = smolvla.dimensions(stated, PI05)
     assert found.backbone == PRESET.backbone and found.vision == PRESET.vision
     assert found.expert == PRESET.expert
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from embodied_kv.config import PI05, ModelConfig, pi0
+from embodied_kv import config as presets
+from embodied_kv.config import ModelConfig
 from embodied_kv.model.checkpoints import hub, lora, smolvla, statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import (
@@ -23,6 +24,7 @@ from embodied_kv.model.checkpoints.facts import (
     refuse_unknown,
     spell,
 )
+from embodied_kv.model.checkpoints.family import NORMALIZE, PI0, PI05, Family, Stated
 from embodied_kv.model.files import read_json
 from embodied_kv.model.processing import images
 from embodied_kv.model.processing.normalizer import Normalizer, Scaling
@@ -72,39 +74,7 @@ HARMLESS = {
     'rtc_config',  # how LeRobot executes; here `engine.rtc` determines it
 }
 TOKENIZERS = ('tokenizer.json', 'tokenizer.model', 'paligemma_tokenizer.model')
-NORMALIZE = {'eps', 'features', 'norm_map'}
-RELATIVE = {'enabled', 'exclude_joints', 'action_names'}
-TOKENIZER = {
-    *('max_length', 'task_key', 'padding_side', 'padding', 'truncation', 'tokenizer_name'),
-}
-# Processor steps in the order in which LeRobot runs them, each with its supported settings.
-FIRST = {'rename_observations_processor': {'rename_map'}, 'to_batch_processor': set()}
-PREPROCESSORS = {
-    'pi05': {
-        **FIRST,
-        'relative_actions_processor': RELATIVE,
-        'normalizer_processor': NORMALIZE,
-        'pi05_prepare_state_tokenizer_processor_step': {'max_state_dim', 'task_key'},
-        'tokenizer_processor': TOKENIZER,
-        'device_processor': {'device'},
-    },
-    'pi0': {
-        **FIRST,
-        'pi0_new_line_processor': set(),
-        'tokenizer_processor': TOKENIZER,
-        'device_processor': {'device'},
-        'relative_actions_processor': RELATIVE,
-        'normalizer_processor': NORMALIZE,
-    },
-    'smolvla': {
-        **FIRST,
-        'smolvla_new_line_processor': set(),
-        'tokenizer_processor': TOKENIZER,
-        'device_processor': {'device'},
-        'normalizer_processor': NORMALIZE,
-    },
-}
-MAX_TEXT = {'pi05': 200, 'pi0': 48, 'smolvla': 48}  # tokens, by default
+FAMILIES = {'pi05': PI05, 'pi0': PI0, 'smolvla': smolvla.FAMILY}  # by the type of config.json
 POSTPROCESSOR = {
     'unnormalizer_processor': NORMALIZE,
     'absolute_actions_processor': {'enabled'},
@@ -148,11 +118,12 @@ def describe(
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
-    in_prompt = files.kind == 'pi05' and facts.settle('state_in_prompt', True)
+    family = files.family
+    in_prompt = family.with_state and facts.settle('state_in_prompt', True)
     for name, value in dict(resize='bilinear', conversion='none').items():
         facts.settle(name, value)
     # LeRobot introduced the field after it had stopped to pad the state.
-    is_new = files.kind == 'smolvla' or 'use_relative_actions' in settings
+    is_new = not family.was_padded or 'use_relative_actions' in settings
     old = facts.settle('lerobot_before_0_5', False if is_new else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
     slots, renames = files.views(), files.renames()
@@ -162,7 +133,7 @@ def describe(
         kind='lerobot',
         path=folder,
         config=replace(
-            files.config(config or PI05),
+            files.config(config or presets.PI05),
             views=views,
             chunk_size=chunk_size,
             state_dim=dims['state'],
@@ -179,11 +150,11 @@ def describe(
             PromptStyle(
                 with_state=in_prompt,
                 cleans=in_prompt,
-                begins=files.kind != 'smolvla',
+                begins=family.begins,
                 padding=state.constants(),
                 padded_dims=files.width(STATE) if old else 0,
             ),
-            files.resize(old),
+            images.BILINEAR_BEFORE_0_5 if old else family.resize,
         ),
         weights=files.weights(),
         tokenizer_path=files.tokenizer(),
@@ -300,9 +271,9 @@ class LeRobotFolder:
         config = path / CONFIG
         settings = read_json(config)
         kind = settings.get('type')
-        if kind not in PREPROCESSORS:
+        if kind not in FAMILIES:
             raise CheckpointError(
-                f'{config}: type must be {" or ".join(PREPROCESSORS)} (got {kind}); other '
+                f'{config}: type must be {" or ".join(FAMILIES)} (got {kind}); other '
                 'policies of LeRobot are not supported'
             )
         refuse_unknown(config, settings, HONOURED | HARMLESS | FIXED.keys())
@@ -314,22 +285,16 @@ class LeRobotFolder:
         steps = (
             read_steps(path / f'policy_{name}.json', known)
             for name, known in (
-                ('preprocessor', PREPROCESSORS[kind]),
+                ('preprocessor', FAMILIES[kind].preprocessor),
                 ('postprocessor', POSTPROCESSOR),
             )
         )
         return cls(path, settings, *steps, say)
 
     @property
-    def kind(self) -> str:
-        """Return the type of the policy, a key of PREPROCESSORS."""
-        return self.settings['type']
-
-    def resize(self, old: bool) -> images.Resize:
-        """Return the convention for pictures. old: trained by LeRobot before 0.5.0."""
-        if self.kind == 'smolvla':
-            return images.BILINEAR_CORNER
-        return images.BILINEAR_BEFORE_0_5 if old else images.BILINEAR
+    def family(self) -> Family:
+        """Return what distinguishes the policy."""
+        return FAMILIES[self.settings['type']]
 
     def refuse(self, what: str) -> None:
         raise CheckpointError(f'{self.path}: {what}')
@@ -339,11 +304,9 @@ class LeRobotFolder:
         settings, size = self.settings, [base.vision.image_size] * 2
         if settings.get('image_resolution', size) != size:
             self.refuse(f'not supported: image_resolution = {settings["image_resolution"]}')
-        if self.kind == 'smolvla':
-            base = smolvla.dimensions(self.path, settings, self.tokenizer(), self.say)
-            base = replace(base, state_width=self.width(STATE), view_slots=len(self.views()))
-        elif self.kind == 'pi0':
-            base = pi0(base, self.width(STATE))
+        views = len(self.views())
+        stated = self.path, settings, self.width(STATE), views, self.tokenizer, self.say
+        base = self.family.dimensions(Stated(*stated), base)
         return replace(
             base,
             expert=replace(
@@ -367,11 +330,11 @@ class LeRobotFolder:
         inputs = self.settings['input_features']
         slots = tuple(name for name, f in inputs.items() if f.get('type') == 'VISUAL')
         count = self.settings.get('empty_cameras', 0)
-        if self.kind == 'smolvla':  # LeRobot adds those that are missing
+        if self.family.adds_cameras:
             added = (f'{EMPTY}{number}' for number in range(count))
             slots = (*slots, *(name for name in added if name not in slots))
         empty = sum(name.startswith(EMPTY) for name in slots)
-        if self.kind != 'smolvla' and empty != count:
+        if not self.family.adds_cameras and empty != count:
             self.refuse(f'empty_cameras is {self.settings.get("empty_cameras")}, but {empty} '
                         'features are empty cameras')  # fmt: skip
         if empty == len(slots):
@@ -502,7 +465,7 @@ class LeRobotFolder:
 
     def max_text(self) -> int:
         step = self.before['tokenizer_processor'].settings
-        length = step.get('max_length', MAX_TEXT[self.kind])
+        length = step.get('max_length', self.family.max_text)
         if self.settings.get('tokenizer_max_length', length) != length:
             self.refuse(f'tokenizer_max_length and max_length differ; the latter is {length}')
         return length

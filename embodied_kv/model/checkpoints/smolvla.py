@@ -1,4 +1,4 @@
-"""The dimensions of LeRobot's SmolVLA, which its folder only names.
+"""LeRobot's SmolVLA: its processing, and its dimensions, which its folder only names.
 
 config.json names a vision-language model of the Hugging Face hub. Its own config, with widths and
 heads, is `vlm/config.json` in the folder, or is fetched. The widths of the expert follow LeRobot's
@@ -15,7 +15,9 @@ from typing import Any
 
 from embodied_kv.config import SMOLVLA, ModelConfig
 from embodied_kv.model.checkpoints import hub
+from embodied_kv.model.checkpoints.family import FIRST, NORMALIZE, TOKENIZER, Family, Stated
 from embodied_kv.model.files import CheckpointError, read_json
+from embodied_kv.model.processing import images
 
 VLM = 'HuggingFaceTB/SmolVLM2-500M-Video-Instruct'  # whose dimensions the preset `smolvla` has
 # Special tokens before a picture; the first of them also follows it.
@@ -23,11 +25,10 @@ FRAME = '<fake_token_around_image>', '<global-img>'
 MLP_STEP = 256  # the width of the expert's feed-forward is a multiple of it
 
 
-def dimensions(
-    folder: Path, settings: Mapping[str, Any], tokenizer: Path, say: hub.Say = hub.silent
-) -> ModelConfig:
+def dimensions(stated: Stated, _: ModelConfig) -> ModelConfig:
     """Return the dimensions of a folder. Raises CheckpointError."""
-    base = _vlm(folder, settings, say)
+    folder, settings = stated.path, stated.settings
+    base = _vlm(folder, settings, stated.say)
     b, size = base.backbone, base.vision.image_size
     if settings.get('resize_imgs_with_padding', [size, size]) != [size, size]:
         raise CheckpointError(
@@ -65,8 +66,10 @@ def dimensions(
             every=every,
             self_every=self_every,
         ),
-        frame=_frame(tokenizer) if settings.get('add_image_special_tokens') else (),
+        frame=_frame(stated.tokenizer()) if settings.get('add_image_special_tokens') else (),
         empty_views=settings.get('empty_cameras', 0),
+        view_slots=stated.views,
+        state_width=stated.state_width,
         dtype='bfloat16' if settings.get('load_vlm_weights') else 'float32',
     )
 
@@ -127,3 +130,20 @@ def _frame(tokenizer: Path) -> tuple[int, ...]:
     if missing := [name for name in FRAME if name not in ids]:
         raise CheckpointError(f'{tokenizer} has no token {missing[0]}, which pictures need')
     return tuple(ids[name] for name in FRAME)
+
+
+FAMILY = Family(
+    preprocessor={
+        **FIRST,
+        'smolvla_new_line_processor': set(),
+        'tokenizer_processor': TOKENIZER,
+        'device_processor': {'device'},
+        'normalizer_processor': NORMALIZE,
+    },
+    max_text=48,
+    dimensions=dimensions,
+    resize=images.BILINEAR_CORNER,
+    was_padded=False,
+    begins=False,
+    adds_cameras=True,
+)
