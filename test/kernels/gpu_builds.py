@@ -25,12 +25,12 @@ class Build(NamedTuple):
     registers: int
     spilled: int
 
-    def fits(self, card) -> bool:
-        """Whether a block of it can be launched there, and keeps all in registers."""
+    def fits(self, card, spill=0) -> bool:
+        """Whether a block can be launched there and spills at most so many bytes of a thread."""
         return (
             self.shared <= LIMITS[card]
             and self.threads * self.registers <= REGISTERS
-            and self.spilled == 0
+            and self.spilled <= spill
         )
 
 

@@ -28,9 +28,10 @@ TYPES = {
 }
 # On every card at the head of pi05; the smaller heads of the other presets are slow to go through.
 SLOW = pytest.mark.slow
-HEADS = [pytest.param(dim, marks=() if dim == 256 else SLOW) for dim in (48, 80, 256)]
+HEADS = [pytest.param(dim, marks=() if dim == 256 else SLOW) for dim in (48, 64, 80, 256)]
 CARDS = [(8, 7), (8, 9), (9, 0)]
-ONE_TOKEN, CHUNK = 8, 400  # queries that share a KV head: of a decode step, of an Euler step
+# Queries that share a KV head: of a decode step, of an Euler step, and of one of SmolVLA.
+ONE_TOKEN, CHUNK, CAUSAL_CHUNK = 8, 400, 150
 
 
 @pytest.fixture
@@ -54,10 +55,14 @@ IN_PARTS = TYPES | {'out': EXACT}  # of which each split has its own
         (ROWS, TYPES, CHUNK, dict(CAUSAL=False, RAGGED=False)),
         (ROWS, TYPES, ONE_TOKEN, dict(CAUSAL=True, RAGGED=True)),
         (SEGMENTS, IN_PARTS, CHUNK, dict(CAUSAL=False, FLAT=True)),
+        (SEGMENTS, IN_PARTS, CAUSAL_CHUNK, dict(CAUSAL=True, FLAT=True)),
         (SEGMENTS, IN_PARTS, ONE_TOKEN, dict(CAUSAL=True, FLAT=True)),
         (SEGMENTS, TYPES, ONE_TOKEN, dict(CAUSAL=True, FLAT=False)),
     ],
-    ids=['chunk', 'token', 'chunk in segments', 'token in segments', 'token, nothing compressed'],
+    ids=[
+        *('chunk', 'token', 'chunk in segments', 'causal chunk in segments', 'token in segments'),
+        'token, nothing compressed',
+    ],
 )
 @pytest.mark.parametrize('dim', HEADS)
 @pytest.mark.parametrize('card', CARDS)
@@ -68,7 +73,9 @@ def test_attention_fits_on_a_card(compiled, card, dim, kernel, types, queries, f
     made = compiled(kernel, fixed | sizes, card, types, **stages)
     foretold = shared_bytes(dim, 2, tile.queries, tile.keys, tile.stages, card)
     assert made.shared <= foretold <= LIMITS[card]
-    assert made.threads == 32 * tile.warps and made.fits(card), made
+    # ptxas spills two registers at a head of 64 on cards of 8.x, for a third block on an SM.
+    spill = 8 if queries == CAUSAL_CHUNK else 0
+    assert made.threads == 32 * tile.warps and made.fits(card, spill), made
 
 
 @pytest.mark.parametrize('dim', HEADS)
