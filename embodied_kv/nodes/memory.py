@@ -249,6 +249,7 @@ class Memory(SuiteNode):
             'units with KV': f'{stats.kept}, {stats.bytes / MIB:.1f} MiB',
             'cached (MiB)': f'{stats.cached_bytes / MIB:.1f}',
             'plans': stats.plans,
+            'saved by keep (s)': f'{stats.seconds_saved:.1f}',
         }
         if self.warning_counts['precompute'] or self.warning_counts['segment']:
             return WARN, 'not all is remembered', values

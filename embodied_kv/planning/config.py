@@ -27,8 +27,9 @@ class PlanningConfig:
         old=('segments',),
     )
     reuse_method: str = parameter(
-        'keep',
-        'Reuse method: keep, full, prefix or full_reuse',
+        'auto',
+        'Reuse method: auto, keep, full, prefix or full_reuse; auto: for each plan keep or full, '
+        'whichever is faster by the times of earlier plans',
         removed=(
             *('granularity', 'epic_tokens', 'recompute_schedule', 'restart', 'propagation'),
             *('scoring_tokens', 'looked', 'load_policy', 'policy', 'unit_keep_ratio'),

@@ -112,3 +112,5 @@ class MemoryStats:
     fresh: int  # number of units that were computed
     transitions: Mapping[str, int]  # transitions of groups, by name
     invalidated: Mapping[str, int]  # tokens that lost their KV, by construction
+    chosen: Mapping[str, int]  # number of plans by the methods that `auto` chooses from
+    seconds_saved: float  # by plans with KEEP, compared with full recomputation

@@ -34,11 +34,12 @@ from embodied_kv.memory.rotate import Rotation, wavelengths
 from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.costs import AUTO, KEEP
 from embodied_kv.planning.plan import PlanRecord, RowPlan
 from embodied_kv.planning.planner_rows import Decoding, PlannerRows
 
 PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
-METHODS = ('keep', *PLAIN_METHODS)
+METHODS = (KEEP, *PLAIN_METHODS)
 
 
 def reuse_method(name: str, config: PlanningConfig, layers: int) -> Reuse:
@@ -95,7 +96,7 @@ class PlannerRow:
             model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
         self._filled_by = ''  # the method that filled the row; '' if that failed
-        self._reuse = self.method(config.reuse_method)
+        self._reuse = self.method(KEEP if config.reuse_method == AUTO else config.reuse_method)
         self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
         self._used_at = time.monotonic()
         self.bytes_reserved = 0
@@ -169,6 +170,12 @@ class PlannerRow:
         held = self.held
         same = held is not None and held.plan.asked == asked
         return self._resumed and same and held.fits(self._config.max_answer_tokens)
+
+    def resumed_method(self, question: str) -> str:
+        """Return the method of the plan that was resumed for a question; '' if there is none."""
+        held = self.held
+        is_same = self._resumed and held is not None and held.plan.question == question
+        return held.plan.method if is_same else ''
 
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
         """Restore a plan into the row on the engine thread; return False if the row is in use.

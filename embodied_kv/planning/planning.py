@@ -39,8 +39,9 @@ from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
 from embodied_kv.model.planner_prompts import HEAD, question_words, segment_words
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
+from embodied_kv.planning.costs import AUTO, FULL, PlanCosts
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
-from embodied_kv.planning.planner_row import PlannerRow
+from embodied_kv.planning.planner_row import METHODS, PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 
 log = logging.getLogger(__name__)
@@ -119,6 +120,7 @@ class Planning(AbstractContextManager):
         self._check_planner()
         self._lock, self._close = RLock(), ExitStack()
         self._plans = self._fresh = self._groups_lost = 0
+        self.costs = PlanCosts()
         with ExitStack() as undo:
             # What KV depends on besides the text: the planner and the format of segments.
             words = f'{planner.fingerprint} {self._prompts.segment("A mug is in Place 1.")}'
@@ -225,16 +227,23 @@ class Planning(AbstractContextManager):
                 fresh=self._fresh,
                 transitions={n: groups.counts[n] for n in ('static', 'dynamic', 'merged', 'left')},
                 invalidated={'groups': self._groups_lost},
+                chosen=dict(self.costs.chosen),
+                seconds_saved=self.costs.seconds_saved,
             )
 
     def warm(self, most: int | None = None) -> int:
         """Compute missing KV of at most that many units, and return their number.
 
         Units that are too long for a prompt, because `tokens` was larger before, are skipped.
+        With the method `auto` nothing is computed if plans are faster without stored KV.
         """
-        missing = self.memory.missing(self.memory.units())
+        units, longest = self.memory.units(), self.config.max_context_tokens
+        if self.config.reuse_method == AUTO:
+            tokens = sum(self.memory.groups.tokens(id) for unit in units for id in unit.ids)
+            if not self.costs.pays(min(tokens, longest)):
+                return 0
+        missing = self.memory.missing(units)
         sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}
-        longest = self.config.max_context_tokens
         return self._compute([u for u, size in sizes.items() if size <= longest][:most])
 
     def plan(
@@ -251,7 +260,7 @@ class Planning(AbstractContextManager):
         """
         began = time.perf_counter()
         method = method or self.config.reuse_method
-        loads = self.row.method(method).loads
+        check_choice('method', method, (AUTO, *METHODS))
         asked = self._prompts.question(question)
         tokens = min(
             self.config.max_context_tokens if tokens is None else tokens, self._room(asked)
@@ -260,7 +269,7 @@ class Planning(AbstractContextManager):
         ask = partial(self._plan, began, question, asked, tokens, segments, method)
         for retries in range(RETRIES):
             try:
-                return ask(loads, retries)
+                return ask(True, retries)
             except KvLostError as lost:
                 log.info('plan is retried (reason: %s)', lost)
                 self.memory.store.forget(lost.unit)
@@ -282,6 +291,9 @@ class Planning(AbstractContextManager):
     ) -> Plan:
         """Make a plan; without `loads` all is computed, whatever the method."""
         units = self.memory.retrieve(question, tokens, segments)
+        if method == AUTO:
+            method = self.row.resumed_method(question) or self._choose(units, question_ids)
+        loads = loads and self.row.method(method).loads
         units = self._available(units) if loads else units
         prompt = self._prompts.prompt(units, question_ids)
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
@@ -293,7 +305,10 @@ class Planning(AbstractContextManager):
             prompt = self._prompts.prompt(units, question_ids, loads=True)
         computed = time.perf_counter()
         with self.row.in_use():
+            filled = time.perf_counter()
             decoding, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
+            if any(work.computed) and (loads or method == FULL):
+                self.costs.add(method, prompt.length, time.perf_counter() - filled)
             said = list(islice(decoding, 1))
             first = time.perf_counter()
             said += decoding
@@ -315,6 +330,16 @@ class Planning(AbstractContextManager):
             seconds_first_token=first - began,
             seconds=time.perf_counter() - began,
         )
+
+    def _choose(self, units: Sequence[Unit], question_ids: Sequence[int]) -> str:
+        """Return the method of a plan of these units by the costs of earlier plans."""
+        missing = self.memory.missing(units)
+        units_tokens, missing_tokens = (
+            sum(len(ids) for unit in some for ids in self._prompts.unit(unit))
+            for some in (units, missing)
+        )
+        tokens = len(self._prompts.head) + units_tokens + len(question_ids)
+        return self.costs.choose(tokens, missing_tokens)
 
     def _room(self, asked: Sequence[int]) -> int:
         """Return the number of tokens that a prompt has for memory."""

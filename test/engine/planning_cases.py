@@ -18,6 +18,7 @@ TABLE = (
 )
 QUESTION = 'where is the green ball?'
 NUMBERS = dict(
+    reuse_method='keep',
     max_context_tokens=400,
     max_answer_tokens=8,
     recompute_ratio=0.5,

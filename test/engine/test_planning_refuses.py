@@ -50,7 +50,7 @@ def test_what_is_not_there(tmp_path):
         ('', {}, 'question must not be empty'),
         (' \n', {}, 'question must not be empty'),
         ('a' * 600, {}, 'must fit a row of 512 tokens'),
-        (QUESTION, dict(method='magic'), 'method must be one of keep, full, prefix'),
+        (QUESTION, dict(method='magic'), 'method must be one of auto, keep, full, prefix'),
         (QUESTION, dict(tokens=-1), r'must be >= 0 \(got -1 and'),
         (QUESTION, dict(segments=-1), r'must be >= 0 \(got \d+ and -1'),
     ],

@@ -199,3 +199,5 @@ def fill_memory_stats(stats: MemoryStats, response: object) -> None:
     response.turned_dynamic = stats.transitions['dynamic']
     response.ways = list(stats.invalidated)
     response.invalidated = list(stats.invalidated.values())
+    response.plans_keep, response.plans_full = stats.chosen['keep'], stats.chosen['full']
+    response.seconds_saved = stats.seconds_saved
