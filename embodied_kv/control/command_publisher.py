@@ -50,6 +50,7 @@ class CommandPublisher:
         publish_setpoint: Takes set-points; None for a robot without such controllers.
         setpoint_rate: Set-points per second.
         has_trajectories: Whether the robot has trajectory controllers.
+        sent: Called after each set-point that was published.
     """
 
     def __init__(
@@ -60,11 +61,12 @@ class CommandPublisher:
         publish_setpoint: Callable[[Setpoint], None] | None,
         setpoint_rate: float,
         has_trajectories: bool,
+        sent: Callable[[], None],
     ) -> None:
         self._executor, self._measured = executor, measured
         self._publish, self._publish_setpoint = publish, publish_setpoint
         self._between_setpoints = 1.0 / setpoint_rate
-        self._has_trajectories = has_trajectories
+        self._has_trajectories, self._sent = has_trajectories, sent
         self._command: Command | None = None  # the command of the newest chunk
         self.source = ''  # the source of the newest command
         self.cancel()
@@ -159,6 +161,15 @@ class CommandPublisher:
         self._handed = -math.inf  # the moment of the newest set-point of this motion
         self._sent_at, self._is_still = -math.inf, False
 
+    def state(self) -> tuple[Fields, tuple[Any, ...]]:
+        """Return what is to be sent, and the executor's motion, for `restore`."""
+        return vars(self).copy(), self._executor.state()
+
+    def restore(self, state: tuple[Fields, tuple[Any, ...]]) -> None:
+        """Return to a `state`."""
+        vars(self).update(state[0])
+        self._executor.restore(state[1])
+
     # ------------------------------------------------------------------ when
 
     @property
@@ -210,6 +221,7 @@ class CommandPublisher:
         still = self._is_still or setpoint.values is None
         assert self._publish_setpoint is not None  # `_follow_setpoints` checks it
         self._publish_setpoint(self._still() if still else setpoint)
+        self._sent()
 
     def _still(self) -> Setpoint:
         """Return zero velocities and no positions (NaN), for an arm without a reference."""

@@ -42,6 +42,7 @@ from embodied_kv.control.safety_state_machine import (
     RefusedError,
     SafetyStateMachine,
 )
+from embodied_kv.control.tracking import STANDS
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk, Guide
 
@@ -127,6 +128,7 @@ class ControlLoop(threading.Thread):
             publish_setpoint,
             setpoint_rate,
             has_trajectories,
+            self._keep,
         )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
         self._resume_within = resume_within
@@ -143,7 +145,9 @@ class ControlLoop(threading.Thread):
         self._holds_until = -math.inf  # moment until which a faulty arm is held
         self._turns, self._in_turn = 0, False  # completed turns; whether one is running
         self._stops = safety.stops  # stops that were executed
-        self._began = -math.inf  # moment at which the present work began
+        self._began = self._worked = -math.inf  # begin of the present work, end of the last one
+        self._keep()
+        self._watched_until = -math.inf  # until then, a trajectory that was sent late is braked
         self._meant = math.inf  # moment since which the arm is meant to move
         self._has_moved = self._reported = False  # since then; interruption reported
         self._refused = ''  # why the newest chunk was refused; '' if it was not
@@ -291,12 +295,14 @@ class ControlLoop(threading.Thread):
         """
         with self._wake:
             self._changed, self._in_turn = False, True
+            self._worked = self._clock()
             offered, self._offered = self._offered, None
             asked, self._requests = self._requests, []
             if self._deadline == math.inf and self._expected > -math.inf:
                 self._deadline = max(self._expected, self._clock())
+        self._try(self._commands.catch_up)  # after a suspension the arm must not jump
+        self._keep()
         for work in (
-            self._commands.catch_up,  # after a suspension of the process the arm must not jump
             self._limit_standstill,
             self._obey,
             self._monitor,
@@ -316,16 +322,40 @@ class ControlLoop(threading.Thread):
     def _pause(self, now: float) -> float | None:
         due = min(self._deadline_now(), self._commands.due, self._outage_due())
         holds = now < self._holds_until and self.safety.state != ARMED
-        if self.executor.is_moving(now) or self._hands_over or holds:
+        if self.executor.is_moving(now) or self._hands_over or holds or now < self._watched_until:
             due = min(due, now + MONITOR_PERIOD)
         return None if due == math.inf else max(0.0, due - now)
 
     def _try(self, work: Work) -> None:
+        """Do a piece of work, unless the process was suspended during it or just before."""
         self._began = self._clock()
+        if self._began - self._worked > MAX_LATENESS:
+            self._undo(self._began)
         try:
             work(self._began)
         except Exception as error:  # the loop must continue: the next turn tries again
             self._report_failure(error)
+        self._worked = self._clock()
+        if self._worked - self._began > MAX_LATENESS:
+            self._undo(self._worked)
+
+    def _undo(self, now: float) -> None:
+        """Undo what was not sent before the process was suspended, and brake.
+
+        It was computed from where the arm was then, but the arm has executed what was sent before.
+        What was being sent may reach the controller only now.
+        """
+        self._began = now
+        try:
+            self._commands.restore(self._kept)
+            self._commands.catch_up(now)
+            self._watched_until = now + self.executor.max_open_loop
+            self._brake(HOLD if self.safety.state == ARMED else STOP, now, foreign=True)
+            self._commands.publish_standstill(now)
+            self._report_failure(RefusedError('the process was suspended; the arm brakes'))
+        except Exception as error:
+            self._report_failure(error)
+        self._keep()
 
     def _deadline_now(self) -> float:
         """Return the end of this period, or of that of the present frame if a little later."""
@@ -375,6 +405,8 @@ class ControlLoop(threading.Thread):
             if holds and not self.executor.is_held(measured):
                 self.executor.hold(now, measured)  # it stopped before the braking motion ended
                 self._commands.publish_braking(now)
+            elif self._was_sent_late(now, measured):
+                self._brake(HOLD if self.safety.state == ARMED else STOP, now, foreign=True)
             return
         if reason:
             reason = self._explained(reason)
@@ -391,6 +423,12 @@ class ControlLoop(threading.Thread):
         if acts and (missing := self.safety.missing(now)):
             self._report_failure(RefusedError(f'the arm stands: {missing}'))
             self._brake(HOLD, now)
+
+    def _was_sent_late(self, now: float, measured: Measured | None) -> bool:
+        """Return whether the arm moves although what it was sent before a suspension has ended."""
+        if now >= self._watched_until or self.safety.is_taken_over or measured is None:
+            return False
+        return bool((np.abs(measured.agreed) > STANDS).any())
 
     def _hold(self, now: float, measured: Measured | None) -> None:
         """Hold the measured position for HOLD_TIME, because the arm does not follow."""
@@ -414,11 +452,9 @@ class ControlLoop(threading.Thread):
 
     def _checked(self, command: Command) -> None:
         """Publish a command unless it is late, or the arm cannot reach its first point."""
-        now = self._clock()
-        if now - self._began > MAX_LATENESS:
-            self._commands.resend(now, at_once=True)
+        measured, now = self._measured(), self._clock()
+        if now - self._began > MAX_LATENESS:  # `_undo` follows
             raise RefusedError('a command was not sent because the process was suspended')
-        measured = self._measured()
         if len(command.points) and (measured is not None or command.source == FRESH):
             first = command.times[0], command.points[0]
             if reason := self.executor.unreachable(*first, measured):
@@ -426,6 +462,11 @@ class ControlLoop(threading.Thread):
                 self._hold(now, measured)
                 return
         self._publish(command)
+        self._keep()
+
+    def _keep(self) -> None:
+        """Note the motion that was sent last."""
+        self._kept = self._commands.state()
 
     # ------------------------------------------------------------------ interruptions
 

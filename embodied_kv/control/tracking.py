@@ -185,6 +185,16 @@ class ReferenceTrajectory:
         self._part = since, part
         return *part.after(now - since, lead), since + until
 
+    def state(self) -> tuple[list[tuple[float, Motion]], tuple[float, Motion | None]]:
+        """Return all motions, for `restore`."""
+        return self._motions.copy(), self._part
+
+    def restore(
+        self, state: tuple[list[tuple[float, Motion]], tuple[float, Motion | None]]
+    ) -> None:
+        """Return to the motions of a `state`."""
+        self._motions, self._part = state
+
     def lapse(self) -> None:
         """Replace the reference by the motion that `after` returned last, as no more was sent."""
         since, part = self._part

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -310,6 +311,16 @@ class TrajectoryExecutor:
         if self._advance(now) >= self.cut:
             self._reference.lapse()
             self.plan, self.cut = self.plan.ended(), math.inf
+
+    def state(self) -> tuple[Any, ...]:
+        """Return the motion and the chunk, for `restore`."""
+        reference = self._reference.state()
+        return reference, self.cut, self.waits, self.plan, self._source, self._misses
+
+    def restore(self, state: tuple[Any, ...]) -> None:
+        """Return to the motion and the chunk of a `state`."""
+        reference, self.cut, self.waits, self.plan, self._source, self._misses = state
+        self._reference.restore(reference)
 
     @property
     def lag(self) -> float:

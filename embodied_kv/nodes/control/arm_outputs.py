@@ -17,7 +17,9 @@ from rclpy.qos import QoSProfile
 
 from embodied_kv.control.command import STOP, Command, Setpoint
 from embodied_kv.control.command_watchdog import VelocityOutputs
+from embodied_kv.control.control_loop import MAX_LATENESS
 from embodied_kv.control.limits import Limits
+from embodied_kv.control.safety_state_machine import RefusedError
 from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.action_outputs import (
@@ -144,7 +146,11 @@ class ArmOutputs:
         return self._states.explanation()
 
     def command(self, command: Command) -> None:
-        """Send a motion to the controllers of trajectories; nothing where the motion continues."""
+        """Send a motion to the controllers of trajectories; nothing where the motion continues.
+
+        Raises RefusedError if the process was suspended before the motion was sent.
+        """
+        began = time.monotonic()
         if command.source == STOP:
             for controller in self._positions:
                 if controller.output.type in GRIPPERS:
@@ -152,17 +158,16 @@ class ArmOutputs:
         if not len(command.points):
             return
         start = self._node.get_clock().now().to_msg() if self._stamped() else None
+        messages = []
         for controller in self._trajectories:
             index = list(controller.output.index)
-            controller.publisher.publish(
-                conversions.trajectory_message(
-                    command.points[:, index],
-                    command.velocities[:, index],
-                    command.times,
-                    controller.output.axes,
-                    start,
-                )
-            )
+            points, velocities = command.points[:, index], command.velocities[:, index]
+            parts = points, velocities, command.times, controller.output.axes, start
+            messages.append((controller.publisher, conversions.trajectory_message(*parts)))
+        for publisher, message in messages:
+            if time.monotonic() - began > MAX_LATENESS:
+                raise RefusedError('a motion was not sent because the process was suspended')
+            publisher.publish(message)
 
     def setpoint(self, setpoint: Setpoint) -> None:
         """Send a set-point to the other controllers; velocities by the command watchdog.
