@@ -330,16 +330,16 @@ class ControlLoop(threading.Thread):
         """Do a piece of work, unless the process was suspended during it or just before."""
         self._began = self._clock()
         if self._began - self._worked > MAX_LATENESS:
-            self._undo(self._began)
+            self._undo(self._worked, self._began)
         try:
             work(self._began)
         except Exception as error:  # the loop must continue: the next turn tries again
             self._report_failure(error)
         self._worked = self._clock()
         if self._worked - self._began > MAX_LATENESS:
-            self._undo(self._worked)
+            self._undo(self._began, self._worked)
 
-    def _undo(self, now: float) -> None:
+    def _undo(self, since: float, now: float) -> None:
         """Undo what was not sent before the process was suspended, and brake.
 
         It was computed from where the arm was then, but the arm has executed what was sent before.
@@ -350,7 +350,10 @@ class ControlLoop(threading.Thread):
             self._commands.restore(self._kept)
             self._commands.catch_up(now)
             self._watched_until = now + self.executor.max_open_loop
-            self._brake(HOLD if self.safety.state == ARMED else STOP, now, foreign=True)
+            if self.safety.is_meant_to_move and now - since > self._resume_within:
+                allowed = f'resume_within is {self._resume_within:g} s'
+                self._disarm(f'the process was suspended for {now - since:.1f} s; {allowed}')
+            self._brake(HOLD if self.safety.state == ARMED else STOP, now)
             self._commands.publish_standstill(now)
             self._report_failure(RefusedError('the process was suspended; the arm brakes'))
         except Exception as error:

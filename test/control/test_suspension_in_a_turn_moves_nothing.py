@@ -9,6 +9,8 @@ import pytest
 from stand import PERIOD, TICK
 from test_stop_ends_at_rest_within_the_braking_distance import ACCELERATION, VELOCITY, make
 
+from embodied_kv.control.safety_state_machine import ARMED
+
 RAMP = np.arange(1, 21) / 10  # 1 per s
 RESTS = {'trajectory': 1e-3, 'position': 0.03}
 
@@ -93,3 +95,4 @@ def test_the_arm_stays_where_it_came_to_rest(kind, seconds, step, how):
         # A motion that is under way is braked. Positions are set every 10 ms, at 1 per s.
         allowed = RESTS[kind] if seconds > 1.2 else VELOCITY**2 / (2 * ACCELERATION) + 0.1
         assert moved <= allowed, (number, count, moved, stand.failures)
+        assert seconds < 3.0 or stand.safety.state != ARMED, (number, stand.failures)
