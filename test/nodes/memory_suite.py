@@ -38,6 +38,7 @@ def parameters(folder, seed=3, **more):
     return {
         **own,
         **dict(max_context_tokens=400, max_answer_tokens=8, recompute_ratio=0.5),
+        'reuse_method': 'keep',
         **more,
     }
 

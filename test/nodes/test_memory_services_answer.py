@@ -90,7 +90,7 @@ def test_refusal_is_one_sentence(robot, tmp_path):
         ('query', dict(kind='thing'), 'must be one of object'),
         ('plan', dict(question=' '), 'question must not be empty'),
         ('plan', dict(question='x' * 600), 'shorten the question'),
-        ('plan', dict(question=QUESTION, method='magic'), 'method must be one of keep'),
+        ('plan', dict(question=QUESTION, method='magic'), 'method must be one of auto, keep'),
     ):
         response = call(robot, verb, **fields)
         assert not response.success and message in response.message, (verb, response.message)
