@@ -69,6 +69,7 @@ class CommandPublisher:
         self._has_trajectories, self._sent = has_trajectories, sent
         self._command: Command | None = None  # the command of the newest chunk
         self.source = ''  # the source of the newest command
+        self.is_sent = True  # whether something of the executor's motion was sent
         self.cancel()
 
     # ------------------------------------------------------------------ what is sent
@@ -114,6 +115,7 @@ class CommandPublisher:
     def publish_braking(self, now: float) -> None:
         """Publish the braking motion BRAKINGS times from now on, and follow it with set-points."""
         self._brakings, self._next_braking, self._next_part = BRAKINGS, now, math.inf
+        self.is_sent = False
         self._follow_setpoints(now)
 
     def publish_standstill(self, now: float) -> None:
@@ -154,8 +156,13 @@ class CommandPublisher:
             self._publish_setpoint(self._executor.at_rest())
         self.cancel()
 
+    def note_sent(self) -> None:
+        """Note that a motion was published to the controllers of trajectories."""
+        self.is_sent = self.is_sent or self._has_trajectories
+
     def cancel(self) -> None:
         """Cancel everything that is still to be sent."""
+        self.is_sent = True
         self._brakings, self._next_braking, self._next_part = 0, math.inf, math.inf
         self._last_setpoints, self._next_setpoint = 0, math.inf
         self._handed = -math.inf  # the moment of the newest set-point of this motion
@@ -221,6 +228,7 @@ class CommandPublisher:
         still = self._is_still or setpoint.values is None
         assert self._publish_setpoint is not None  # `_follow_setpoints` checks it
         self._publish_setpoint(self._still() if still else setpoint)
+        self.is_sent = self.is_sent or not self._has_trajectories
         self._sent()
 
     def _still(self) -> Setpoint:
@@ -238,6 +246,7 @@ class CommandPublisher:
 
     def _begin(self, command: Command, now: float) -> None:
         self._brakings, self._next_braking = 0, math.inf
+        self.is_sent = False
         self._follow_setpoints(now)
         self._command = command
         self._emit(self._with_motion(command, now))

@@ -146,6 +146,7 @@ class ControlLoop(threading.Thread):
         self._turns, self._in_turn = 0, False  # completed turns; whether one is running
         self._stops = safety.stops  # stops that were executed
         self._began = self._worked = -math.inf  # begin of the present work, end of the last one
+        self._is_abandoned = False
         self._keep()
         self._watched_until = -math.inf  # until then, a trajectory that was sent late is braked
         self._meant = math.inf  # moment since which the arm is meant to move
@@ -347,14 +348,23 @@ class ControlLoop(threading.Thread):
         """
         self._began = now
         try:
+            if self._is_abandoned:
+                self._end_at_once(now)
+                return
+            acted = not self._commands.is_sent
             self._commands.restore(self._kept)
+            acted = acted or self.executor.ends > since
             self._commands.catch_up(now)
-            self._watched_until = now + self.executor.max_open_loop
-            if self.safety.is_meant_to_move and now - since > self._resume_within:
+            if acted or self.safety.state == STOPPED:
+                self._watched_until = now + self.executor.max_open_loop
+            if self._stopping:
+                self._ends_by = max(self._ends_by, time.monotonic() + HOLD_TIME)
+            if since and self.safety.is_meant_to_move and now - since > self._resume_within:
                 allowed = f'resume_within is {self._resume_within:g} s'
                 self._disarm(f'the process was suspended for {now - since:.1f} s; {allowed}')
             self._brake(HOLD if self.safety.state == ARMED else STOP, now)
-            self._commands.publish_standstill(now)
+            if acted or self.safety.state == STOPPED:
+                self._commands.publish_standstill(now)
             self._report_failure(RefusedError('the process was suspended; the arm brakes'))
         except Exception as error:
             self._report_failure(error)
@@ -387,6 +397,7 @@ class ControlLoop(threading.Thread):
         if self._hands_over and now >= self.executor.ends + HAND_OVER_AFTER:
             self._commands.hand_over(now)
             self.executor.drop()
+            self._keep()
 
     @property
     def _hands_over(self) -> bool:
@@ -395,6 +406,7 @@ class ControlLoop(threading.Thread):
         return taken and self.executor.has_reference
 
     def _end_at_once(self, now: float) -> None:
+        self._is_abandoned = True
         self.executor.brake(now, STOP)
         self._commands.end_at_once(now)
         self.executor.drop()
@@ -429,7 +441,8 @@ class ControlLoop(threading.Thread):
 
     def _was_sent_late(self, now: float, measured: Measured | None) -> bool:
         """Return whether the arm moves although what it was sent before a suspension has ended."""
-        if now >= self._watched_until or self.safety.is_taken_over or measured is None:
+        taken = self.safety.is_taken_over and self.safety.state != STOPPED
+        if now >= self._watched_until or taken or measured is None:
             return False
         return bool((np.abs(measured.agreed) > STANDS).any())
 
@@ -465,11 +478,14 @@ class ControlLoop(threading.Thread):
                 self._hold(now, measured)
                 return
         self._publish(command)
+        if len(command.points):
+            self._commands.note_sent()
         self._keep()
 
     def _keep(self) -> None:
-        """Note the motion that was sent last."""
-        self._kept = self._commands.state()
+        """Note the motion, unless nothing of it was sent yet."""
+        if self._commands.is_sent:
+            self._kept = self._commands.state()
 
     # ------------------------------------------------------------------ interruptions
 

@@ -1,7 +1,7 @@
 """Wherever the process is suspended, the arm does not jump when it continues.
 
-The process is suspended at any reading of the clock or any measurement of a turn. The controller
-executes what it has received before.
+The process is suspended at any reading of the clock or any measurement of a turn, once or twice.
+The controller executes what it has received before.
 """
 
 import numpy as np
@@ -9,41 +9,47 @@ import pytest
 from stand import PERIOD, TICK
 from test_stop_ends_at_rest_within_the_braking_distance import ACCELERATION, VELOCITY, make
 
-from embodied_kv.control.safety_state_machine import ARMED
+from embodied_kv.control.safety_state_machine import ARMED, STOPPED
 
 RAMP = np.arange(1, 21) / 10  # 1 per s
+# A set-point of positions is 10 ms of a motion at 1 per s. Velocities last until zero is sent.
 RESTS = {'trajectory': 1e-3, 'position': 0.03}
+BRAKING = VELOCITY**2 / (2 * ACCELERATION) + 0.1
+NEVER = -1
+SLOW = pytest.mark.slow
 
 
 class Suspension:
-    """Suspends the process of a stand for some seconds at its n-th call that is counted."""
+    """Suspends the process of a stand for some seconds at some of its calls that are counted.
 
-    def __init__(self, stand, number, seconds):
-        self.stand, self.number, self.seconds, self.calls = stand, number, seconds, 0
-        self.place = self.begun = self.end = None
-        loop = stand.loop
-        loop._clock = self.before(lambda: stand.now)
-        loop._measure = self.before(lambda: stand._measured)
+    place: of the arm after the first suspension. end: the length of its path then.
+    """
+
+    def __init__(self, stand, numbers, seconds):
+        self.stand, self.numbers, self.seconds, self.calls = stand, numbers, seconds, 0
+        self.place = self.end = None
+        stand.loop._clock = self.before(lambda: stand.now)
+        stand.loop._measure = self.before(lambda: stand._measured)
 
     def before(self, call):
-        def counted(*arguments):
+        def counted():
             self.calls += 1
-            if self.calls == self.number:
+            if self.calls in self.numbers:
                 self.suspend()
-            return call(*arguments)
+            return call()
 
         return counted
 
     def suspend(self):
         stand = self.stand
-        self.begun = stand.now
         for _ in range(round(self.seconds / TICK)):
             stand.now += TICK
             stand._control()
         stand._states.clear()
         stand._seen.clear()
         stand._measured = None  # what was received is too old
-        self.place, self.end = stand.arm.copy(), len(stand.path)
+        if self.place is None:
+            self.place, self.end = stand.arm.copy(), len(stand.path)
 
 
 def act(stand, periods):
@@ -52,47 +58,84 @@ def act(stand, periods):
         stand.run(PERIOD)
 
 
-def suspended(kind, number, seconds, how='act'):
-    """An arm that acted, and was suspended; None after its last call."""
+def suspended(kind, how, numbers, seconds):
+    """A stand and its suspension in the turns after `how`."""
     stand = make(kind)
     stand.run(0.3)
-    act(stand, 5)
-    suspension = Suspension(stand, number, seconds)
+    if how != 'first':
+        act(stand, 5)
+    suspension = Suspension(stand, numbers, seconds)
     if how == 'stop':
         stand.safety.stop('a person')
-    act(stand, 1)
-    if suspension.place is None:
-        return None
+    if how == 'hold':
+        stand.run(0.9 * PERIOD)
+        stand.loop.hold()
+        stand.run(PERIOD)
+    else:
+        act(stand, 1)
     return stand, suspension
 
 
-def calls(kind, how):
-    stand = make(kind)
-    stand.run(0.3)
-    act(stand, 5)
-    suspension = Suspension(stand, -1, 0)
-    if how == 'stop':
-        stand.safety.stop('a person')
-    act(stand, 1)
-    return suspension.calls
-
-
-@pytest.mark.parametrize('how', ['act', 'stop'])
-@pytest.mark.parametrize('kind', ['trajectory', 'position'])
-@pytest.mark.parametrize(
-    ('seconds', 'step'),
-    [(1.5, 9), *(pytest.param(s, 2, marks=pytest.mark.slow) for s in (0.4, 1.5, 6.0))],
-)
-def test_the_arm_stays_where_it_came_to_rest(kind, seconds, step, how):
-    count = calls(kind, how)
-    assert count > 20
-    for number in [*range(1, 40, 1 + step // 4), *range(40, count + 1, step)]:
-        if (found := suspended(kind, number, seconds, how)) is None:
+def check(kind, how, seconds, step, gap=0):
+    calls = suspended(kind, how, (NEVER,), seconds)[1].calls
+    assert calls > 20
+    for number in [*range(1, 40, 1 + step // 4), *range(40, calls + 1, step)]:
+        stand, suspension = suspended(kind, how, (number, number + gap), seconds)
+        if suspension.place is None:
             continue
-        stand, suspension = found
         stand.run(2.5)
         moved = np.abs(np.array(stand.path)[suspension.end :] - suspension.place).max()
-        # A motion that is under way is braked. Positions are set every 10 ms, at 1 per s.
-        allowed = RESTS[kind] if seconds > 1.2 else VELOCITY**2 / (2 * ACCELERATION) + 0.1
-        assert moved <= allowed, (number, count, moved, stand.failures)
+        is_at_rest = seconds > 1.2 and kind in RESTS
+        allowed = RESTS[kind] if is_at_rest else BRAKING
+        assert moved <= allowed, (number, calls, moved, stand.failures)
         assert seconds < 3.0 or stand.safety.state != ARMED, (number, stand.failures)
+
+
+@pytest.mark.parametrize('how', ['act', 'stop', 'first', 'hold'])
+@pytest.mark.parametrize('kind', ['trajectory', 'position'])
+@pytest.mark.parametrize(
+    ('seconds', 'step'), [(1.5, 15), *(pytest.param(s, 2, marks=SLOW) for s in (0.4, 1.5, 6.0))]
+)
+def test_the_arm_stays_where_it_came_to_rest(kind, seconds, step, how):
+    check(kind, how, seconds, step)
+
+
+@pytest.mark.parametrize('how', ['act', 'stop', 'hold'])
+@pytest.mark.parametrize('gap', [2, pytest.param(7, marks=SLOW)])
+def test_a_second_suspension_in_the_turn_moves_nothing_either(gap, how):
+    check('trajectory', how, 1.5, 15, gap)
+
+
+@pytest.mark.parametrize('how', ['first', 'stop'])
+def test_velocities_end(how):
+    check('velocity', how, 0.4, 15)
+
+
+@pytest.mark.parametrize('number', range(2, 20, 3))
+def test_a_stop_brakes_another_program_after_a_suspension(number):
+    stand = make('trajectory')
+    stand.run(0.3)
+    act(stand, 2)
+    stand.safety.take_over()
+    stand.run(1.0)
+    stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
+    stand.run(0.5)
+    suspension = Suspension(stand, (number,), 0.4)
+    stand.safety.stop('a person')
+    stand.run(2.5)
+    assert suspension.place is not None and stand.safety.state == STOPPED
+    moved = np.abs(np.array(stand.path)[suspension.end :] - suspension.place).max()
+    assert moved <= BRAKING
+
+
+@pytest.mark.parametrize('number', range(1, 20, 3))
+def test_another_program_is_left_alone(number):
+    stand = make('trajectory', armed=False)
+    stand.run(0.3)
+    stand.move_by_another_program(stand.arm[0] + 3.0, seconds=3.0)
+    stand.run(0.5)
+    suspension = Suspension(stand, (number,), 0.4)
+    stand.loop.refuse('a chunk')
+    stand.run(1.0)
+    assert suspension.place is not None
+    assert not stand.sent()
