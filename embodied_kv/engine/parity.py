@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.model.parity.cases import Case, Quantity, report
+from embodied_kv.model.parity.cases import Case, Quantity, exit_status, report
 from embodied_kv.model.parity.replay import CHUNK, JAX_NORMS, ROUNDING
 from embodied_kv.model.policy import Policy
-from embodied_kv.model.weights import CheckpointError
 from embodied_kv.types import Observation
 
 
@@ -116,16 +115,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument('folders', nargs='+', metavar='FOLDER', help='folder of a case')
     parser.add_argument('--device', default='cpu', help='device that computes: cpu or cuda')
     parser.add_argument('--compile', action='store_true', help='compare compiled graphs too')
-    args, status = parser.parse_args(arguments), 0
-    torch.backends.cudnn.allow_tf32 = False  # a convolution in float32 would have 10 bits
+    args = parser.parse_args(arguments)
     ways = ('off', 'now') if args.compile else ('off',)
-    for path in args.folders:
-        try:
-            status = max(status, 0 if compare(path, args.device, ways) else 1)
-        except CheckpointError as error:
-            print(f'{path}: cannot be compared: {error}', file=sys.stderr)
-            status = 2
-    return status
+    return exit_status(args.folders, lambda path: compare(path, args.device, ways))
 
 
 if __name__ == '__main__':

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 
 import torch
 
-from embodied_kv.model.parity.cases import Case, is_case, report
+from embodied_kv.model.parity.cases import Case, exit_status, is_case, report
 from embodied_kv.model.parity.golden import Golden, quantities
 from embodied_kv.model.parity.replay import Replay
-from embodied_kv.model.weights import CheckpointError
 
 
 @torch.inference_mode()
@@ -47,15 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument('files', nargs='+', metavar='FILE', help='golden file or case folder')
     parser.add_argument('--device', default='cpu', help='device that computes: cpu or cuda')
-    args, status = parser.parse_args(arguments), 0
-    torch.backends.cudnn.allow_tf32 = False  # a convolution in float32 would have 10 bits
-    for path in args.files:
-        try:
-            status = max(status, 0 if compare(path, args.device) else 1)
-        except CheckpointError as error:
-            print(f'{path}: cannot be compared: {error}', file=sys.stderr)
-            status = 2
-    return status
+    args = parser.parse_args(arguments)
+    return exit_status(args.files, lambda path: compare(path, args.device))
 
 
 if __name__ == '__main__':

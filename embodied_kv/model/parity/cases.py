@@ -6,6 +6,7 @@ which holds what only the code of openpi states about the robot.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,6 +135,22 @@ def report(
     else:
         print(f'{path}: ok, all {count} quantities within tolerance')
     return bool(count) and not failed
+
+
+def exit_status(paths: Sequence[str], compare: Callable[[str], bool]) -> int:
+    """Compare each path and return the exit status: 0, 1 if one differs, 2 if one cannot be read.
+
+    A path that raises CheckpointError is named on stderr.
+    """
+    torch.backends.cudnn.allow_tf32 = False  # a convolution in float32 would have 10 bits
+    status = 0
+    for path in paths:
+        try:
+            status = max(status, 0 if compare(path) else 1)
+        except CheckpointError as error:
+            print(f'{path}: cannot be compared: {error}', file=sys.stderr)
+            status = 2
+    return status
 
 
 def is_case(path: str | Path) -> bool:
