@@ -40,7 +40,11 @@ class BackboneConfig:
     """The language backbone, whose KV is shared.
 
     kind: 'gemma' (norms scale by 1 + weight, GELU, tied head) or 'llama' (norms scale by weight,
-    SiLU, a head of its own).
+    SiLU, a head of its own unless `shares_head`). qkv_bias: queries, keys and values have a bias
+    (Qwen 2). qk_norm: a norm of each head of queries and keys (Qwen 3, Gemma 3). branch_norms: a
+    norm behind attention and behind the feed-forward (Gemma 3). scales_tokens: embeddings are
+    scaled by sqrt(width). rope_scaling: (factor,), or (factor, low, high, tokens) of Llama 3; see
+    `model.layers.wavelengths`. local_layers: layers that rotate by `local_theta`, unscaled.
     """
 
     width: int
@@ -53,6 +57,18 @@ class BackboneConfig:
     rope_theta: float = 10_000.0
     eps: float = 1e-6
     kind: str = 'gemma'
+    shares_head: bool = False
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    branch_norms: bool = False
+    scales_tokens: bool = True
+    rope_scaling: tuple[float, ...] = ()
+    local_layers: tuple[int, ...] = ()
+    local_theta: float = 10_000.0
+
+    @property
+    def has_own_head(self) -> bool:
+        return self.kind == 'llama' and not self.shares_head
 
 
 @dataclass(frozen=True)

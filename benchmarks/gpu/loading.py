@@ -30,7 +30,8 @@ from embodied_kv.memory.keep import Keep, keep_ratio
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.model.random import init_random
 
@@ -114,7 +115,7 @@ def rows(s: Size, device: str) -> Iterator[dict]:
         dtype=model.dtype,
         device=model.device,
     )
-    move = Rotation(wavelengths(b.head_dim, b.rope_theta).to(model.device))
+    move = Rotation(wavelengths(b.head_dim, b.rope_theta)[None].to(model.device))
     keep = Keep(keep_ratio(max(SHARE, 1.5 / b.layers), b.layers))
     rate = bus(device)
     reuses: tuple[Reuse, ...] = (FullRecompute(), Reuse(), keep)

@@ -18,7 +18,8 @@ from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.prefill import Load, Work
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import LayerState, Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.model.planner import Planner
 from training.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
 
@@ -117,7 +118,7 @@ class Asking:
         b = model.config.backbone
         self._model = model
         arena = arena_of(model, model.config.max_tokens)
-        move = Rotation(wavelengths(b.head_dim, b.rope_theta))
+        move = Rotation(wavelengths(b.head_dim, b.rope_theta)[None])
         self._prefill = ComparingPrefill(model, arena, 0, load or IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:

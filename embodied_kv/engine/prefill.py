@@ -231,20 +231,18 @@ class Prefiller:
         views: number of present views of each; texts: tokens of its prompt.
         """
         c, begins, image = self._policy.config, self._text_begins(slots), 0
-        *before, after = begins + slots * c.max_text + np.arange(c.frame_tokens or 1)
-        framed = c.frame_tokens > 0
+        frame = begins + slots * c.max_text + np.arange(c.frame_tokens)
+        before, after = frame[:-1], frame[-1:]
+        images = np.arange(begins).reshape(-1, c.vision.tokens)
         sources = []
         for slot, (present, text) in enumerate(zip(views, texts, strict=True)):
-            tokens: list[int] = []
-            empty = max(0, min(c.empty_views, c.view_slots - present)) if framed else 0
-            for view in range(present + empty):
-                tokens += before if framed else []
-                if view < present:
-                    tokens += range(image * c.vision.tokens, (image + 1) * c.vision.tokens)
-                    image += 1
-                tokens += [after] if framed else []
-            tokens += range(begins + slot * c.max_text, begins + slot * c.max_text + text)
-            sources.append(np.array(tokens))
+            empty = max(0, min(c.empty_views, c.view_slots - present)) if c.frame_tokens else 0
+            parts = [
+                part for view in images[image : image + present] for part in (before, view, after)
+            ]
+            own = begins + slot * c.max_text + np.arange(text)
+            sources.append(np.concatenate([*parts, *[before, after] * empty, own]))
+            image += present
         return sources
 
     def _slots(self, frames: int) -> int:

@@ -35,8 +35,8 @@ from embodied_kv.runtime.stream import Event, Stream
 T = TypeVar('T')
 # unit, layer -> K, V [kv_heads, n, head_dim] as computed from position 0 on
 Load = Callable[[str, int], tuple[Tensor, Tensor]]
-# K [kv_heads, n, head_dim], distance in positions -> the same keys at their new positions
-Move = Callable[[Tensor, int], Tensor]
+# K [kv_heads, n, head_dim], distance in positions, layer -> the same keys at their new positions
+Move = Callable[[Tensor, int, int], Tensor]
 Step = Callable[[Callable[[], T]], T]
 # Of some tokens: hidden states [1, T, width], queries [T, heads, head_dim], sums [T, heads]
 Block = tuple[Tensor, Tensor, Tensor]
@@ -222,7 +222,7 @@ class Prefill:
         except RobotMemoryError as fault:
             raise KvLostError(piece.unit, fault) from fault
         k, v = (copy_to(part, self._arena.device, wait=False)[:, tokens] for part in stored)
-        return self._move(k, prompt.starts[i] - piece.offset), v
+        return self._move(k, prompt.starts[i] - piece.offset, layer), v
 
 
 def _absent(prompt: Prompt, mask: Tensor, resident: int) -> dict[str, int]:

@@ -24,37 +24,33 @@ from embodied_kv.runtime.stream import Event, Stream
 TURNS = 1024  # distances whose cos and sin are cached
 
 
-def wavelengths(head_dim: int, theta: float) -> Tensor:
-    """Return theta^(2i / head_dim), float32 [head_dim / 2], bit for bit as the model's."""
-    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-    return theta**exponent
-
-
 class Rotation:
-    """The rotation of keys by wavelengths, float32 [head_dim / 2] (positions/rad)."""
+    """The rotation of keys.
 
-    def __init__(self, wavelength: Tensor) -> None:
-        if wavelength.ndim != 1 or wavelength.dtype != torch.float32:
+    wavelengths: float32 [layers or 1, head_dim / 2] (positions/rad); one line serves every layer.
+    """
+
+    def __init__(self, wavelengths: Tensor) -> None:
+        if wavelengths.ndim != 2 or wavelengths.dtype != torch.float32:
             raise ValueError(
-                f'wavelength must be float32 [head_dim / 2] (got {wavelength.dtype} '
-                f'{list(wavelength.shape)})'
+                f'wavelengths must be float32 [layers or 1, head_dim / 2] (got '
+                f'{wavelengths.dtype} {list(wavelengths.shape)})'
             )
-        self._wavelength = wavelength
+        self._wavelengths = wavelengths
         self._turn = lru_cache(TURNS)(self._new_turn)
 
-    def __call__(self, k: Tensor, by: int) -> Tensor:
-        """Return k [..., head_dim] as if computed `by` positions further, in new memory.
+    def __call__(self, k: Tensor, by: int, layer: int = 0) -> Tensor:
+        """Return k [..., head_dim] of a layer as if computed `by` positions further.
 
-        `by` may be negative; 0 returns k itself.
+        It is in new memory. `by` may be negative; 0 returns k itself.
         """
-        if k.shape[-1] != 2 * len(self._wavelength):
-            raise ValueError(
-                f'k must have heads of {2 * len(self._wavelength)} (got {k.shape[-1]})'
-            )
+        lines, half = self._wavelengths.shape
+        if k.shape[-1] != 2 * half:
+            raise ValueError(f'k must have heads of {2 * half} (got {k.shape[-1]})')
         if by == 0:
             return k
         dtype = torch.promote_types(k.dtype, torch.float32)
-        cos, sin, made = self._turn(by, k.device, dtype)
+        cos, sin, made = self._turn(by, min(layer, lines - 1), k.device, dtype)
         stream = Stream.current(k.device)
         stream.wait(made)  # another stream may have computed them
         stream.reads(cos, sin)
@@ -63,9 +59,9 @@ class Rotation:
         return turned.to(k.dtype)
 
     def _new_turn(
-        self, by: int, device: torch.device, dtype: torch.dtype
+        self, by: int, line: int, device: torch.device, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor, Event]:
         """Return cos and sin [head_dim / 2], and the event after which they are computed."""
-        angles = by / self._wavelength.to(device, torch.float64)
+        angles = by / self._wavelengths[line].to(device, torch.float64)
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
         return cos, sin, Stream.current(device).record()

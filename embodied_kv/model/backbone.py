@@ -1,4 +1,4 @@
-"""The language backbone: Gemma layers over a cache view, token table and head.
+"""The language backbone: decoder layers over a cache view, token table and head.
 
 The same `layer` prefills prefixes and extends decode streams; the cache view determines which.
 """
@@ -19,7 +19,7 @@ M = TypeVar('M', bound='BackboneModel')
 
 
 class Backbone(nn.Module):
-    """Token table, layers, final norm; the head of Gemma is the token table (tied)."""
+    """Token table, layers, final norm, and a head, which may be the token table (tied)."""
 
     def __init__(self, c: BackboneConfig) -> None:
         super().__init__()
@@ -27,16 +27,42 @@ class Backbone(nn.Module):
         self.embed = nn.Embedding(c.vocab_size, c.width)
         self.layers = nn.ModuleList(PlainLayer(c.width, c.mlp, c) for _ in range(c.layers))
         self.norm = plain_norm(c.width, c)
-        if c.kind == 'llama':
+        if c.has_own_head:
             self.head = nn.Linear(c.width, c.vocab_size, bias=False)
-        self.rope = Rope(c.head_dim, c.rope_theta)
+        self._rope = Rope(c.head_dim, c.rope_theta, c.rope_scaling)
+        self._local_rope = Rope(c.head_dim, c.local_theta)
+
+    @property
+    def wavelengths(self) -> Tensor:
+        """Return float32 [layers or 1, head_dim / 2]: those of each layer, or of every layer."""
+        c = self.config
+        if not c.local_layers:
+            return self._rope.wavelengths[None].cpu()
+        ropes = (self._local_rope if i in c.local_layers else self._rope for i in range(c.layers))
+        return torch.stack([rope.wavelengths.cpu() for rope in ropes])
+
+    def rope(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cos, sin of positions [..., T] for `layer`: [..., T, 1, head_dim / 2].
+
+        With local layers both begin with an axis of two: other layers, local layers.
+        """
+        rope = self._rope(positions, dtype)
+        if not self.config.local_layers:
+            return rope
+        pairs = zip(rope, self._local_rope(positions, dtype), strict=True)
+        cos, sin = (torch.stack(pair) for pair in pairs)
+        return cos, sin
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Return [..., T, width] of ids [..., T], times sqrt(width)."""
-        return self.embed(ids) * self.config.width**0.5
+        """Return [..., T, width] of ids [..., T], times sqrt(width) if the model scales them."""
+        embedded = self.embed(ids)
+        return embedded * self.config.width**0.5 if self.config.scales_tokens else embedded
 
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Return hidden [B, T, width] after layer i, which stores its K and V through `cache`."""
+        if local := self.config.local_layers:
+            cos, sin = (table[int(i in local)] for table in rope)
+            rope = cos, sin
         return self.layers[i](i, hidden, cache, rope)
 
     def fill(self, hidden: Tensor, positions: Tensor, cache: KvView) -> Tensor:
@@ -52,7 +78,7 @@ class Backbone(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [..., vocab] of hidden [..., width] after the final norm."""
-        weight = self.embed.weight if self.config.kind == 'gemma' else self.head.weight
+        weight = self.head.weight if self.config.has_own_head else self.embed.weight
         return F.linear(hidden, weight).float()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from embodied_kv.config import ModelConfig
 
@@ -49,6 +51,18 @@ LAYER = {
 }
 NORMS = {'attn_norm': 'input_layernorm', 'mlp_norm': 'post_attention_layernorm'}
 TIED = {PALIGEMMA + 'lm_head.weight', PALIGEMMA + 'model.language_model.embed_tokens.weight'}
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How files name the parameters.
+
+    canonical: the canonical form of a name in a file; None for an unused weight. sources: of the
+    name of our parameter, the canonical names whose concatenated rows form it.
+    """
+
+    canonical: Callable[[str], str | None]
+    sources: Callable[[str], tuple[str, ...]]
 
 
 def canonical(name: str) -> str | None:

@@ -5,6 +5,7 @@ The cache is an argument (`kv.views`), so the layer is independent of rows and d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -27,17 +28,34 @@ class Rope:
     Angles are float32; cos and sin are cast to the dtype of the input, as in the references.
     """
 
-    def __init__(self, head_dim: int, theta: float) -> None:
-        self._exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device='cpu') / head_dim
-        self._theta = theta
-        self._wavelength: Tensor | None = None
+    def __init__(self, head_dim: int, theta: float, scaling: Sequence[float] = ()) -> None:
+        self.wavelengths = wavelengths(head_dim, theta, scaling)
 
     def __call__(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cos, sin [..., T, 1, head_dim / 2] of positions [..., T], for every layer."""
-        if self._wavelength is None or self._wavelength.device != positions.device:
-            self._wavelength = (self._theta**self._exponent).to(positions.device)
-        angles = positions[..., None, None].float() / self._wavelength
+        if self.wavelengths.device != positions.device:
+            self.wavelengths = self.wavelengths.to(positions.device)
+        angles = positions[..., None, None].float() / self.wavelengths
         return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def wavelengths(head_dim: int, theta: float, scaling: Sequence[float] = ()) -> Tensor:
+    """Return theta^(2i / head_dim), float32 [head_dim / 2] (positions/rad), on the CPU.
+
+    scaling: (factor,) multiplies them. (factor, low, high, tokens), as in Llama 3.1, multiplies
+    those that turn fewer than `low` times in so many tokens, and keeps those that turn more than
+    `high` times; the frequencies in between are interpolated.
+    """
+    exponent = torch.arange(0, head_dim, 2, dtype=torch.float32, device='cpu') / head_dim
+    unscaled = theta**exponent
+    if not scaling:
+        return unscaled
+    factor, *band = scaling
+    kept = torch.zeros((), device='cpu')
+    if band:
+        low, high, tokens = band
+        kept = ((tokens / (2 * math.pi * unscaled) - low) / (high - low)).clamp(0, 1)
+    return unscaled / ((1 - kept) / factor + kept)
 
 
 def rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
@@ -121,15 +139,21 @@ class DecoderLayer(nn.Module):
             self.q = nn.Linear(width, queries, bias=False)
             self.k, self.v = (nn.Linear(keys, keys, bias=False) for _ in range(2))
         else:
-            self.qkv = nn.Linear(width, queries + 2 * keys, bias=False)
+            self.qkv = nn.Linear(width, queries + 2 * keys, bias=b.qkv_bias)
         self.o = nn.Linear(queries, width, bias=False)
         self.gate_up = nn.Linear(width, 2 * mlp, bias=False)
         self.down = nn.Linear(mlp, width, bias=False)
+        self.has_qk_norm = b.qk_norm
+        if b.qk_norm:
+            self.q_norm, self.k_norm = (plain_norm(b.head_dim, b) for _ in range(2))
 
     def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """Return rotated q [B, T, heads, D] and k, v [B, T, kv_heads, D] of normed x [B, T, W]."""
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))
         turned, v = qkv.split([self.heads + self.kv_heads, self.kv_heads], dim=2)
+        if self.has_qk_norm:
+            q, k = turned.split([self.heads, self.kv_heads], dim=2)
+            turned = torch.cat([self.q_norm(q), self.k_norm(k)], 2)
         q, k = rotate(turned, rope).split([self.heads, self.kv_heads], dim=2)
         return q, k, v
 
@@ -159,18 +183,22 @@ class DecoderLayer(nn.Module):
 
 
 class PlainLayer(DecoderLayer):
-    """A decoder layer with plain norms."""
+    """A decoder layer with plain norms, before its branches and, in some models, behind them."""
 
     def __init__(self, width: int, mlp: int, b: BackboneConfig, is_cross: bool = False) -> None:
         super().__init__(width, mlp, b, is_cross)
         self.attn_norm, self.mlp_norm = (plain_norm(width, b) for _ in range(2))
+        self.attn_out_norm, self.mlp_out_norm = (
+            plain_norm(width, b) if b.branch_norms else nn.Identity() for _ in range(2)
+        )
 
     def forward(
         self, layer: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
     ) -> Tensor:
         """Return hidden [B, T, W] after this layer, which stores its K and V through `cache`."""
-        hidden = hidden + self.attention(layer, self.attn_norm(hidden), cache, rope)
-        return hidden + self.feed_forward(self.mlp_norm(hidden))
+        attended = self.attention(layer, self.attn_norm(hidden), cache, rope)
+        hidden = hidden + self.attn_out_norm(attended)
+        return hidden + self.mlp_out_norm(self.feed_forward(self.mlp_norm(hidden)))
 
 
 def plain_norm(width: int, b: BackboneConfig) -> RmsNorm:

@@ -1,14 +1,15 @@
 """Planner checkpoints: a folder with model.safetensors and tokenizer.json.
 
-The metadata of the weights has their dimensions, the digest of these, and the digest of the
-tokenizer. Nothing is unpickled, and parts that do not match are refused.
+The metadata of our weights has their dimensions, the digest of these, and the digest of the
+tokenizer; `huggingface_planner` reads the other format. Nothing is unpickled, and parts that do
+not match are refused.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import MISSING, asdict, dataclass, fields
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from embodied_kv import storage
 from embodied_kv.config import BackboneConfig
+from embodied_kv.model import huggingface_planner
 from embodied_kv.model.checkpoints.own import (
     ASSETS,
     CONFIG,
@@ -25,18 +27,25 @@ from embodied_kv.model.checkpoints.own import (
     check_same,
     dimensions,
 )
+from embodied_kv.model.dtype import served
 from embodied_kv.model.planner import PLANNER_MISSIONS, Planner, PlannerConfig
+from embodied_kv.model.planner_prompts import HEAD, PromptFrame
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 DIGEST = 'embodied_kv.planner'
-LATER = {'backbone.kind': 'gemma'}  # fields with the value that older planners have without them
+# Fields that older planners lack, with the value that they have there.
+LATER = {
+    f'backbone.{field.name}': field.default
+    for field in fields(BackboneConfig)
+    if field.default is not MISSING and field.name not in ('rope_theta', 'eps')
+}
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedPlanner:
-    """A planner with its tokenizer.
+    """A planner with its tokenizer and the frame of its prompts.
 
     fingerprint: 32 hex digits that change with dimensions, weights, dtype or tokenizer. KV of a
     planner with another fingerprint is invalid for this one.
@@ -44,6 +53,7 @@ class LoadedPlanner:
 
     model: Planner
     tokenizer: Tokenizer
+    frame: PromptFrame
     fingerprint: str
 
     @property
@@ -54,17 +64,20 @@ class LoadedPlanner:
 def load_planner(
     path: str | Path, config: PlannerConfig | None = None, device: str = 'cpu'
 ) -> LoadedPlanner:
-    """Return the planner in a folder, in the dtype of its config; no gradients.
+    """Return the planner in a folder; no gradients.
 
     Args:
-        path: The folder.
-        config: The required dimensions, and the dtype to use; None for those of the folder.
+        path: A folder of this package or, without a required config, of Hugging Face.
+        config: The required dimensions, and the dtype to use; None for those of the folder. A
+            planner of Hugging Face computes in float32 on a CPU that does not multiply bfloat16.
         device: The device of the weights.
 
     Raises:
         CheckpointError: A part is missing, damaged, of other dimensions or another tokenizer.
     """
     path = Path(path)
+    if config is None and huggingface_planner.is_huggingface(path):
+        return _load_huggingface(path, device)
     weights = Weights(path)
     found = _parse(weights)
     config = config or found
@@ -88,6 +101,8 @@ def without_missions(path: str | Path) -> str:
 
     Reads no weights. Raises CheckpointError where the path is no planner.
     """
+    if huggingface_planner.is_huggingface(Path(path)):
+        return ''  # its prompts explain what a mission is
     name = _parse(Weights(path)).name
     if name == PLANNER_MISSIONS.name:
         return ''
@@ -162,12 +177,25 @@ def parse_config(text: str) -> PlannerConfig:
     return build_config(PlannerConfig, values | dict(backbone=backbone))
 
 
-def _loaded(model: Planner, tokenizer: Tokenizer) -> LoadedPlanner:
+def _load_huggingface(path: Path, device: str) -> LoadedPlanner:
+    config = served(huggingface_planner.read_config(path), device)
+    tokenizer, frame = huggingface_planner.read_prompts(path, config)
+    model = Planner.empty(config, device)
+    fill(model, Weights(path), config, huggingface_planner.naming(config))
+    huggingface_planner.scale_queries(model, path)
+    return _loaded(model, tokenizer, frame)
+
+
+def _loaded(
+    model: Planner, tokenizer: Tokenizer, frame: PromptFrame | None = None
+) -> LoadedPlanner:
+    """Return the planner with its fingerprint. frame: None for that of our own planners."""
+    own = PromptFrame((*tokenizer.encode(HEAD, bos=True),), (), frozenset({tokenizer.eos}))
     digest = sha256(f'{planner_digest(model.config)} {_words_digest(tokenizer)}'.encode())
     for name, tensor in model.state_dict().items():
         digest.update(f'{name} {tensor.dtype}'.encode())
         digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy())
-    return LoadedPlanner(model, tokenizer, digest.hexdigest()[:32])
+    return LoadedPlanner(model, tokenizer, frame or own, digest.hexdigest()[:32])
 
 
 def _parse(weights: Weights) -> PlannerConfig:

@@ -13,7 +13,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-HEAD = 'Memory:'  # after <bos>, before the first segment
+HEAD = 'Memory:'  # before the first segment
+# Before HEAD in the prompts of a planner that was trained for dialogues, not for missions.
+INTRODUCTION = """\
+You plan for a robot. Below are the facts that it remembers, and a question (Q).
+If the question begins with "mission:", it names the mission, the number of the part of the \
+mission that is asked for, and the steps of this part that were done or failed. Answer with one \
+line, which is one of:
+- the next step, as a short instruction to the robot
+- say: and a sentence to report
+- done, if this part is complete
+- over, if the mission has no such part
+- impossible: and the reason
+- give up: and the reason
+Answer any other question in a few words."""
 LAST = 3  # moves that a question names, newest first
 PICK = 'pick up '  # start of a step that only prepares another one
 
@@ -42,14 +55,27 @@ class PlannerAnswer:
     words: str = ''
 
 
+@dataclass(frozen=True)
+class PromptFrame:
+    """The tokens around memory and question.
+
+    head: before the first segment. tail: behind a question, up to the answer; () where the words
+    of the question lead to it. stops: tokens of which each ends an answer.
+    """
+
+    head: tuple[int, ...]
+    tail: tuple[int, ...]
+    stops: frozenset[int]
+
+
 def segment_words(text: str) -> str:
     """Return one memory segment as it stands in a prompt."""
     return f'\n{text}'
 
 
-def question_words(question: str) -> str:
-    """Return the end of a prompt, which the answer follows."""
-    return f'\nQ: {question}\nA:'
+def question_words(question: str, is_dialogue: bool = False) -> str:
+    """Return the question at the end of a prompt. is_dialogue: the answer is another turn."""
+    return f'\nQ: {question}' if is_dialogue else f'\nQ: {question}\nA:'
 
 
 def answer_words(answer: str) -> str:

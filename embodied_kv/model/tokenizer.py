@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,6 +26,7 @@ SPECIALS = {
     'eos': ('<eos>', '</s>', '<end_of_utterance>'),
     'bos': ('<bos>', '<s>', '<|im_start|>'),
 }
+ABSENT = -1  # id of a special token that the model lacks
 KNOWN_DECODERS = {'ByteLevel', 'ByteFallback', 'Metaspace'}
 BYTE_FALLBACK = re.compile(r'<0x([0-9A-F]{2})>')
 
@@ -41,10 +42,18 @@ def byte_symbols() -> tuple[str, ...]:
 class Tokenizer:
     """A `tokenizers.Tokenizer` and its special ids: `pad`, `eos`, `bos`, `vocab_size`.
 
-    Raises ValueError for a missing special token or an unknown decoder.
+    specials: the special tokens by these names; None for the known spellings, of which all three
+    are needed. Of others only eos is needed; the id of one that is absent is ABSENT. Raises
+    ValueError for a missing special token or an unknown decoder.
     """
 
-    def __init__(self, backend: Backend, name: str, limit: int | None = None) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        name: str,
+        limit: int | None = None,
+        specials: Mapping[str, str | None] | None = None,
+    ) -> None:
         self.backend = backend
         backend.encode_special_tokens = True  # text of a user contains no special token
         _disable_cache(backend)
@@ -54,10 +63,13 @@ class Tokenizer:
         self.vocab_size = min(backend.get_vocab_size(), limit or backend.get_vocab_size())
         ids = {}
         for special, spellings in SPECIALS.items():
+            if specials is not None:
+                spellings = (specials[special],) if specials.get(special) else ()
             found = [backend.token_to_id(spelling) for spelling in spellings]
-            ids[special] = next((token for token in found if token is not None), None)
-            if ids[special] is None:
-                raise ValueError(f'{name} has no {" or ".join(spellings)} token')
+            ids[special] = next((token for token in found if token is not None), ABSENT)
+            if ids[special] == ABSENT and (specials is None or special == 'eos'):
+                known = ' or '.join(spellings) or special
+                raise ValueError(f'{name} has no {known} token')
         self.pad, self.eos, self.bos = ids['pad'], ids['eos'], ids['bos']
         decoder = json.dumps(json.loads(backend.to_str())['decoder'])
         kinds = re.findall(r'"type": "(\w+)"', decoder)
@@ -79,7 +91,12 @@ class Tokenizer:
         return cls(backend, 'the byte tokenizer')
 
     @classmethod
-    def load(cls, path: str | Path, limit: int | None = None) -> Tokenizer:
+    def load(
+        cls,
+        path: str | Path,
+        limit: int | None = None,
+        specials: Mapping[str, str | None] | None = None,
+    ) -> Tokenizer:
         """Return the tokenizer of a tokenizer.json, a folder with one, or a `.model` file.
 
         limit: number of ids that the model embeds; added tokens beyond it (PaliGemma's `<image>`)
@@ -96,7 +113,7 @@ class Tokenizer:
             backend = Backend.from_str(path.read_text(encoding='utf-8-sig'))
         except Exception as error:  # the Rust parser raises nothing more specific
             raise ValueError(f'{path} is not a tokenizer.json: {error}') from error
-        return cls(backend, str(path), limit)
+        return cls(backend, str(path), limit, specials)
 
     @property
     def frame(self) -> list[int]:
@@ -108,7 +125,7 @@ class Tokenizer:
         Path(path).write_text(self.backend.to_str(), encoding='utf-8')
 
     def encode(self, text: str, bos: bool = False) -> list[int]:
-        """Return the ids of the text, with BOS before it if requested.
+        """Return the ids of the text, with BOS before it if requested and the model has one.
 
         The name of a special token in the text remains text.
 
@@ -121,7 +138,7 @@ class Tokenizer:
         # A vocabulary with the name as an ordinary word would still match it.
         never = self.pad, self.eos, self.bos
         known = (token for token in ids if token < self.vocab_size and token not in never)
-        return [self.bos] * bos + [*known]
+        return [self.bos] * (bos and self.bos != ABSENT) + [*known]
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of the ids, without special ids and ids beyond the vocabulary.

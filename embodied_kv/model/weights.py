@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.model.files import CheckpointError, read_json, refuse_placeholder
-from embodied_kv.model.keys import canonical, row_counts, sources
+from embodied_kv.model.keys import Naming, canonical, row_counts, sources
 
 DTYPES = {'F64', 'F32', 'F16', 'BF16'}
 NAMED_IN_AN_ERROR = 6
@@ -85,20 +85,25 @@ def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, s
     save_file(tensors, path, {'format': 'pt', **about})
 
 
-def fill(model: nn.Module, weights: WeightSource, config: ModelConfig) -> None:
+def fill(
+    model: nn.Module, weights: WeightSource, config: ModelConfig, naming: Naming | None = None
+) -> None:
     """Copy every parameter of `model` from `weights`, converted to the dtype of the model.
+
+    naming: None for our own names, and those of openpi and LeRobot.
 
     Raises:
         CheckpointError: A tensor is missing, left over, or of another shape.
     """
     parameters = model.state_dict()
+    naming = naming or Naming(canonical, lambda name: sources(name, config))
     native = any(name.startswith('backbone.') for name in weights.names)
     spellings: dict[str, list[str]] = {}
     for name in weights.names:
-        known = name if native else canonical(name)
+        known = name if native else naming.canonical(name)
         if known is not None:
             spellings.setdefault(known, []).append(name)
-    wanted = {name: (name,) if native else sources(name, config) for name in parameters}
+    wanted = {name: (name,) if native else naming.sources(name) for name in parameters}
     _check_names(weights.path, spellings, [s for group in wanted.values() for s in group])
 
     copies: list[tuple[Tensor, str]] = []

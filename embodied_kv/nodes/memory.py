@@ -12,6 +12,7 @@ with the actions for cores.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
@@ -96,7 +97,8 @@ class Memory(SuiteNode):
     def _open(self) -> Planning:
         """Return the planning until cleanup. Raises ValueError, RobotMemoryError."""
         params = self.params.read(MemoryParams)
-        path = planner_folder(params.planner, self.embodiment.contract.language.planner)
+        name, say = self.embodiment.contract.language.planner, partial(self.log_info, 'planner')
+        path = planner_folder(params.planner, name, say, fetches=not self.host.is_held)
         planning = self._release.enter_context(
             open_planning(
                 load_planner(path, device=self.host.engine.config.device),

@@ -114,7 +114,10 @@ class MemoryParams:
         range=(1, 2**30),
     )
     planner: str = parameter(
-        '', "Folder with a planner's weights and tokenizer; empty: the planner of the contract"
+        '',
+        'Folder with a planner, of this package or of Hugging Face (Gemma, Gemma 3, Qwen 2.5, '
+        'Qwen 3, Llama, SmolLM2), or owner/name@revision on the Hugging Face hub; empty: the '
+        'planner of the contract',
     )
     discard_foreign_kv: bool = parameter(
         False,

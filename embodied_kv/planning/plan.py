@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from embodied_kv.memory.segment import Segment
@@ -58,9 +58,9 @@ class PlanRecord:
         """Return the position of the last token, whose KV the next step computes."""
         return len(self.prompt) + len(self.answer) - 1
 
-    def with_token(self, token: int, eos: int, most: int) -> PlanRecord:
-        """Return the plan with one more token, or at its end (`eos`, or `most` tokens)."""
-        if token == eos:
+    def with_token(self, token: int, stops: Collection[int], most: int) -> PlanRecord:
+        """Return the plan with one more token, or its end (one of `stops`, or `most` tokens)."""
+        if token in stops:
             return replace(self, over=True)
         answer = (*self.answer, token)
         return replace(self, answer=answer, over=len(answer) >= most)
@@ -73,14 +73,14 @@ class RowPlan:
     plan: PlanRecord
     tokens: int
 
-    def with_token(self, token: int, eos: int, most: int, tokens: int) -> RowPlan:
+    def with_token(self, token: int, stops: Collection[int], most: int, tokens: int) -> RowPlan:
         """Return the plan with one more token, and `tokens` places in use."""
-        return replace(self, plan=self.plan.with_token(token, eos, most), tokens=tokens)
+        return replace(self, plan=self.plan.with_token(token, stops, most), tokens=tokens)
 
     def fits(self, most: int) -> bool:
         """Return whether a planner with a limit of `most` answer tokens reaches this state."""
         said = len(self.plan.answer)
-        if self.tokens > self.plan.next_position:  # <eos> followed the last token
+        if self.tokens > self.plan.next_position:  # a stop followed the last token
             return said <= most
         return said == most if self.plan.over else said < most
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
 from itertools import chain
@@ -30,7 +30,7 @@ from embodied_kv.memory.keep import Keep, keep_ratio
 from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute, PrefixCaching, Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
 from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
@@ -83,7 +83,6 @@ class PlannerRow:
         kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
     ) -> None:
-        b = model.config.backbone
         self._model, self._config, self._given_step = model, config, step
         # Held while a step computes, and while the use of the row is counted.
         self._computing = threading.RLock()
@@ -91,7 +90,7 @@ class PlannerRow:
         self._rows = rows or PlannerRows(model)
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
-        move = Rotation(wavelengths(b.head_dim, b.rope_theta).to(model.device))
+        move = Rotation(model.wavelengths.to(model.device))
         self._prefill = Prefill(
             model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
@@ -153,7 +152,9 @@ class PlannerRow:
         if not all(0 <= token < tokens for token in (*held.plan.prompt, *held.plan.answer)):
             raise ValueError(f'tokens must be in [0, {tokens})')
 
-    def answer(self, prompt: Prompt, asked: PlanRecord, eos: int) -> tuple[Iterator[int], Work]:
+    def answer(
+        self, prompt: Prompt, asked: PlanRecord, stops: Collection[int]
+    ) -> tuple[Iterator[int], Work]:
         """Return the tokens of the greedy answer as an iterator, and the work of the prefill.
 
         If the row was resumed with the same plan, the plan is continued without a prefill.
@@ -161,9 +162,9 @@ class PlannerRow:
         if self.can_continue(asked):
             held, nothing = self.held, [0] * len(self.arena.layers)
             self._resumed = False
-            return chain(held.plan.answer, self._decode(held, eos)), Work(nothing, nothing[:])
+            return chain(held.plan.answer, self._decode(held, stops)), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
-        return self._decode(RowPlan(asked, 0), eos, hidden), work
+        return self._decode(RowPlan(asked, 0), stops, hidden), work
 
     def can_continue(self, asked: PlanRecord) -> bool:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
@@ -231,13 +232,15 @@ class PlannerRow:
             k, v = self._step(lambda: [p.to('cpu', copy=True) for p in self.arena.row(0)])
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
-    def _decode(self, held: RowPlan, eos: int, hidden: Tensor | None = None) -> Iterator[int]:
+    def _decode(
+        self, held: RowPlan, stops: Collection[int], hidden: Tensor | None = None
+    ) -> Iterator[int]:
         """Yield the tokens that follow; `hidden` is that of the prompt, for the first token."""
         if not (held.plan.answer or held.plan.over):
-            held = self._step(torch.inference_mode()(partial(self._first, held, eos, hidden)))
+            held = self._step(torch.inference_mode()(partial(self._first, held, stops, hidden)))
             yield from held.plan.answer
         said, on_held = len(held.plan.answer), partial(setattr, self, 'held')
-        decoding = Decoding(self._row, held, eos, self._config.max_answer_tokens, on_held)
+        decoding = Decoding(self._row, held, stops, self._config.max_answer_tokens, on_held)
         # A step of all rows advances only unfinished answers.
         for held in self._rows.decode(decoding, self._given_step):
             yield from held.plan.answer[said:]
@@ -287,9 +290,9 @@ class PlannerRow:
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not filled_by, f'the planner row is empty, not {filled_by}'
 
-    def _first(self, held: RowPlan, eos: int, hidden: Tensor) -> RowPlan:
+    def _first(self, held: RowPlan, stops: Collection[int], hidden: Tensor) -> RowPlan:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
         tokens = int(self.arena.lengths[0, 0])
-        self.held = held.with_token(token, eos, self._config.max_answer_tokens, tokens)
+        self.held = held.with_token(token, stops, self._config.max_answer_tokens, tokens)
         return self.held

@@ -12,7 +12,7 @@ the host waits once, for the tokens. On a CPU the same computation runs eagerly 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -94,7 +94,7 @@ class Decoding:
 
     row: int
     held: RowPlan  # the plan in the row
-    eos: int
+    stops: Collection[int]  # tokens of which each ends the answer
     most: int  # maximum number of answer tokens
     on_held: Callable[[RowPlan], None]  # receives `held` after each token, on the engine thread
 
@@ -177,7 +177,7 @@ class PlannerRows:
             )
             for one, token in zip(decoding, tokens, strict=True):
                 length = int(self.arena.lengths[0, one.row])
-                one.held = one.held.with_token(token, one.eos, one.most, length)
+                one.held = one.held.with_token(token, one.stops, one.most, length)
                 one.on_held(one.held)
             self.steps, self.tokens = self.steps + 1, self.tokens + len(decoding)
 

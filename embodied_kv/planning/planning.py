@@ -34,10 +34,10 @@ from embodied_kv.memory.prefill import KvLostError, Step
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.segment import KINDS, RobotMemoryError, Unit, check_choice
 from embodied_kv.memory.store import Change, MemoryStore
+from embodied_kv.model.checkpoints.hub import Say, locate, silent
 from embodied_kv.model.planner import Planner
 from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
-from embodied_kv.model.planner_prompts import HEAD, question_words, segment_words
-from embodied_kv.model.tokenizer import Tokenizer
+from embodied_kv.model.planner_prompts import question_words, segment_words
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.costs import AUTO, FULL, PlanCosts
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
@@ -51,14 +51,14 @@ BATCH = 16  # units whose KV goes into one transaction
 
 
 class PlannerPrompts:
-    """The tokens of segments, questions and prompts; all prompts begin with `head`.
+    """The tokens of segments, questions and prompts.
 
     Each part is tokenised separately, so a segment has the same tokens in units and prompts.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.head = tokenizer.encode(HEAD, bos=True)
+    def __init__(self, planner: LoadedPlanner) -> None:
+        self._tokenizer, self._frame = planner.tokenizer, planner.frame
+        self.head = [*planner.frame.head]
 
     def segment(self, text: str) -> list[int]:
         return self._tokenizer.encode(segment_words(text))
@@ -67,7 +67,8 @@ class PlannerPrompts:
         """Return the tokens of a question. Raise ValueError if it is empty."""
         if not question.strip():
             raise ValueError('question must not be empty')
-        return self._tokenizer.encode(question_words(question.strip()))
+        tail = self._frame.tail
+        return [*self._tokenizer.encode(question_words(question.strip(), bool(tail))), *tail]
 
     def unit(self, unit: Unit) -> list[list[int]]:
         """Return the tokens of each segment of a unit, in order."""
@@ -116,7 +117,7 @@ class Planning(AbstractContextManager):
         rows: PlannerRows | None = None,
     ) -> None:
         self.config = config or PlanningConfig()
-        self._planner, self._prompts = planner, PlannerPrompts(planner.tokenizer)
+        self._planner, self._prompts = planner, PlannerPrompts(planner)
         self._check_planner()
         self._lock, self._close = RLock(), ExitStack()
         self._plans = self._fresh = self._groups_lost = 0
@@ -306,7 +307,7 @@ class Planning(AbstractContextManager):
         computed = time.perf_counter()
         with self.row.in_use():
             filled = time.perf_counter()
-            decoding, work = self.row.answer(prompt, asked, self._planner.tokenizer.eos)
+            decoding, work = self.row.answer(prompt, asked, self._planner.frame.stops)
             if any(work.computed) and (loads or method == FULL):
                 self.costs.add(method, prompt.length, time.perf_counter() - filled)
             said = list(islice(decoding, 1))
@@ -421,13 +422,20 @@ def open_planning(
         yield planning
 
 
-def planner_folder(folder: str, name: str) -> Path:
+def planner_folder(planner: str, name: str, say: Say = silent, fetches: bool = True) -> Path:
     """Return the folder of a planner: that one, or of the bundled planner of a contract.
 
-    Raises ValueError if both are empty, or the bundled planner does not exist.
+    Args:
+        planner: A folder, or owner/name@revision on the Hugging Face hub; '' for the bundled one.
+        name: The bundled planner.
+        say: Receives the commit of a planner of the hub.
+        fetches: Whether files may be fetched, or only those in the cache are used.
+
+    Raises:
+        ValueError: Both are empty, or there is no such planner.
     """
-    if folder:
-        return Path(folder).expanduser()
+    if planner:
+        return locate(Path(planner).expanduser(), say, fetches).path
     if not name:
         raise ValueError(
             'language.planner of the contract must not be empty; set it, or the parameter planner'

@@ -120,6 +120,11 @@ class EngineRunner:
             if self.compiling is not None:
                 (self.compiling.pause if self._holds else self.compiling.resume)()
 
+    @property
+    def is_held(self) -> bool:
+        """Return whether there is a reason not to compile, such as an armed arm."""
+        return bool(self._holds)
+
     def listen(self, listener: Listener) -> None:
         """Pass all deltas to a listener, which must be fast, on the engine thread."""
         with self._changing:

@@ -33,7 +33,7 @@ def begun(number, rows=None, step=lambda work: work(), eos=-1) -> tuple[PlannerR
 def saying_of(row, number, eos=-1) -> Iterator[int]:
     prompt = Prompt((), (), PLANNER.tokenizer.encode(ASKED[number], bos=True))
     asked = PlanRecord(ASKED[number], 'full', (), tuple(prompt.ids.tolist()))
-    return row.answer(prompt, asked, eos)[0]
+    return row.answer(prompt, asked, {eos})[0]
 
 
 def alone(number, **how):
@@ -130,7 +130,7 @@ def test_an_answer_that_is_frozen_in_a_batch_goes_on_elsewhere():
     elsewhere, _ = begun(0, rows)
     assert elsewhere.resume(lambda: frozen_kv.fill(frozen, 'row', elsewhere.arena, 0), held)
     prompt = Prompt((), (), list(held.plan.prompt))
-    said, work = elsewhere.answer(prompt, held.plan.asked, -1)
+    said, work = elsewhere.answer(prompt, held.plan.asked, ())
     assert list(said) == WHOLE[0] and max(work.computed) == 0
 
 

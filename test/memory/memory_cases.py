@@ -7,7 +7,8 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.model.planner import Planner, PlannerConfig
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 50), max_tokens=64)
@@ -71,5 +72,5 @@ class KvOfUnits:
 
 def make_prefill(model, load, move=None):
     return Prefill(
-        model, make_arena(), 0, load, move or Rotation(wavelengths(B.head_dim, B.rope_theta))
+        model, make_arena(), 0, load, move or Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
     )

@@ -11,7 +11,8 @@ from benchmarks.common.hostile_device import HostileDevice, InjectedFaultError
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.runtime.stream import Stream
 
 FAULTS = 8  # operations that fail, at most, evenly spread
@@ -24,7 +25,7 @@ METHODS = {
 @pytest.mark.parametrize('method', METHODS)
 def test_a_prefill_after_one_that_failed_equals_the_first(method):
     model, prompt = make_planner(), make_prompt(segments=5)
-    move = Rotation(wavelengths(B.head_dim, B.rope_theta))
+    move = Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
     with HostileDevice() as device, ThreadPoolExecutor(1) as computing:
         own, arena = Stream.on('cpu'), make_arena()
 

@@ -16,7 +16,8 @@ from embodied_kv.memory.importance import share
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import always_computed
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 
 LAYERS = CONFIG.backbone.layers
 
@@ -35,7 +36,7 @@ class Watched(CacheBlend):
 
 
 def run(prompt, reuse):
-    model, move = make_planner(), Rotation(wavelengths(B.head_dim, B.rope_theta))
+    model, move = make_planner(), Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
     units = KvOfUnits(model, prompt)
     return ComparingPrefill(model, make_arena(), 0, units, move).run(prompt, reuse)[1]
 

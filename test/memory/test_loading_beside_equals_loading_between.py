@@ -15,11 +15,12 @@ from embodied_kv.kv.views import SparsePositionView
 from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.prefill import KvLostError, Prefill
 from embodied_kv.memory.reuse import FullRecompute, LayerState, PrefixCaching, Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
 from embodied_kv.memory.segment import RobotMemoryError
+from embodied_kv.model.layers import wavelengths
 
 LAYERS = B.layers
-MOVE = Rotation(wavelengths(B.head_dim, B.rope_theta))
+MOVE = Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
 FALLING = named_schedule('falling', LAYERS, 0.5)
 METHODS = {
     'full_reuse': Reuse,

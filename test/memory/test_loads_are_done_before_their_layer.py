@@ -12,10 +12,11 @@ from embodied_kv.memory.keep import Keep
 from embodied_kv.memory.loader import Loader, LoadQueue
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.reuse import Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.runtime.stream import Stream
 
-MOVE = Rotation(wavelengths(B.head_dim, B.rope_theta))
+MOVE = Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
 METHODS = {
     'full_reuse': Reuse,
     'keep': lambda: Keep(0.3),
@@ -89,7 +90,7 @@ def test_no_load_is_under_way_after_the_context_even_if_the_layer_failed():
 
 
 def test_a_stream_that_takes_over_a_rotation_waits_for_the_one_that_made_it():
-    move, keys = Rotation(wavelengths(4, 10.0)), torch.ones(1, 1, 4)
+    move, keys = Rotation(wavelengths(4, 10.0)[None]), torch.ones(1, 1, 4)
     with HostileDevice():
         one, other = Stream.on('cpu'), Stream.on('cpu')
         order = []

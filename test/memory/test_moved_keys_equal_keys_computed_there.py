@@ -5,11 +5,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from embodied_kv.memory.rotate import Rotation, wavelengths
-from embodied_kv.model.layers import Rope, rotate
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import Rope, rotate, wavelengths
 
 THETA, DIM = 10_000.0, 32
-MOVE = Rotation(wavelengths(DIM, THETA))
+MOVE = Rotation(wavelengths(DIM, THETA)[None])
 SHIFTS = st.integers(-2048, 2048)
 
 
@@ -58,10 +58,11 @@ def test_moved_equals_what_the_model_computes_there(by):
     torch.testing.assert_close(MOVE(by_model(k, 0), by), by_model(k, by), atol=3e-4, rtol=0)
 
 
-def test_wavelengths_are_the_models():
-    rope = Rope(DIM, THETA)
-    rope(torch.arange(3), torch.float32)
-    assert torch.equal(wavelengths(DIM, THETA), rope._wavelength)
+def test_each_layer_has_its_own_wavelengths():
+    lines = torch.stack([wavelengths(DIM, THETA), wavelengths(DIM, 100.0)])
+    k = raw()
+    assert torch.equal(Rotation(lines)(k, 9, 0), MOVE(k, 9))
+    assert torch.equal(Rotation(lines)(k, 9, 1), Rotation(lines[1:])(k, 9))
 
 
 @settings(deadline=None)
@@ -101,7 +102,7 @@ def test_a_scale_is_applied_once():
     stretched = wavelengths(DIM, THETA) * 4  # positions are scaled as well
     stored = exactly(k, 7, stretched, scale=1.3)
     wanted = exactly(k, 57, stretched, scale=1.3)
-    torch.testing.assert_close(Rotation(stretched)(stored, 50), wanted, atol=1e-11, rtol=0)
+    torch.testing.assert_close(Rotation(stretched[None])(stored, 50), wanted, atol=1e-11, rtol=0)
 
 
 def test_moved_keys_are_new_memory_in_their_dtype():
@@ -113,5 +114,5 @@ def test_moved_keys_are_new_memory_in_their_dtype():
 def test_bad_input_is_refused():
     with pytest.raises(ValueError, match='k must have heads of 32'):
         MOVE(torch.zeros(1, 1, 16), 1)
-    with pytest.raises(ValueError, match='wavelength must be float32'):
-        Rotation(torch.ones(4, dtype=torch.float64))
+    with pytest.raises(ValueError, match='wavelengths must be float32'):
+        Rotation(torch.ones(1, 4, dtype=torch.float64))

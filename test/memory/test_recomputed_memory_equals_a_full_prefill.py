@@ -62,7 +62,7 @@ def test_without_moving_the_keys_it_is_worse():
     units = KvOfUnits(model, prompt)
     wanted, _ = run(prompt, FullRecompute())
     moved, _ = make_prefill(model, units).run(prompt, Reuse())
-    left, _ = make_prefill(model, units, move=lambda k, by: k).run(prompt, Reuse())
+    left, _ = make_prefill(model, units, move=lambda k, by, layer: k).run(prompt, Reuse())
     assert (left - wanted).abs().mean() > (moved - wanted).abs().mean()
 
 

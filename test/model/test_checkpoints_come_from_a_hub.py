@@ -1,30 +1,20 @@
 """`checkpoint` may name a repository of the Hugging Face hub, at a revision."""
 
+import errno
+import os
 import shutil
 
 import pytest
 from cases import LEROBOT, PRE, SMOLVLA, copied, declared, opened, rewrite
-from hub_server import Hub
-from huggingface_hub import constants
+from hub_server import server
+from huggingface_hub import constants, file_download
 
 from embodied_kv.model.checkpoints import hub
 from embodied_kv.model.checkpoints.open import open_checkpoint
 from embodied_kv.model.files import CheckpointError
 
+__all__ = ['server']  # a fixture
 NAME = 'team/arm'
-
-
-@pytest.fixture
-def server(tmp_path, monkeypatch):
-    server = Hub()
-    monkeypatch.setattr(constants, 'ENDPOINT', server.url)
-    template = server.url + '/{repo_id}/resolve/{revision}/{filename}'
-    monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
-    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
-    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
-    monkeypatch.chdir(tmp_path)
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -95,6 +85,19 @@ def test_without_the_hub_and_without_a_snapshot_it_is_refused(server, folder, mo
     with pytest.raises(CheckpointError, match='no complete snapshot is in the cache; connect'):
         read(NAME)
     assert server.requests == []
+
+
+def test_a_full_disk_is_not_an_absent_hub(server, folder, monkeypatch):
+    server.push(NAME, folder)
+
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(file_download, 'http_get', full)
+    with pytest.raises(
+        CheckpointError, match='cannot be written .*No space left.*free some space'
+    ):
+        read(NAME)
 
 
 def test_an_unknown_name_is_neither_folder_nor_repository(server):

@@ -7,7 +7,8 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.memory.prefill import Prefill
 from embodied_kv.memory.prompt import Piece, Prompt
 from embodied_kv.memory.reuse import FullRecompute, Reuse
-from embodied_kv.memory.rotate import Rotation, wavelengths
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.layers import wavelengths
 from embodied_kv.model.planner import Planner
 from training.judge.chains import ASK, BOS, draw_chains
 from training.judge.exam import problems_of
@@ -55,7 +56,7 @@ def test_the_mask_alone_equals_full_reuse_of_moved_keys():
     def load(unit, layer):
         return kv[unit][layer]
 
-    move = Rotation(wavelengths(B.head_dim, B.rope_theta))
+    move = Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
     for pair in pairs:  # each segment's own KV, from position 0 on
         row = arena(2)
         Prefill(model, row, 0, load, move).run(Prompt((), (), pair), FullRecompute())

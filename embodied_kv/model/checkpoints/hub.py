@@ -22,6 +22,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from embodied_kv import storage
 from embodied_kv.model.files import CheckpointError
 
 Say = Callable[[str], object]
@@ -29,9 +30,10 @@ Say = Callable[[str], object]
 # owner/name@revision; not a path that begins with a dot, and not a file of weights.
 NAME = re.compile(r'(?P<name>[\w-][\w.-]*/[\w-][\w.-]*)(?:@(?P<revision>[\w./-]+))?')
 COMMIT = re.compile(r'[0-9a-f]{40}')
-FILES = '*.json', '*.safetensors', '*.model', 'params/*'
+FILES = '*.json', '*.jinja', '*.safetensors', '*.model', 'params/*'
 NOT_READ = 'checkpoints/*', 'training_state/*', 'optimizer*'
 TIMEOUT = 10.0  # s, for the first answer
+REMEDIES = storage.REMEDIES | dict.fromkeys(storage.FULL, 'free some space')
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ def silent(line: str) -> None:
     """Drop a line for the user."""
 
 
-def locate(name: str | Path, say: Say = silent) -> Located:
+def locate(name: str | Path, say: Say = silent, fetches: bool = True) -> Located:
     """Return a path as it is, or the snapshot of a repository on the hub, fetched if need be.
 
     Args:
         name: A path, or owner/name@revision. A path that exists wins.
         say: Receives the commit, and whether it is an older one because the hub does not answer.
+        fetches: Whether files may be fetched, or only those in the cache are used.
 
     Raises:
         CheckpointError: There is neither such a path nor such a repository, or it cannot be read.
@@ -62,7 +65,7 @@ def locate(name: str | Path, say: Say = silent) -> Located:
         return Located(path)
     repository, revision = parts['name'], parts['revision'] or 'main'
     try:
-        folder = _snapshot(repository, revision, say)
+        folder = _snapshot(repository, revision, say, fetches)
     except CheckpointError as error:
         raise CheckpointError(
             f"checkpoint must be a folder or a repository of the Hugging Face hub (got '{name}', "
@@ -85,13 +88,17 @@ def fetch(repository: str, file: str, say: Say = silent) -> Path:
     return path
 
 
-def _snapshot(repository: str, revision: str, say: Say) -> Path:
+def _snapshot(repository: str, revision: str, say: Say, fetches: bool) -> Path:
     """Return the folder of a revision. Raises CheckpointError with the reason alone."""
-    if COMMIT.fullmatch(revision):  # which never changes
+    if COMMIT.fullmatch(revision) or not fetches:  # a commit never changes
         try:
             return _download(repository, revision, is_local=True)
-        except LocalEntryNotFoundError:
-            pass
+        except LocalEntryNotFoundError as error:
+            if not fetches:
+                raise CheckpointError(
+                    f'no complete snapshot of {repository} is in the cache, and nothing is '
+                    'fetched while an arm is armed; disarm it first'
+                ) from error
     try:
         HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)
         return _download(repository, revision)
@@ -139,6 +146,9 @@ def _reason(repository: str, revision: str, error: Exception) -> str:
     if isinstance(error, RevisionNotFoundError):
         return f'{repository} has no revision {revision}; name a branch, a tag or a commit'
     first = str(error).strip().partition('\n')[0]
+    if isinstance(error, OSError) and error.errno in REMEDIES:
+        remedy = REMEDIES[error.errno]
+        return f'the cache of the hub cannot be written ({first}); {remedy}, or set HF_HOME'
     if isinstance(error, EntryNotFoundError) and not isinstance(error, LocalEntryNotFoundError):
         return f'{repository} has no such file ({first})'
     return f'the hub does not answer for {repository} ({type(error).__name__}: {first})'

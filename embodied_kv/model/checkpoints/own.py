@@ -134,7 +134,7 @@ def build_config(kind: type[T], values: Mapping[str, Any]) -> T:
     if any(odd.values()):
         what = (f'{verb} {", ".join(sorted(some))}' for verb, some in odd.items() if some)
         raise ValueError(f'{kind.__name__} {", ".join(what)}')
-    return kind(**values)
+    return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
 
 
 def dimensions(config: Any) -> dict[str, object]:
@@ -210,8 +210,7 @@ def _parse_config(weights: Weights) -> ModelConfig:
     try:
         values = json.loads(weights.metadata[CONFIG])
         values |= {part: build_config(kind, values[part]) for part, kind in parts.items()}
-        tuples = {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
-        return build_config(ModelConfig, values | tuples)
+        return build_config(ModelConfig, values)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f'{weights.path}: its config is not a model config of this package: {error}'

@@ -6,6 +6,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from urllib.parse import unquote, urlsplit
 
+import pytest
+from huggingface_hub import constants
+
 MAIN = 'main'
 
 
@@ -106,3 +109,16 @@ def _send(request, status, body=b'', code=None, **headers):
     request.end_headers()
     if request.command != 'HEAD':
         request.wfile.write(body)
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    server = Hub()
+    monkeypatch.setattr(constants, 'ENDPOINT', server.url)
+    template = server.url + '/{repo_id}/resolve/{revision}/{filename}'
+    monkeypatch.setattr(constants, 'HUGGINGFACE_CO_URL_TEMPLATE', template)
+    monkeypatch.setattr(constants, 'HF_HUB_CACHE', str(tmp_path / 'cache'))
+    monkeypatch.setattr(constants, 'HF_HUB_OFFLINE', False)
+    monkeypatch.chdir(tmp_path)
+    yield server
+    server.close()
