@@ -28,7 +28,7 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.planning import Planning
 
-CONFIG = PlanningConfig(min_group_similarity=0.9, max_answer_tokens=4)
+CONFIG = PlanningConfig(reuse_method='keep', min_group_similarity=0.9, max_answer_tokens=4)
 NAME, FINGERPRINT = 'row', 'bench'
 
 

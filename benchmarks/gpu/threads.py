@@ -102,7 +102,11 @@ def size(dry: bool) -> Size:
         'threads', backbone, max_tokens=numbers['max_context_tokens'] + 128, dtype=dtype
     )
     planning = PlanningConfig(
-        **numbers, max_answer_tokens=8, recompute_ratio=0.5, min_group_similarity=0.9
+        **numbers,
+        reuse_method='keep',
+        max_answer_tokens=8,
+        recompute_ratio=0.5,
+        min_group_similarity=0.9,
     )
     return Size(model, planner, planning, answer=24, period=0.02, **amount)
 

@@ -99,6 +99,8 @@ class WatchedRow(PlannerRow):
     whether stored keys are turned to the positions they come to.
     """
 
+    methods = (*PlannerRow.methods, 'cacheblend', 'epic')
+
     def __init__(self, *row: object, fronts: bool = False, rotate: bool = True) -> None:
         model, load, config, _ = row
         super().__init__(*row)
@@ -149,6 +151,6 @@ class WatchedRow(PlannerRow):
         return front
 
 
-def _stays(k: Tensor, by: int) -> Tensor:
+def _stays(k: Tensor, by: int, layer: int) -> Tensor:
     """Keys as they were computed, wherever they come to."""
     return k

@@ -38,6 +38,7 @@ from embodied_kv.memory.reuse import LayerState, Reuse, always_computed
 from embodied_kv.memory.segment import check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.costs import KEEP
 from embodied_kv.planning.planner_row import reuse_method
 
 # How a hop reads attention between segments: without that of a segment to itself, with it, in both
@@ -239,13 +240,14 @@ def layer_keys(model: Planner, i: int, hidden: Tensor, rope: tuple[Tensor, Tenso
 
 @dataclass(frozen=True)
 class VariantConfig(PlanningConfig):
-    """Parameters of planning, and those of the variants; the defaults are what the node does.
+    """Parameters of planning, and those of the variants; the defaults are what KEEP does.
 
     recompute_schedule: one of SCHEDULES (keep, cacheblend). granularity: what cacheblend chooses.
     restart, propagation, scoring_tokens: of keep, see `walk` and `segment_attention`. epic_tokens:
     number of first tokens of each segment that epic recomputes. load_policy: of `load_policies`.
     """
 
+    reuse_method: str = KEEP
     recompute_schedule: str = 'even'
     granularity: str = 'token'
     restart: float = RESTART

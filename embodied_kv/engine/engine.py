@@ -260,6 +260,11 @@ class Engine:
         query = Query(text, self.policy.question_ids(text), max_tokens, temperature, seed)
         return self.kv.create(handle, query)
 
+    @property
+    def seconds_saved(self) -> float:
+        """Return the time (s) of the prefills that streams shared, at the present time of one."""
+        return self.kv.stats().prefills_shared * self.latency.estimate('prefill')
+
     def cancel(self, stream: int) -> None:
         """End a stream. Raises KeyError."""
         self.kv.streams.release(self.kv.streams.get(stream), 'cancelled')

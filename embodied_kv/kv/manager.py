@@ -49,7 +49,9 @@ class KvStats:
     compressed: int
     bytes_saved: int
     prefills: int
+    prefills_shared: int
     evictions: int
+    allocation_failures: int
     scoring_failures: int
 
 
@@ -92,6 +94,7 @@ class KvManager:
             self.budget.join(pool, floor if pool is self.frames else 0)
         self.language_rows_max = prefixes.rows - reserved
         self.streams_max = decode_kv.rows
+        self._streams_created = 0
 
     @property
     def memory(self) -> list[Tensor | np.ndarray]:
@@ -190,6 +193,7 @@ class KvManager:
             lease = undo.enter_context(self.acquire(handle, LANGUAGE))
             stream = self._join(lease, query)
             undo.pop_all()
+            self._streams_created += 1
             return stream
 
     def resume(self, lease: Lease, query: Query, tokens: Sequence[int]) -> DecodeStream:
@@ -260,7 +264,9 @@ class KvManager:
                 compressed=len(self.copies),
                 bytes_saved=self._bytes_saved(),
                 prefills=self.frames.prefills,
+                prefills_shared=self._streams_created,
                 evictions=self.streams.evictions,
+                allocation_failures=self.copies.allocation_failures,
                 scoring_failures=self.copies.scoring_failures,
             )
 

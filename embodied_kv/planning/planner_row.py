@@ -72,7 +72,7 @@ class PlannerRow:
         ValueError: All rows are taken, or a method is unknown.
     """
 
-    name = 'planner row'
+    name, methods = 'planner row', METHODS
 
     def __init__(
         self,

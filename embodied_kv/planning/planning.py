@@ -41,7 +41,7 @@ from embodied_kv.model.planner_prompts import question_words, segment_words
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.costs import AUTO, FULL, PlanCosts
 from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
-from embodied_kv.planning.planner_row import METHODS, PlannerRow
+from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ class Planning(AbstractContextManager):
         """
         began = time.perf_counter()
         method = method or self.config.reuse_method
-        check_choice('method', method, (AUTO, *METHODS))
+        check_choice('method', method, (AUTO, *self.row.methods))
         asked = self._prompts.question(question)
         tokens = min(
             self.config.max_context_tokens if tokens is None else tokens, self._room(asked)

@@ -38,12 +38,17 @@ class Branch:
 
 
 class EnginePart:
-    """The engine's part of a session of `robot`; every method runs on the engine thread."""
+    """The engine's part of a session of `robot`; every method runs on the engine thread.
+
+    freezes_frame: whether a capsule has the row of the newest frame, which `replay` and a policy
+    server read. A robot that prefills its own frames reads it never again, except for streams.
+    """
 
     name, depth = 'session', 'planner'
 
-    def __init__(self, engine: Engine, robot: str = '') -> None:
+    def __init__(self, engine: Engine, robot: str = '', freezes_frame: bool = True) -> None:
         self._engine, self._kv, self.robot = engine, engine.kv, robot
+        self._freezes_frame = freezes_frame
 
     @property
     def process_id(self) -> str:
@@ -72,7 +77,7 @@ class EnginePart:
         return handle.stamp if handle else 0
 
     def freeze(self) -> FrozenPart:
-        """Copy the row of the newest frame and the live streams with their rows; valid bytes only.
+        """Copy the live streams with their rows, and the newest frame's; valid bytes only.
 
         Tensors: 'row/I/k' and 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed
         copy [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
@@ -82,8 +87,9 @@ class EnginePart:
         """
         streams = self.streams()
         with ExitStack() as held:
-            current = self._kv.frames.acquire_current(self.robot)
-            action = None
+            current, action = None, None
+            if self._freezes_frame:
+                current = self._kv.frames.acquire_current(self.robot)
             if current is not None:
                 held.enter_context(current)
                 action = self._kv.copies.acquire(current.handle, ACTION)
@@ -349,13 +355,15 @@ class EnginePart:
     def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
         """Return the chunk of the frozen newest frame, for comparison; it must not be executed.
 
-        Raises CapsuleError if there was no frame, and for a damaged capsule.
+        Raises CapsuleError if the capsule has no frame, and for a damaged capsule.
         """
         self._check_whole(frozen)
         number = frozen.facts['current']
         if number is None:
             raise CapsuleError(
-                'the capsule has no frame: it was taken before the first one', ErrorCode.NOT_FOUND
+                'the capsule has no frame: it was taken before the first one, or on a robot that '
+                'prefills its own frames',
+                ErrorCode.NOT_FOUND,
             )
         with ExitStack() as held:
             lease = held.enter_context(self._adopt(frozen, number))

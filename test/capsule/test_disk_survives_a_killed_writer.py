@@ -51,6 +51,13 @@ def a_writer(folder):
     assert os.WTERMSIG(status) == signal.SIGKILL, 'the writer ended by itself'
 
 
+def await_a_write(folder, patience=5.0):
+    """Return while a temporary file is being written, however slow the machine is."""
+    until = time.monotonic() + patience
+    while not any(path.suffix == '.new' for path in folder.iterdir()):
+        assert time.monotonic() < until, 'the writer saves nothing'
+
+
 def test_a_hundred_killed_writers_leave_whole_capsules(tmp_path):
     folder = tmp_path / 'capsules'
     disk = Disk(folder)
@@ -58,9 +65,12 @@ def test_a_hundred_killed_writers_leave_whole_capsules(tmp_path):
     before = (folder / 'earlier.safetensors').read_bytes()
     wait = random.Random(0)
     torn = 0
-    for _ in range(KILLS):
+    for kill in range(KILLS):
         with a_writer(folder):
-            time.sleep(wait.uniform(0.002, 0.03))
+            if kill % 2:
+                await_a_write(folder)
+            else:
+                time.sleep(wait.uniform(0.002, 0.03))
         files = {path.name for path in folder.iterdir()}
         left = {name for name in files if name.endswith('.new')}
         assert len(left) <= 1 and files - left <= set(NAMES)

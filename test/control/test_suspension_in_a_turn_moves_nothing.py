@@ -88,7 +88,8 @@ def check(kind, how, seconds, step, gap=0):
         is_at_rest = seconds > 1.2 and kind in RESTS
         allowed = RESTS[kind] if is_at_rest else BRAKING
         assert moved <= allowed, (number, calls, moved, stand.failures)
-        assert seconds < 3.0 or stand.safety.state != ARMED, (number, stand.failures)
+        if how != 'first':  # else no motion was interrupted
+            assert seconds < 3.0 or stand.safety.state != ARMED, (number, stand.failures)
 
 
 @pytest.mark.parametrize('how', ['act', 'stop', 'first', 'hold'])

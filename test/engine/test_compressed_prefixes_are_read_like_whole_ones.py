@@ -166,7 +166,9 @@ def test_without_room_a_stream_reads_the_whole_row(make_engine, observe):
     for _ in streams:
         engine.decode()
     assert [stream.lease.is_copy for stream in streams] == [True, False, False]
-    assert engine.kv.copies.allocation_failures == 2
+    stats = engine.kv.stats()
+    assert stats.allocation_failures == 2 and stats.prefills_shared == len(streams)
+    assert engine.seconds_saved == len(streams) * engine.latency.estimate('prefill') > 0
     engine.kv.check_integrity()
 
 

@@ -106,6 +106,7 @@ def test_stats_say_what_the_manager_says(robot):
     for name in ('rows', 'rows_reserved', 'streams', 'streams_max', 'language_rows_max', 'bytes'):
         assert getattr(response, name) == getattr(stats, name), name
     assert response.streams == 1 and response.prefills > 0 and response.bytes_used > 0
+    assert response.prefills_shared >= 1 and response.seconds_saved > 0
 
 
 def test_set_budget_ends_the_streams_above_it(robot):

@@ -38,9 +38,10 @@ def test_monotonic_values_are_counters():
     with running_server() as opened, opened.client() as client:
         client.infer(libero())
         found = page(opened.port, '/metrics')
-        for name in ('batches', 'served', 'engine_errors', 'overdue', 'capsules_given_up'):
+        counted = 'batches', 'served', 'engine_errors', 'overdue', 'capsules_given_up'
+        for name in (*counted, 'prefills_shared', 'copies_without_room'):
             assert f'# TYPE embodied_kv_server_{name}_total counter' in found
-        for name in ('sessions', 'waiting', 'capsule_bytes'):
+        for name in ('sessions', 'waiting', 'capsule_bytes', 'seconds_saved', 'bytes_saved'):
             assert f'# TYPE embodied_kv_server_{name} gauge' in found
         assert 'embodied_kv_server_batches_total 1.0' in found
         assert 'embodied_kv_server_sessions 1.0' in found

@@ -162,7 +162,7 @@ class EngineHost(EngineRunner):
         """Return the session of a robot, one for all its nodes."""
         with self._lock:
             if robot not in self._sessions:
-                part = EnginePart(self.engine, robot)
+                part = EnginePart(self.engine, robot, freezes_frame=False)
                 self._sessions[robot] = RobotSession(part, None, self.device.call)
             return self._sessions[robot]
 

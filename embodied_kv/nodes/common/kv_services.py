@@ -25,6 +25,7 @@ class KvServices:
         stats = self._host.engine.kv.stats()
         for name in stats.__dataclass_fields__:
             setattr(response, name, getattr(stats, name))
+        response.seconds_saved = self._host.engine.seconds_saved
         response.message = (
             f'{stats.rows - stats.rows_free} of {stats.rows} rows used, {stats.leases} leases, '
             f'{stats.streams} streams; {self._host.kv_budget}'

@@ -77,7 +77,8 @@ def engine_values(kv: KvStats, tokens_per_second: float) -> dict[str, object]:
         'streams': f'{kv.streams} of {kv.streams_max}',
         'tokens per second': f'{tokens_per_second:.1f}',
         'compressed prefixes': f'{kv.compressed}, {kv.bytes_saved / 2**20:+.1f} MiB saved',
-        'compression failures': kv.scoring_failures,
+        'compressed prefixes not made': f'{kv.allocation_failures} without room, '
+        f'{kv.scoring_failures} failed',
         'cache used (MiB)': f'{kv.bytes_used / 2**20:.1f} of {kv.bytes / 2**20:.1f}',
     }
 

@@ -194,9 +194,14 @@ class Sessions:
                     listener.promise.set_result(text)
 
     def values(self) -> Mapping[str, object]:
-        """Return the counts of the dispatcher, sessions and capsules."""
+        """Return the counts of the dispatcher, the cache, sessions and capsules."""
+        kv = self.engine.kv.stats()
         return {
             **self._server.values(),
+            'prefills shared': kv.prefills_shared,
+            'seconds saved': self.engine.seconds_saved,
+            'copies without room': kv.allocation_failures,
+            'bytes saved': kv.bytes_saved,
             'sessions': len(self._open),
             'capsule bytes': self._budget.bytes,
             'capsules given up': self._budget.given_up,
