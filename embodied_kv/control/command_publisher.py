@@ -12,10 +12,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from embodied_kv.control.command import (
     FRESH,
-    HOLD,
     PREVIOUS,
     STOP,
     Command,
@@ -49,7 +49,8 @@ class CommandPublisher:
         publish: Takes each Command.
         publish_setpoint: Takes set-points; None for a robot without such controllers.
         setpoint_rate: Set-points per second.
-        has_trajectories: Whether the robot has trajectory controllers.
+        setpoint_joints: Joints whose controllers follow set-points, bool [joints]; the others
+            have trajectory controllers.
         sent: Called after each set-point that was published.
     """
 
@@ -60,13 +61,14 @@ class CommandPublisher:
         publish: Callable[[Command], None],
         publish_setpoint: Callable[[Setpoint], None] | None,
         setpoint_rate: float,
-        has_trajectories: bool,
+        setpoint_joints: NDArray[np.bool_],
         sent: Callable[[], None],
     ) -> None:
         self._executor, self._measured = executor, measured
         self._publish, self._publish_setpoint = publish, publish_setpoint
         self._between_setpoints = 1.0 / setpoint_rate
-        self._has_trajectories, self._sent = has_trajectories, sent
+        self._setpoint_joints, self._sent = setpoint_joints, sent
+        self._has_trajectories = not setpoint_joints.all()
         self._command: Command | None = None  # the command of the newest chunk
         self.source = ''  # the source of the newest command
         self.is_sent = True  # whether something of the executor's motion was sent
@@ -188,17 +190,20 @@ class CommandPublisher:
         """Update the motion if the process could not send in time.
 
         Trajectory controllers have completed what was sent. Set-point controllers have held the
-        last set-point, so that the remaining motion is delayed. If the robot has both types, the
-        arm brakes.
+        last set-point, so that the remaining motion is delayed. If the robot has both types, each
+        joint brakes from where its controller is.
         """
         if self._has_trajectories:
             self._executor.lapse(now)
-        due = self._handed + 2 * self._between_setpoints
-        if self._handed > -math.inf and now > due and self._executor.ends > due:
+        held = self._handed
+        if held == -math.inf and self._has_trajectories:
+            held = self._next_setpoint  # the trajectory was sent, but no set-point yet
+        due = held + 2 * self._between_setpoints
+        if held > -math.inf and now > due and self._executor.ends > due:
             if not self._has_trajectories:
-                self._executor.catch_up(self._handed, due, now)
-            elif now - due > PAUSE:
-                self._executor.brake(now, HOLD, self._measured())
+                self._executor.catch_up(held, due, now)
+            elif now - due > PAUSE and self._setpoint_joints.any():
+                self._executor.brake_apart(held, self._setpoint_joints, now)
                 self.publish_braking(now)
 
     def send(self, now: float) -> None:

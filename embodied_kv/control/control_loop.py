@@ -42,6 +42,7 @@ from embodied_kv.control.safety_state_machine import (
     RefusedError,
     SafetyStateMachine,
 )
+from embodied_kv.control.standstill import StandstillMonitor
 from embodied_kv.control.tracking import STANDS
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk, Guide
@@ -50,11 +51,9 @@ MONITOR_PERIOD = 0.02  # longest time (s) between two checks of a moving arm
 STOP_TIMEOUT = 5.0  # s of the steady clock that `stop` waits for an arm at rest
 SETTLE_TIME = 0.01  # s that `guide` waits for an offered chunk to take over
 HAND_OVER_AFTER = 0.2  # s from the end of the motion until controllers are handed over
-REPORT_AFTER = 0.5  # s that an arm may stand although it is meant to move before that is reported
 HOLD_TIME = 1.0  # s for which an arm that does not follow is held at its measured position
 MEASUREMENT_REUSE = 0.004  # s for which a measurement is reused
 MAX_LATENESS = 0.3  # longest time (s) from the computation of a command until it is sent
-FIRST_CHUNK = 60.0  # s for the first chunk of an instruction, because servers compile
 
 Work = Callable[[float], None]
 Offer = tuple[ActionChunk, float, Guide | None]  # chunk, moment of its observation, action prefix
@@ -74,7 +73,7 @@ class ControlLoop(threading.Thread):
         publish_setpoint: Takes set-points while the arm moves; None for a robot without
             controllers that follow them.
         setpoint_rate: Set-points per second.
-        has_trajectories: Whether the robot has trajectory controllers.
+        setpoint_joints: Joints whose controllers follow set-points, bool [joints]; None for none.
         prepare: Called first, on this thread.
         max_chunk_age: Longest time (s) from an observation until its chunk takes over.
         resume_within: Longest time (s) that the arm may stand without a fresh chunk before it is
@@ -102,7 +101,7 @@ class ControlLoop(threading.Thread):
         unknown: Callable[[], str] = lambda: '',
         publish_setpoint: Callable[[Setpoint], None] | None = None,
         setpoint_rate: float = 100.0,
-        has_trajectories: bool = True,
+        setpoint_joints: NDArray[np.bool_] | None = None,
         prepare: Callable[[], None] = lambda: None,
         max_chunk_age: float = 1.0,
         resume_within: float = 3.0,
@@ -120,14 +119,14 @@ class ControlLoop(threading.Thread):
         self._measure, self._prepare, self._report_failure = measured, prepare, failed
         self._cached: tuple[float, Measured | None] = -math.inf, None
         self._publish, self._speed, self._fault = publish, speed, fault
-        self._report, self._sent, self._explain = noticed, sent, explain
+        self._sent, self._explain = sent, explain
         self._commands = CommandPublisher(
             executor,
             self._measured,
             self._checked,
             publish_setpoint,
             setpoint_rate,
-            has_trajectories,
+            np.zeros(executor.joints, bool) if setpoint_joints is None else setpoint_joints,
             self._keep,
         )
         self._max_chunk_age, self._rtc, self._clock = max_chunk_age, rtc, clock
@@ -149,13 +148,13 @@ class ControlLoop(threading.Thread):
         self._is_abandoned = False
         self._keep()
         self._watched_until = -math.inf  # until then, a trajectory that was sent late is braked
-        self._meant = math.inf  # moment since which the arm is meant to move
-        self._has_moved = self._reported = False  # since then; interruption reported
-        self._refused = ''  # why the newest chunk was refused; '' if it was not
+        self._standstill = StandstillMonitor(
+            executor, safety, resume_within, self._disarm, noticed
+        )
         safety.require(lambda now: unknown() or executor.lost(now, self._measured()))
         safety.require(lambda now: fault())
         safety.require_to_arm(lambda now: executor.moves(self._measured()))
-        safety.explain(self._idle_reason)
+        safety.explain(self._standstill.idle_reason)
         safety.watch(self._wake_up)
 
     # ------------------------------------------------------------------ from any thread
@@ -304,7 +303,7 @@ class ControlLoop(threading.Thread):
         self._try(self._commands.catch_up)  # after a suspension the arm must not jump
         self._keep()
         for work in (
-            self._limit_standstill,
+            self._standstill.check,
             self._obey,
             self._monitor,
             *asked,
@@ -321,7 +320,7 @@ class ControlLoop(threading.Thread):
         return self._pause(self._clock())
 
     def _pause(self, now: float) -> float | None:
-        due = min(self._deadline_now(), self._commands.due, self._outage_due())
+        due = min(self._deadline_now(), self._commands.due, self._standstill.due)
         holds = now < self._holds_until and self.safety.state != ARMED
         if self.executor.is_moving(now) or self._hands_over or holds or now < self._watched_until:
             due = min(due, now + MONITOR_PERIOD)
@@ -487,54 +486,6 @@ class ControlLoop(threading.Thread):
         if self._commands.is_sent:
             self._kept = self._commands.state()
 
-    # ------------------------------------------------------------------ interruptions
-
-    def _limit_standstill(self, now: float) -> None:
-        """Disarm an arm that stood too long; report the begin and end of shorter interruptions."""
-        if not self.safety.is_meant_to_move or not now:  # 0: a simulation has not started
-            self._meant, self._has_moved, self._reported = math.inf, False, False
-            self._refused = ''
-            return
-        self._meant = now if self._meant == math.inf else max(self._meant, self.safety.since)
-        stood = self._standing_time(now)
-        if stood > self._max_standstill():
-            waits = self._idle_reason(now) or self.safety.missing(now) or 'it was suspended'
-            self._disarm(f'the arm stood for {stood:.1f} s ({waits}); {self._allowance()}')
-        elif self._has_moved and stood > REPORT_AFTER and not self._reported:
-            self._reported = True
-            self._report(f'the arm stands: {self.safety.missing(now) or self._idle_reason(now)}')
-
-    def _standing_time(self, now: float) -> float:
-        """Return how long (s) the arm has stood although it is meant to move."""
-        return now - max(self._meant, self.executor.ends)
-
-    def _max_standstill(self) -> float:
-        return self._resume_within if self._has_moved else max(self._resume_within, FIRST_CHUNK)
-
-    def _allowance(self) -> str:
-        if self._has_moved:
-            return f'resume_within is {self._resume_within:g} s'
-        return f'the first chunk may take {self._max_standstill():g} s'
-
-    def _outage_due(self) -> float:
-        """Return the moment at which an arm that stands is reported or disarmed; inf for never."""
-        if not self.safety.is_meant_to_move or self._meant == math.inf:
-            return math.inf
-        began = max(self._meant, self.executor.ends)
-        if self._has_moved and not self._reported:
-            return began + REPORT_AFTER + 1e-3
-        return began + self._max_standstill() + 1e-3
-
-    def _idle_reason(self, now: float) -> str:
-        """Return why nothing is commanded although nothing is missing; '' otherwise."""
-        if not self.safety.is_meant_to_move or self.executor.is_moving(now):
-            return ''
-        if self.executor.lasts(now):
-            return ''
-        refused = f'; the newest was refused: {self._refused}' if self._refused else ''
-        what = 'no fresh chunk' if self._has_moved else 'no chunk yet,'
-        return f'{what} for {max(0.0, self._standing_time(now)):.1f} s{refused}'
-
     # ------------------------------------------------------------------ chunks
 
     def _take(self, offered: Offer | None, now: float) -> None:
@@ -543,11 +494,11 @@ class ControlLoop(threading.Thread):
         try:
             self._execute(*offered, now)
         except ValueError as error:
-            self._refused = str(error)
+            self._standstill.refused = str(error)
             raise
 
     def _reject(self, reason: str) -> None:
-        self._refused = reason
+        self._standstill.refused = reason
         self.executor.counters.refused += 1
         raise RefusedError(reason)
 
@@ -568,13 +519,8 @@ class ControlLoop(threading.Thread):
         if guide is not None and taken.first > guide.delay:
             self.executor.counters.late += 1
         self._deadline = max(min(self._deadline, now + self._period), frame + 2 * self._period)
-        self._note_motion(now)
+        self._standstill.note_motion()
         self._commands.publish_fresh(chunk, taken, now)
-
-    def _note_motion(self, now: float) -> None:
-        if self._reported:
-            self._report('the arm moves again')
-        self._has_moved, self._reported, self._refused = True, False, ''
 
     def _refusal(self, observed: float, now: float) -> str:
         """Return why a chunk of this observation is not executed; '' if it is."""
@@ -597,7 +543,7 @@ class ControlLoop(threading.Thread):
             reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
             raise RefusedError(f'what was left of a chunk is not resumed: {reason}')
-        self._note_motion(now)
+        self._standstill.note_motion()
         self._commands.publish_resumed(leftover, self.executor.plan.actions, stamp, now)
 
     def _brake(self, source: str, now: float, foreign: bool = False) -> None:

@@ -121,9 +121,10 @@ class ReferenceTrajectory:
         since, part = self._part
         self._part = since + sent, part
 
-    def halt(self, moment: float) -> None:
-        """Make the reference stand at its position at this moment."""
-        self._motions = [(moment, stay(self.at(moment)[0]))]
+    def halt(self, moment: float, position: np.ndarray | None = None) -> None:
+        """Make the reference stand since a moment, at a position or at its own of that moment."""
+        position = self.at(moment)[0] if position is None else position
+        self._motions = [(moment, stay(position))]
 
     def __bool__(self) -> bool:
         return bool(self._motions)

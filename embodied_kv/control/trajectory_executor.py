@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from embodied_kv.control.command import (
     FRESH,
@@ -272,6 +272,26 @@ class TrajectoryExecutor:
         else:
             self._reference.delay(late)
             self.plan = self.plan.later(late)
+
+    def brake_apart(self, last: float, held: NDArray[np.bool_], now: float) -> None:
+        """Bring the arm to rest after an interruption that only some controllers outlasted.
+
+        Args:
+            last: Moment of the last set-point.
+            held: Joints that have stood at that set-point, bool [joints]; the others have followed
+                the reference.
+            now: The moment.
+        """
+        now = self._advance(now)
+        position, velocity = self._reference.at(now)
+        position = np.where(held, self._reference.at(last)[0], position)
+        # What was before is forgotten: the held joints did not follow it.
+        if self.is_moving(now):
+            self._reference.halt(now, position)
+            self._send(brake(position, np.where(held, 0.0, velocity), self.limits), now)
+        else:  # it has stood since the end of what was sent
+            self._reference.halt(self.ends, position)
+        self._end_plan(HOLD)
 
     def monitor(self, now: float, measured: Measured | None, speed: float = 1.0) -> str:
         """Compare the arm with the running motion; called every few periods of a controller.

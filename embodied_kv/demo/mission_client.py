@@ -64,7 +64,8 @@ class MissionClient:
             if len(values) < 2:
                 raise ValueError('the memory node has no parameters planner and contract')
             planner, contract = (value.string_value for value in values)
-            path = planner_folder(planner, Embodiment.load(contract).contract.language.planner)
+            name = Embodiment.load(contract).contract.language.planner
+            path = planner_folder(planner, name, offline='the node memory fetches it')
             self.refusal = without_missions(path)
         except (ValueError, OSError) as error:
             self.refusal = reason(error)

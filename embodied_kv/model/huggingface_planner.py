@@ -64,9 +64,12 @@ def read_config(path: Path) -> PlannerConfig:
     kind, local = KINDS[found.model_type], _local_layers(found)
     rope, local_rope = _ropes(found)
     _refuse(path, _unsupported(found, kind, rope, local_rope))
-    tokens = min(found.max_position_embeddings, MOST_TOKENS)
-    if local:
-        tokens = min(tokens, found.sliding_window)
+    limits = [found.max_position_embeddings, *([found.sliding_window] if local else [])]
+    if not all(isinstance(limit, int) and limit > 0 for limit in limits):
+        raise CheckpointError(
+            f'max_position_embeddings and, of sliding layers, sliding_window of {path / CONFIG} '
+            f'must be > 0 (got {limits})'
+        )
     backbone = BackboneConfig(
         width=found.hidden_size,
         layers=found.num_hidden_layers,
@@ -89,7 +92,7 @@ def read_config(path: Path) -> PlannerConfig:
     )
     dtype = str(found.dtype).removeprefix('torch.')
     own = dtype if dtype in DTYPES else 'float32'
-    return PlannerConfig(found.model_type, backbone, tokens, own)
+    return PlannerConfig(found.model_type, backbone, min(*limits, MOST_TOKENS), own)
 
 
 def read_prompts(path: Path, config: PlannerConfig) -> tuple[Tokenizer, PromptFrame]:
@@ -112,11 +115,15 @@ def read_prompts(path: Path, config: PlannerConfig) -> tuple[Tokenizer, PromptFr
         raise CheckpointError(
             f'{path} must have a tokenizer.json that transformers reads (got {error})'
         ) from error
+    if max((*head, *tail), default=0) >= config.backbone.vocab_size:
+        raise CheckpointError(
+            f'tokens of the chat template of {path} must be below vocab_size '
+            f'{config.backbone.vocab_size} (got {max(*head, *tail)}); resize its embeddings'
+        )
     stops = _stops(path, config) | {tokenizer.eos}
     if not tail:
         return tokenizer, PromptFrame((*tokenizer.encode(HEAD, bos=True),), (), frozenset(stops))
-    mark = theirs.added_tokens_decoder.get(tail[0])
-    if mark is not None and mark.special:  # the end of a turn
+    if tail[0] in theirs.added_tokens_decoder:  # the end of a turn
         stops |= {tail[0]}
     return tokenizer, PromptFrame(head, tail, frozenset(stops))
 
@@ -153,7 +160,9 @@ def _text_config(path: Path) -> Any:
 
     try:
         found = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        return found.get_text_config()
+        text = found.get_text_config()
+        text.dtype = text.dtype or found.dtype  # with vision, only the whole config may have one
+        return text
     except Exception as error:  # of any type, for a field of another type
         raise CheckpointError(f'{path / CONFIG} is no config of {name}: {error}') from error
 
@@ -199,7 +208,9 @@ def _unsupported(found: Any, kind: str, rope: dict, local_rope: dict | None) -> 
         'local rope_type': local_rope['rope_type']
         if local_rope and local_rope['rope_type'] != 'default'
         else None,
-        'partial_rotary_factor': rope.get('partial_rotary_factor', 1.0) != 1.0 or None,
+        'partial_rotary_factor': None
+        if (share := rope.get('partial_rotary_factor', 1.0)) == 1.0
+        else share,
     }
     for name in (
         'attn_logit_softcapping',

@@ -218,8 +218,9 @@ class Action(SuiteNode, Participant):
         self._safety.begin(now, armed=armed or p.shadow)
         self._rtc = self._real_time_chunking()
         follow = self._outputs.follow_setpoints and not p.shadow
+        executor = self._executor()
         self._control = ControlLoop(
-            self._executor(),
+            executor,
             self._safety,
             self.suite.period,
             measured=self._joints.now,
@@ -227,7 +228,7 @@ class Action(SuiteNode, Participant):
             publish=self._publish,
             publish_setpoint=self._outputs.setpoint if follow else None,
             setpoint_rate=p.setpoint_rate,
-            has_trajectories=self._outputs.has_trajectories,
+            setpoint_joints=self._outputs.setpoint_joints(executor.joints),
             max_chunk_age=p.max_chunk_age,
             resume_within=p.resume_within,
             rtc=self._rtc,

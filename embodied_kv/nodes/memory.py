@@ -98,7 +98,8 @@ class Memory(SuiteNode):
         """Return the planning until cleanup. Raises ValueError, RobotMemoryError."""
         params = self.params.read(MemoryParams)
         name, say = self.embodiment.contract.language.planner, partial(self.log_info, 'planner')
-        path = planner_folder(params.planner, name, say, fetches=not self.host.is_held)
+        offline = 'an arm is armed; disarm it first' if self.host.is_held else ''
+        path = planner_folder(params.planner, name, say, offline)
         planning = self._release.enter_context(
             open_planning(
                 load_planner(path, device=self.host.engine.config.device),

@@ -6,6 +6,7 @@ It provides `kv/*` and diagnostics to ROS; the server itself is in `embodied_kv.
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
@@ -104,6 +105,7 @@ class PolicyServerNode(SuiteNode):
             host.device,
             self._sessions.idle,
             host.kv_budget,
+            partial(self.log_info, 'planner'),
         )
         self._server = PolicyServer(config, self._sessions, contract, self._memories)
         host.listen(self._sessions.on_deltas)

@@ -373,7 +373,8 @@ class Planning(AbstractContextManager):
         if len(self._prompts.head) + context + answer >= row:
             raise ValueError(
                 'max_context_tokens and max_answer_tokens must leave room for a question in a row '
-                f'of {row} (got {context} and {answer}); lower one of them'
+                f'of {row} with {len(self._prompts.head)} tokens of introduction (got {context} '
+                f'and {answer}); lower one of them'
             )
 
     def _readable_units(self) -> tuple[Unit, ...]:
@@ -422,20 +423,20 @@ def open_planning(
         yield planning
 
 
-def planner_folder(planner: str, name: str, say: Say = silent, fetches: bool = True) -> Path:
+def planner_folder(planner: str, name: str, say: Say = silent, offline: str = '') -> Path:
     """Return the folder of a planner: that one, or of the bundled planner of a contract.
 
     Args:
         planner: A folder, or owner/name@revision on the Hugging Face hub; '' for the bundled one.
         name: The bundled planner.
         say: Receives the commit of a planner of the hub.
-        fetches: Whether files may be fetched, or only those in the cache are used.
+        offline: Why nothing may be fetched, so that only the cache is used; '' if it may.
 
     Raises:
         ValueError: Both are empty, or there is no such planner.
     """
     if planner:
-        return locate(Path(planner).expanduser(), say, fetches).path
+        return locate(Path(planner).expanduser(), say, offline, 'planner').path
     if not name:
         raise ValueError(
             'language.planner of the contract must not be empty; set it, or the parameter planner'

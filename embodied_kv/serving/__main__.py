@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
                 cloud=cloud,
             )
             planner, idle = contract.language.planner, sessions.idle
-            memories = Memories.of(*memory, planner, runner.device, idle, runner.kv_budget)
+            memories = Memories.of(*memory, planner, runner.device, idle, runner.kv_budget, print)
             server = PolicyServer(config, sessions, contract, memories)
             runner.listen(sessions.on_deltas)
             sessions.start()

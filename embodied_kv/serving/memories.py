@@ -19,6 +19,7 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import RobotMemoryError
+from embodied_kv.model.checkpoints.hub import Say, silent
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
@@ -93,14 +94,17 @@ class Memories:
         device: EngineThread,
         idle: IdleTime,
         kv_budget: KvBudget,
+        say: Say = silent,
     ) -> Memories | None:
         """Return the memories of a server; None unless enabled. `planner`: of the contract.
+
+        say: receives the commit of a planner of the Hugging Face hub.
 
         Raises ValueError, OSError.
         """
         if not kept.enabled:
             return None
-        path = planner_folder(params.planner, planner)
+        path = planner_folder(params.planner, planner, say)
         return cls(path, params, config, kept.planner_rows, device, idle, kv_budget)
 
     def close(self) -> None:

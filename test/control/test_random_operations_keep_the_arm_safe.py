@@ -26,7 +26,7 @@ class Watched(Stand):
     """Stand whose arm follows 500 set-points per second at once."""
 
     def __init__(self, *arguments, **options):
-        loop = dict(setpoint_rate=1 / TICK, has_trajectories=False)
+        loop = dict(setpoint_rate=1 / TICK, setpoint_joints=np.ones(2, bool))
         super().__init__(*arguments, loop=loop, **options)
         self.heard = []  # the moment, the arm before, the set-point
         self.loop._commands._publish_setpoint = self.take

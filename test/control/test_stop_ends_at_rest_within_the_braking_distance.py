@@ -44,11 +44,35 @@ class SetpointStand(Stand):
         self.speed = spans.max(axis=0, initial=0.0)
 
 
+class MixedStand(Stand):
+    """An arm whose first joint follows trajectories, and the second set-points of positions."""
+
+    def __init__(self, lim, **options):
+        super().__init__(lim, loop=dict(setpoint_joints=np.array([False, True])), **options)
+        self.kept = None
+        self.loop._commands._publish_setpoint = self.receive
+
+    def receive(self, setpoint):
+        if setpoint.positions is not None:
+            self.kept = setpoint.positions[1]
+
+    def _control(self):
+        before = self.arm[1]
+        super()._control()
+        here = before if self.kept is None else self.kept
+        self.arm = np.array([self.arm[0], here])
+        self.path[-1] = self.arm.copy()
+        past = np.array(self.path[-16:])[:, 1]
+        spans = np.abs(past[10:] - past[:-10]) / (10 * TICK)
+        self.speed = np.array([self.speed[0], spans.max(initial=0.0)])
+
+
 def make(kind, **options):
-    if kind == 'trajectory':
-        lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
-        return Stand(lim, missed_chunk_limit=5, **options)
-    loop = dict(has_trajectories=False)
+    lim = limits(lower=-50, upper=50, velocity=VELOCITY, acceleration=ACCELERATION)
+    if kind in ('trajectory', 'mixed'):
+        stand = Stand if kind == 'trajectory' else MixedStand
+        return stand(lim, missed_chunk_limit=5, **options)
+    loop = dict(setpoint_joints=np.ones(2, bool))
     return SetpointStand(kind, missed_chunk_limit=5, loop=loop, **options)
 
 
@@ -90,7 +114,7 @@ def end(stand, how):
 
 @settings(deadline=None, max_examples=30)
 @given(
-    st.sampled_from(['trajectory', 'position', 'velocity']),
+    st.sampled_from(['trajectory', 'position', 'velocity', 'mixed']),
     st.sampled_from(STATES),
     st.sampled_from(ENDS),
     st.floats(0, 0.2),
@@ -223,7 +247,7 @@ def test_stop_brakes_another_program_with_delayed_joint_states(delay, speed):
 def test_stop_sends_no_outdated_position_to_a_controller_in_use():
     lim = limits(3, lower=-50, upper=50, velocity=2.0, acceleration=10.0)
     lim = type(lim)(lim.joints, lim.lower, lim.upper, lim.velocity, lim.acceleration, MIXED)
-    stand = Stand(lim, start=(0.0, 0.0, 0.0), loop=dict(has_trajectories=False))
+    stand = Stand(lim, start=(0.0, 0.0, 0.0), loop=dict(setpoint_joints=np.ones(3, bool)))
     stand.run(0.3)
     stand.offer(np.tile([0.2, 0.3, 0.3], (8, 1)))
     stand.run(0.3)

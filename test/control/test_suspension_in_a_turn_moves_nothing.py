@@ -13,7 +13,7 @@ from embodied_kv.control.safety_state_machine import ARMED, STOPPED
 
 RAMP = np.arange(1, 21) / 10  # 1 per s
 # A set-point of positions is 10 ms of a motion at 1 per s. Velocities last until zero is sent.
-RESTS = {'trajectory': 1e-3, 'position': 0.03}
+RESTS = {'trajectory': 1e-3, 'position': 0.03, 'mixed': 0.03}
 BRAKING = VELOCITY**2 / (2 * ACCELERATION) + 0.1
 NEVER = -1
 SLOW = pytest.mark.slow
@@ -93,7 +93,7 @@ def check(kind, how, seconds, step, gap=0):
 
 
 @pytest.mark.parametrize('how', ['act', 'stop', 'first', 'hold'])
-@pytest.mark.parametrize('kind', ['trajectory', 'position'])
+@pytest.mark.parametrize('kind', ['trajectory', 'position', 'mixed'])
 @pytest.mark.parametrize(
     ('seconds', 'step'), [(1.5, 15), *(pytest.param(s, 2, marks=SLOW) for s in (0.4, 1.5, 6.0))]
 )
@@ -140,3 +140,18 @@ def test_another_program_is_left_alone(number):
     stand.run(1.0)
     assert suspension.place is not None
     assert not stand.sent()
+
+
+@pytest.mark.parametrize('seconds', [0.3, 0.45])
+@pytest.mark.parametrize('lag', [0.0, 0.06])
+def test_joints_that_held_their_set_point_follow(seconds, lag):
+    """The arm of both kinds is late by its joint states and its servos, and stays armed."""
+    stand = make('mixed', state_delay=0.01, lag=lag)
+    stand.run(0.3)
+    act(stand, 5)
+    for _ in range(round(seconds / TICK)):  # between two turns, and joint states arrive later
+        stand.now += TICK
+        stand._states.append((stand.now, stand.arm.copy()))
+        stand._control()
+    stand.run(0.5)
+    assert stand.safety.state == ARMED, stand.failures

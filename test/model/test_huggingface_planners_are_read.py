@@ -92,6 +92,11 @@ def test_it_can_be_asked_for_missions(qwen):
             "must not set rope_type .got 'yarn'.",
         ),
         ({'num_hidden_layers': 3, 'layer_types': FULL * 3}, 'left over: layers.3'),
+        ({'max_position_embeddings': None}, 'must be > 0|is no config'),
+        (
+            {'layer_types': ['sliding_attention'] * 4, 'sliding_window': None},
+            'sliding_window|is no config',
+        ),
         ({'hidden_size': 64}, 'embed_tokens.weight is'),
         ({'eos_token_id': 'end'}, 'config.json is no config|eos_token_id'),
         ({'num_attention_heads': 'many'}, 'is no config of qwen2'),

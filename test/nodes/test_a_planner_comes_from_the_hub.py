@@ -40,7 +40,7 @@ def test_while_an_arm_is_armed_it_is_not_fetched(robot, commit, server, tmp_path
     assert node.trigger_configure().name == 'FAILURE'
     assert server.requests == []
     said = capfd.readouterr().err
-    assert 'nothing is fetched while an arm is armed; disarm it first' in said
+    assert 'nothing is fetched: an arm is armed; disarm it first' in said
     assert robot.call(SetBool, 'control/arm', data=False).success
     robot.until(lambda: not EngineHost._shared.is_held)
     assert node.trigger_configure().name == 'SUCCESS'

@@ -48,13 +48,16 @@ def silent(line: str) -> None:
     """Drop a line for the user."""
 
 
-def locate(name: str | Path, say: Say = silent, fetches: bool = True) -> Located:
+def locate(
+    name: str | Path, say: Say = silent, offline: str = '', parameter: str = 'checkpoint'
+) -> Located:
     """Return a path as it is, or the snapshot of a repository on the hub, fetched if need be.
 
     Args:
         name: A path, or owner/name@revision. A path that exists wins.
         say: Receives the commit, and whether it is an older one because the hub does not answer.
-        fetches: Whether files may be fetched, or only those in the cache are used.
+        offline: Why nothing may be fetched, so that only the cache is used; '' if it may.
+        parameter: The parameter that the name is from, for errors.
 
     Raises:
         CheckpointError: There is neither such a path nor such a repository, or it cannot be read.
@@ -65,10 +68,10 @@ def locate(name: str | Path, say: Say = silent, fetches: bool = True) -> Located
         return Located(path)
     repository, revision = parts['name'], parts['revision'] or 'main'
     try:
-        folder = _snapshot(repository, revision, say, fetches)
+        folder = _snapshot(repository, revision, say, offline)
     except CheckpointError as error:
         raise CheckpointError(
-            f"checkpoint must be a folder or a repository of the Hugging Face hub (got '{name}', "
+            f"{parameter} must be a folder or a repository of the Hugging Face hub (got '{name}', "
             f'which does not exist here; {error})'
         ) from error
     say(f'{repository} is at commit {folder.name} of the Hugging Face hub, in {folder}')
@@ -88,16 +91,16 @@ def fetch(repository: str, file: str, say: Say = silent) -> Path:
     return path
 
 
-def _snapshot(repository: str, revision: str, say: Say, fetches: bool) -> Path:
+def _snapshot(repository: str, revision: str, say: Say, offline: str) -> Path:
     """Return the folder of a revision. Raises CheckpointError with the reason alone."""
-    if COMMIT.fullmatch(revision) or not fetches:  # a commit never changes
+    if COMMIT.fullmatch(revision) or offline:  # a commit never changes
         try:
             return _download(repository, revision, is_local=True)
         except LocalEntryNotFoundError as error:
-            if not fetches:
+            if offline:
                 raise CheckpointError(
                     f'no complete snapshot of {repository} is in the cache, and nothing is '
-                    'fetched while an arm is armed; disarm it first'
+                    f'fetched: {offline}'
                 ) from error
     try:
         HfApi().model_info(repository, revision=revision, timeout=TIMEOUT)

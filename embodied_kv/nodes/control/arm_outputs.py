@@ -112,10 +112,12 @@ class ArmOutputs:
         """Whether some controller receives one set-point after the other."""
         return bool(self._positions or self._velocities)
 
-    @property
-    def has_trajectories(self) -> bool:
-        """Whether some controller executes trajectories."""
-        return bool(self._trajectories)
+    def setpoint_joints(self, joints: int) -> NDArray[np.bool_]:
+        """Return which of so many joints have no controller that executes trajectories."""
+        found = np.ones(joints, bool)
+        for controller in self._trajectories:
+            found[list(controller.output.index)] = False
+        return found
 
     def problem(self) -> str:
         """Return why the controllers would not execute a command; '' if they would.
