@@ -44,7 +44,7 @@ def start_planning(robot, tmp_path):
     """The suite with the package's own planner."""
     memory = dict(
         storage_directory=str(tmp_path / 'memory'), world_step_seconds=0.0, precompute=False
-    )
+    ) | dict(reuse_method='keep')  # computed in full, it has no answer to this mission
     starter = Starter(robot, tmp_path, memory, asked=TRUTH[1:])
     yield starter
     starter.close()
@@ -140,7 +140,7 @@ def test_what_the_packages_planner_plans_after_a_kill_is_the_same_token_for_toke
     client.send_goal_async(Mission.Goal(mission=BLUE))
     robot.until(lambda: truth.heard and truth.heard[-1].step == PUT_BLUE, timeout=PATIENCE)
     asked = [mission_question(BLUE, part) for part in (1, 2, 3)]
-    planned = [done(robot, 'plan', question=question, method='keep') for question in asked]
+    planned = [done(robot, 'plan', question=question) for question in asked]
     assert planned[0].text == PUT_BLUE and planned[1].text.startswith('say: ')
     name = call(CapsuleSnapshot, name='home', tier='disk').name
     known = texts(robot)
@@ -155,5 +155,5 @@ def test_what_the_packages_planner_plans_after_a_kill_is_the_same_token_for_toke
     assert truth.heard[-1].running and truth.heard[-1].mission == BLUE
     assert texts(robot) == known
     for question, before in zip(asked, planned, strict=True):
-        again = done(robot, 'plan', question=question, method='keep')
+        again = done(robot, 'plan', question=question)
         assert (again.text, again.tokens, again.fresh) == (before.text, before.tokens, 0)
