@@ -274,7 +274,7 @@ class TrajectoryExecutor:
             self.plan = self.plan.later(late)
 
     def brake_apart(self, last: float, held: NDArray[np.bool_], now: float) -> None:
-        """Bring the arm to rest after an interruption that only some controllers outlasted.
+        """Bring the arm to rest after an interruption, each joint from where its controller is.
 
         Args:
             last: Moment of the last set-point.

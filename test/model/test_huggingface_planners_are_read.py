@@ -1,4 +1,4 @@
-"""What a folder of Hugging Face says of dialogues, ends and limits is followed or refused."""
+"""The loader follows or refuses the chat template, stop tokens and limits of a folder."""
 
 import json
 import shutil
