@@ -15,6 +15,9 @@ RAMP = np.arange(1, 21) / 10  # 1 per s
 # A set-point of positions is 10 ms of a motion at 1 per s. Velocities last until zero is sent.
 RESTS = {'trajectory': 1e-3, 'position': 0.03, 'mixed': 0.03}
 BRAKING = VELOCITY**2 / (2 * ACCELERATION) + 0.1
+# A trajectory that was sent lasts while the process is suspended between two turns. The motion at
+# 1 per s then continues until 5 chunks are missed.
+CONTINUES = 0.5 + BRAKING
 NEVER = -1
 SLOW = pytest.mark.slow
 
@@ -84,9 +87,14 @@ def check(kind, how, seconds, step, gap=0):
         if suspension.place is None:
             continue
         stand.run(2.5)
-        moved = np.abs(np.array(stand.path)[suspension.end :] - suspension.place).max()
+        path = np.array(stand.path)[suspension.end :]
+        moved = np.abs(path - suspension.place).max()
         is_at_rest = seconds > 1.2 and kind in RESTS
         allowed = RESTS[kind] if is_at_rest else BRAKING
+        if kind == 'trajectory':
+            assert np.abs(np.diff(path, axis=0)).max() <= 1.05 * VELOCITY * TICK, number
+            if not (is_at_rest or stand.failures):
+                allowed = CONTINUES
         assert moved <= allowed, (number, calls, moved, stand.failures)
         if how != 'first':  # else no motion was interrupted
             assert seconds < 3.0 or stand.safety.state != ARMED, (number, stand.failures)
