@@ -75,7 +75,7 @@ WIDTHS = {
 class Quantity:
     """A computed tensor that is compared with a recorded one.
 
-    tolerance: one for all entries, or one for each entry of the last dimension. where: the entries
+    tolerance: one for all entries, or a tensor that broadcasts to the value. where: the entries
     that are compared; None for all.
     """
 
