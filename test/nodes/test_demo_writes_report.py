@@ -94,7 +94,8 @@ def test_memory_is_asked_at_the_end(report):
     skip_unless_it_keeps_up(report)  # else nothing was said that it could remember
     memory = report['memory']
     assert memory['question'].startswith('Where is the ') and 'refused' not in memory
-    assert memory['answer'] and memory['known'] and memory['method'] == 'keep'
+    assert memory['answer'] and memory['known']
+    assert memory['method'] in ('keep', 'full')  # whichever costs less on this machine
     assert any(text.startswith('task ') for text in memory['known'])
     assert 0 < memory['computed'] <= memory['tokens'] and memory['first token ms'] > 0
 
