@@ -114,10 +114,7 @@ def tower_attention(model: Pi05, images: Tensor) -> tuple[Tensor, Tensor]:
     scores = []
     for i in (min(ends), max(ends)):
         layer = vision.tower.encoder.layers[i].self_attn
-        q, k = (
-            project(inputs[i]).unflatten(-1, (layer.num_heads, -1)).transpose(1, 2).float()
-            for project in (layer.q_proj, layer.k_proj)
-        )  # [views, heads, patches, D]
-        got = (q @ k.mT * layer.head_dim**-0.5).softmax(-1).mean((1, 2))  # [views, patches]
+        q, k = (projected.float() for projected in layer.project(inputs[i])[:2])
+        got = (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1).mean((1, 2))  # [views, patches]
         scores.append(merge_patches(got[..., None], vision.merge).mean(-1))
     return scores[0], scores[1]

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from compress_bench_cases import QUESTIONS, observe, policy
+from transformers import SiglipVisionConfig, SiglipVisionModel
 
 from benchmarks.compress.cache import Harness
 from benchmarks.compress.early import thinned, tower_attention
@@ -80,15 +81,24 @@ def test_tower_attention_equals_the_towers_own(scene):
     tiny = scene[0]
     images = tiny.images(observe(3).images)
     first, last = tower_attention(tiny.model, images)
-    layer, weights = tiny.model.vision.tower.encoder.layers[0].self_attn, []
-    hook = layer.register_forward_hook(lambda module, given, out: weights.append(out[1]))
-    before = layer.config._attn_implementation
-    layer.config._attn_implementation = 'eager'
-    try:
-        tiny.model.embed_images(images)
-    finally:
-        layer.config._attn_implementation = before
-        hook.remove()
+    c, weights = tiny.config.vision, []
+    theirs = SiglipVisionModel(
+        SiglipVisionConfig(
+            hidden_size=c.width,
+            intermediate_size=c.mlp,
+            num_hidden_layers=c.layers,
+            num_attention_heads=c.heads,
+            image_size=c.image_size,
+            patch_size=c.patch_size,
+            vision_use_head=False,
+            attn_implementation='eager',
+        )
+    ).eval()
+    theirs = getattr(theirs, 'vision_model', theirs)
+    theirs.load_state_dict(tiny.model.vision.tower.state_dict())
+    attention = theirs.encoder.layers[0].self_attn
+    attention.register_forward_hook(lambda module, given, out: weights.append(out[1]))
+    theirs(images)
     torch.testing.assert_close(first, weights[0].mean((1, 2)), atol=1e-6, rtol=0)
     assert torch.equal(first, last)  # a tower of one layer
     torch.testing.assert_close(first.sum(1), torch.ones(2))

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
-from importlib.metadata import version
 from pathlib import Path
 
 from embodied_kv.config import ModelConfig
@@ -120,4 +119,4 @@ def trace_facts(policy: Policy, e: EngineConfig) -> str:
     for path in sorted(path for folder in TRACED for path in (root / folder).rglob('*.py')):
         sources.update(str(path.relative_to(root)).encode() + path.read_bytes())
     settings = replace(e, compile='off'), policy.config, policy.tokenizer.eos
-    return f'{sources.hexdigest()} {version("transformers")} {settings}'
+    return f'{sources.hexdigest()} {settings}'

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import PlainLayer, Rope, fill, plain_norm
+from embodied_kv.model.layers import PlainLayer, Rope, embedding, fill, plain_norm
 
 M = TypeVar('M', bound='BackboneModel')
 
@@ -24,7 +24,7 @@ class Backbone(nn.Module):
     def __init__(self, c: BackboneConfig) -> None:
         super().__init__()
         self.config = c
-        self.embed = nn.Embedding(c.vocab_size, c.width)
+        self.embed = embedding(c.vocab_size, c.width)
         self.layers = nn.ModuleList(PlainLayer(c.width, c.mlp, c) for _ in range(c.layers))
         self.norm = plain_norm(c.width, c)
         if c.has_own_head:
@@ -92,8 +92,12 @@ class BackboneModel(nn.Module):
         """Return a model in the dtype of the config with uninitialised weights."""
         with torch.device('meta'):
             model = cls(config)
-        model = model.to(getattr(torch, config.dtype)).to_empty(device=device)
-        return model.requires_grad_(False).eval()
+        dtype = getattr(torch, config.dtype)
+        for module in model.modules():  # `to_empty` of meta tensors imports sympy
+            for name, weight in [*module.named_parameters(recurse=False)]:
+                empty = torch.empty(weight.shape, dtype=dtype, device=device)
+                setattr(module, name, nn.Parameter(empty, requires_grad=False))
+        return model.eval()
 
     @property
     def device(self) -> torch.device:

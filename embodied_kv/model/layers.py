@@ -22,6 +22,15 @@ from embodied_kv.runtime.stream import Stream
 ACTIVATIONS = {'gemma': partial(F.gelu, approximate='tanh'), 'llama': F.silu}
 
 
+def embedding(count: int, width: int) -> nn.Embedding:
+    """Return an embedding with uninitialised weights [count, width].
+
+    The initialisation of nn.Embedding on the device 'meta' imports torch._dynamo, which takes as
+    long as the import of torch.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(count, width), freeze=False)
+
+
 class Rope:
     """Rotary positions, half-split: the first half of a head rotates against the second.
 

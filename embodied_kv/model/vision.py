@@ -7,35 +7,82 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from embodied_kv.config import ModelConfig, VisionConfig
+from embodied_kv.model.layers import embedding
 
 
-def siglip(config: VisionConfig) -> nn.Module:
-    """Return the SigLIP encoder of transformers with uninitialised weights.
+class Embeddings(nn.Module):
+    """The patch convolution and the position table of SigLIP."""
 
-    transformers is imported lazily: it takes as long as all other imports together.
-    """
-    from transformers import SiglipVisionConfig, SiglipVisionModel
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.patch_embedding = nn.Conv2d(3, c.width, c.patch_size, stride=c.patch_size)
+        self.position_embedding = embedding(c.patches, c.width)
 
-    with torch.device('meta'):
-        tower = SiglipVisionModel(
-            SiglipVisionConfig(
-                hidden_size=config.width,
-                intermediate_size=config.mlp,
-                num_hidden_layers=config.layers,
-                num_attention_heads=config.heads,
-                image_size=config.image_size,
-                patch_size=config.patch_size,
-                layer_norm_eps=config.eps,
-                hidden_act='gelu_pytorch_tanh',
-                vision_use_head=False,
-                attn_implementation='sdpa',
-            )
+
+class Attention(nn.Module):
+    """Attention of all patches of an image to one another."""
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.heads = c.heads
+        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+            nn.Linear(c.width, c.width) for _ in range(4)
         )
-    # transformers 4 nests the encoder as .vision_model, transformers 5 does not.
-    tower = getattr(tower, 'vision_model', tower)
-    return tower.to_empty(device=torch.get_default_device())
+
+    def project(self, hidden: Tensor) -> tuple[Tensor, ...]:
+        """Return q, k and v [B, heads, patches, head_dim]."""
+        projections = self.q_proj, self.k_proj, self.v_proj
+        return tuple(p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        attended = F.scaled_dot_product_attention(*self.project(hidden))
+        return self.out_proj(attended.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Module):
+    """Two linear layers around the approximated GELU."""
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(c.width, c.mlp), nn.Linear(c.mlp, c.width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.fc2(F.gelu(self.fc1(hidden), approximate='tanh'))
+
+
+class Layer(nn.Module):
+    """Attention and feed-forward, each behind its LayerNorm and added to its input."""
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        self.layer_norm1 = nn.LayerNorm(c.width, eps=c.eps)
+        self.self_attn = Attention(c)
+        self.layer_norm2 = nn.LayerNorm(c.width, eps=c.eps)
+        self.mlp = FeedForward(c)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden + self.self_attn(self.layer_norm1(hidden))
+        return hidden + self.mlp(self.layer_norm2(hidden))
+
+
+class Siglip(nn.Module):
+    """The encoder of SigLIP without a pooling head, with the parameter names of transformers.
+
+    Source: Zhai et al., Sigmoid Loss for Language Image Pre-Training (2023). transformers has the
+    same model, but its import takes as long as all other imports of a robot together.
+    """
+
+    def __init__(self, c: VisionConfig) -> None:
+        super().__init__()
+        if c.width % c.heads:
+            raise ValueError(f'vision.heads must divide vision.width {c.width} (got {c.heads})')
+        self.embeddings = Embeddings(c)
+        self.encoder = nn.Module()
+        self.encoder.layers = nn.ModuleList(Layer(c) for _ in range(c.layers))
+        self.post_layernorm = nn.LayerNorm(c.width, eps=c.eps)
 
 
 def merge_patches(features: Tensor, merge: int) -> Tensor:
@@ -65,7 +112,7 @@ class VisionTower(nn.Module):
             raise ValueError(f'vision.merge {vision.merge} does not divide {side} patches a side')
         self.merge = vision.merge
         self.image_size = vision.image_size
-        self.tower = siglip(vision)
+        self.tower = Siglip(vision)
         width = config.backbone.width
         self.scale = width**0.5 if config.scales_images else 1.0
         self.projector = nn.Linear(
@@ -87,7 +134,9 @@ class VisionTower(nn.Module):
 
     def encode(self, patches: Tensor) -> Tensor:
         """Return [B, patches, vision width] after the encoder layers and the last LayerNorm."""
-        hidden = self.tower.encoder(inputs_embeds=patches).last_hidden_state
+        hidden = patches
+        for layer in self.tower.encoder.layers:
+            hidden = layer(hidden)
         return self.tower.post_layernorm(hidden)
 
     def project(self, hidden: Tensor) -> Tensor:

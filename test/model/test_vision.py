@@ -65,3 +65,8 @@ def test_images_of_another_size_are_refused(tower):
 def test_a_merge_that_does_not_divide_the_grid_is_refused():
     with pytest.raises(ValueError, match='vision.merge 2 does not divide 3'):
         VisionTower(replace(TINY, vision=replace(TINY.vision, image_size=42, merge=2)))
+
+
+def test_heads_that_do_not_divide_the_width_are_refused():
+    with pytest.raises(ValueError, match='vision.heads must divide vision.width 32'):
+        VisionTower(replace(TINY, vision=replace(TINY.vision, heads=5)))
