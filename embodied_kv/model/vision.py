@@ -23,11 +23,14 @@ class Embeddings(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of all patches of an image to one another."""
+    """Attention of all patches of an image to one another.
+
+    attend: the attention, of q, k and v [B, heads, patches, head_dim] -> like q.
+    """
 
     def __init__(self, c: VisionConfig) -> None:
         super().__init__()
-        self.heads = c.heads
+        self.heads, self.attend = c.heads, F.scaled_dot_product_attention
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
             nn.Linear(c.width, c.width) for _ in range(4)
         )
@@ -38,7 +41,7 @@ class Attention(nn.Module):
         return tuple(p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        attended = F.scaled_dot_product_attention(*self.project(hidden))
+        attended = self.attend(*self.project(hidden))
         return self.out_proj(attended.transpose(1, 2).flatten(2))
 
 

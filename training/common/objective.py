@@ -27,6 +27,12 @@ HIT = 0.025  # m; a position this near is right
 POSITIVE = 5.0  # weight of a patch with a thing against one without
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Return the attention of q, k and v [B, heads, T, D], as products and a softmax."""
+    scores = (q @ k.mT) * q.shape[-1] ** -0.5
+    return scores.softmax(-1, dtype=torch.float32).to(q.dtype) @ v
+
+
 class Objective(nn.Module):
     """A Pi05 under training, and the heads that only training has.
 
@@ -40,7 +46,8 @@ class Objective(nn.Module):
         c = model.config
         self.model, self.space = model.requires_grad_(True), space
         # On a CPU the fused attention's backward takes an eighth of a step.
-        model.vision.tower.config._attn_implementation = 'eager'
+        for layer in model.vision.tower.encoder.layers:
+            layer.self_attn.attend = attend
         self.kinds = (1, colours, shapes, 2)  # thing or none, colour, shape, offset in patches
         self.detect = nn.Linear(c.vision.width, sum(self.kinds))
         self.goal = nn.Linear(c.backbone.width, 3)
