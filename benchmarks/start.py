@@ -1,10 +1,10 @@
 """How long the suite takes to start: its imports, and from the launch to the last active node.
 
-The import of `embodied_kv.nodes.robot`, in turn with that of the libraries that it cannot do without
-(the floor: interpreter, torch, NumPy, OpenCV, rclpy), each in a process of its own. Then the process
-`robot` with the shipped parameters (the simulated robot's policy), from its launch until `get_state` of every
-node answers `active`: eager, and with what is compiled for this machine (`make compile` before;
-otherwise `auto` traces each computation that is not compiled yet).
+The import of `embodied_kv.nodes.robot`, in turn with that of the libraries that it cannot do
+without (the floor: interpreter, torch, NumPy, OpenCV, rclpy), each in a process of its own. Then
+the process `robot` with the shipped parameters (the simulated robot's policy), from its launch
+until `get_state` of every node answers `active`: eager, and with what is compiled for this machine
+(`make compile` before; otherwise `auto` traces each computation that is not compiled yet).
 
 Physics: reading files and executing module bodies; one core, since Python has one lock.
 """

@@ -5,7 +5,6 @@ The caller leaves out absent views. Image features are not scaled: pi0.5 only sc
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -38,7 +37,9 @@ class Attention(nn.Module):
     def project(self, hidden: Tensor) -> tuple[Tensor, ...]:
         """Return q, k and v [B, heads, patches, head_dim]."""
         projections = self.q_proj, self.k_proj, self.v_proj
-        return tuple(p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections)
+        return tuple(
+            p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections
+        )
 
     def forward(self, hidden: Tensor) -> Tensor:
         attended = self.attend(*self.project(hidden))
