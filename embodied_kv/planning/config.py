@@ -125,8 +125,9 @@ class MemoryParams:
         old=('renew',),
     )
     text_encoder: str = parameter(
-        'hashing',
-        'Text encoder used for retrieval: hashing, minilm, auto, or the folder of a '
+        'auto',
+        'Text encoder used for retrieval and groups: auto (minilm if the extra memory is '
+        'installed, otherwise hashing), minilm, hashing, or the folder of a '
         'sentence-transformers model',
         old=('encoder',),
     )

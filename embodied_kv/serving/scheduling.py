@@ -25,7 +25,7 @@ class SchedulingConfig:
 
     scheduler: str = parameter(
         'deadline',
-        'Order of the requests: deadline (earliest deadline, with equal shares for all keys), '
+        'Order of the requests: deadline (earliest deadline, with equal shares for all connections), '
         'kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
         'shortest (shortest execution). All but deadline require clients that trust each other',
     )
