@@ -62,3 +62,9 @@ def test_anchors_are_headings(page):
         headings = READABLE.findall(target.read_text())
         anchors = {re.sub(r'[^\w\- ]', '', h.lower()).strip().replace(' ', '-') for h in headings}
         assert anchor in anchors, f'{link}#{anchor}'
+
+
+def test_every_page_is_in_the_navigation_of_the_site():
+    navigation = (ROOT / 'mkdocs.yml').read_text()
+    pages = sorted(str(p.relative_to(ROOT / 'docs')) for p in (ROOT / 'docs').rglob('*.md'))
+    assert [page for page in pages if f': {page}\n' not in navigation] == []

@@ -30,7 +30,7 @@ class Attention(nn.Module):
     def __init__(self, c: VisionConfig) -> None:
         super().__init__()
         self.heads, self.attend = c.heads, F.scaled_dot_product_attention
-        self.q_proj, self.k_proj, self.v_proj, self.out_proj = (
+        self.k_proj, self.v_proj, self.q_proj, self.out_proj = (
             nn.Linear(c.width, c.width) for _ in range(4)
         )
 
