@@ -25,8 +25,8 @@ class SchedulingConfig:
 
     scheduler: str = parameter(
         'deadline',
-        'Order of the requests: deadline (earliest deadline, with equal shares for all connections), '
-        'kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
+        'Order of the requests: deadline (earliest deadline, with equal shares for all '
+        'connections), kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
         'shortest (shortest execution). All but deadline require clients that trust each other',
     )
     kairos_buckets: int = parameter(
