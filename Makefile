@@ -16,7 +16,7 @@ test-packages:  ## setup, and packages that only tests need
 compile:  ## setup, and compiled code for the simulated robot's engine, which takes minutes at first
 	@tools/setup compiled
 
-demo: compile  ## the simulated robot for 20 s and a mission, with a report in out/demo
+demo: setup  ## the simulated robot for 20 s and a mission, with a report in out/demo
 	@$(env) python -m embodied_kv.demo --seconds 20 --out out/demo
 
 docs:  ## the documentation as a site in out/site; needs neither ROS 2 nor `make setup`

@@ -1,8 +1,8 @@
 """Runs of the demo with different seeds, beside processes that burn processor time.
 
 Each run is a process `python -m embodied_kv.demo`, as `make demo` starts it: tasks, a memory
-question and a mission. The table states for each seed what the robot did. Compile before
-(`make compile`); otherwise a robot on two cores has no time for words.
+question and a mission. The table states for each seed what the robot did. On two slow
+cores, compile before (`make compile`); otherwise the robot has no time for words.
 
 Physics: the robot, the simulator and the demo share the cores with `--busy` processes. A mission
 needs the policy to move one object; each of its steps ends when the success question is answered.

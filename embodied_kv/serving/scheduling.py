@@ -26,8 +26,9 @@ class SchedulingConfig:
     scheduler: str = parameter(
         'deadline',
         'Order of the requests: deadline (earliest deadline, with equal shares for all '
-        'connections), kairos (largest wait ratio of the task), fifo, autellix (least service so far) or '
-        'shortest (shortest execution). All but deadline require clients that trust each other',
+        'connections), kairos (largest wait ratio of the task), fifo, autellix (least service '
+        'so far) or shortest (shortest execution). All but deadline require clients that trust '
+        'each other',
     )
     kairos_buckets: int = parameter(
         10, 'Buckets of the wait ratio, for kairos', range=(1, 1000), old=('buckets',)
