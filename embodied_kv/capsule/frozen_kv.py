@@ -47,7 +47,8 @@ def check_block(
     _, heads, _, dim = arena.k.shape
     if len(budgets) != len(arena.layers):
         raise CapsuleError(
-            f'{name} has {len(budgets)} layers, here are {len(arena.layers)}', ErrorCode.MISMATCH
+            f'{name} must have {len(arena.layers)} layers (got {len(budgets)})',
+            ErrorCode.MISMATCH,
         )
     for kind in 'kv':
         check_tensor(frozen, f'{name}/{kind}', heads, sum(budgets), dim, dtype=arena.k.dtype)

@@ -156,8 +156,8 @@ def _check_robot(
         )
     if conversion == 'aloha' and {*dims.values()} != {ALOHA_DIMS}:
         raise CheckpointError(
-            f'{folder}: checkpoint.conversion aloha is for {ALOHA_DIMS} dims, here are '
-            f'{dims["state"]} of the state and {dims["action"]} of the action'
+            f'{folder}: state and action must have {ALOHA_DIMS} dims for checkpoint.conversion '
+            f'aloha (got {dims["state"]} and {dims["action"]})'
         )
 
 
