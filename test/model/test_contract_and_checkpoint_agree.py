@@ -81,7 +81,7 @@ def test_lerobot_and_a_contract_of_another_robot(contract, complaint):
         (LIBERO, dict(chunk_size=50), 'differ in chunk_size'),
         (LIBERO, dict(resize='bilinear'), 'differ in resize'),
         (LIBERO, dict(action_names=NAMES[:6], relative=None), 'the action has 7 dims'),
-        (LIBERO, dict(conversion='aloha'), 'aloha is for 14 dims'),
+        (LIBERO, dict(conversion='aloha'), 'must have 14 dims for checkpoint.conversion aloha'),
         (LIBERO, dict(action_names=None, relative=(False,) * 6), 'relative has 6 entries'),
         (ALOHA, dict(views=('cam_high',)), 'views that the checkpoint does not have'),
     ],
