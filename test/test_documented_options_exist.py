@@ -16,7 +16,7 @@ SPAN = re.compile(r'`([^`\n]+)`')
 
 
 def commands():
-    """Return the options of each command of a page, by (page, module)."""
+    """Return each module that a page runs with options, and these options."""
     found = defaultdict(set)
     for page in PAGES:
         text = page.read_text()
