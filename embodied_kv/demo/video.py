@@ -202,8 +202,8 @@ def _lettered(page: Page) -> np.ndarray:
         FRONT_AT[0], 704, 'front camera; dots: planned path of the gripper, white next, red last'
     )
     write(WRIST_AT[0], 556, 'wrist camera')
-    write(SMALL_AT[0], 75, 'input of the policy:')
-    write(SMALL_AT[0], SMALL_AT[1] + 2 * SMALL + 22, '2 images, 64 x 64 pixels')
+    write(SMALL_AT[0], 75, 'policy input')
+    write(SMALL_AT[0], SMALL_AT[1] + 2 * SMALL + 22, '64 x 64 pixels each')
     write(LABEL, 589, 'language', ha='right')
     write(SAID, 589, page.subtask, size=15, style='italic', color=INK)
     write(SAID, 615, page.narration, size=12, style='italic', color=INK)

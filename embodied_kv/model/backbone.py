@@ -78,8 +78,9 @@ class Backbone(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return float32 [..., vocab] of hidden [..., width] after the final norm."""
-        weight = self.head.weight if self.config.has_own_head else self.embed.weight
-        return F.linear(hidden, weight).float()
+        if self.config.has_own_head:  # a layer, because its weight may be packed
+            return self.head(hidden).float()
+        return F.linear(hidden, self.embed.weight).float()
 
 
 class BackboneModel(nn.Module):

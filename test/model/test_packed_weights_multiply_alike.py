@@ -2,6 +2,7 @@
 
 import platform
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,12 +11,13 @@ from torch import nn
 from benchmarks.common.launched import run_code
 from embodied_kv.config import preset
 from embodied_kv.engine.fingerprint import weights_digest
+from embodied_kv.model.backbone import Backbone
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.prepacked import LEAST, X86, PrepackedLinear, least, lower, pack
 from embodied_kv.model.random import init_random
 from embodied_kv.runtime.buffer import Buffer, Buffers
-from embodied_kv.runtime.compiled import Compiler
+from embodied_kv.runtime.compiled import Compiler, trace
 
 there = platform.machine() in X86 and cpu_multiplies_bfloat16()
 packs = pytest.mark.skipif(not there, reason='no CPU of x86 with units for bfloat16')
@@ -87,6 +89,26 @@ def test_packed_products_of_float32_differ_by_the_order_of_sums(tokens):
         exact = nn.functional.linear(x.double(), plain[0].weight.double(), plain[0].bias.double())
         bound = 640 * 2.0**-24 * (x.abs() @ plain[0].weight.abs().T + 1)
         assert ((packed(x) - exact).abs() <= bound).all()
+
+
+@pytest.mark.skipif(platform.machine() not in X86, reason='packs on x86')
+def test_a_packed_head_is_traced_as_one_packed_product(monkeypatch):
+    config = replace(preset('tiny_smolvla').backbone, shares_head=False)
+    backbone = Backbone(config).requires_grad_(False)
+    for weight in backbone.parameters():
+        nn.init.normal_(weight)
+    hidden, out = torch.randn(2, config.width), torch.zeros(2, config.vocab_size)
+    want = backbone.logits(hidden)
+    monkeypatch.setattr('embodied_kv.model.prepacked.LEAST', {torch.float32: 1})
+    pack(backbone)
+
+    def head():
+        out.copy_(backbone.logits(hidden))
+
+    graph = trace(head, Buffers([Buffer('out', out)])).module.graph
+    assert sum('packed_product' in str(node.target) for node in graph.nodes) == 1
+    head()
+    torch.testing.assert_close(out, want)
 
 
 def test_small_weights_stay_as_they_are():
