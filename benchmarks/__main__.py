@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every benchmark in turn, each in a process of its own."""
+"""`python -m benchmarks`: run every benchmark in turn, each in its own process."""
 
 from __future__ import annotations
 

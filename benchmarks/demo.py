@@ -1,8 +1,8 @@
-"""Runs of the demo with different seeds, beside processes that burn processor time.
+"""Runs of the demo with different seeds, next to processes that load the CPU.
 
 Each run is a process `python -m embodied_kv.demo`, as `make demo` starts it: tasks, a memory
-question and a mission. The table states for each seed what the robot did. On two slow
-cores, compile before (`make compile`); otherwise the robot has no time for words.
+question and a mission. The table states for each seed what the robot did. On two slow cores,
+compile before (`make compile`); otherwise no time is left for language.
 
 Physics: the robot, the simulator and the demo share the cores with `--busy` processes. A mission
 needs the policy to move one object; each of its steps ends when the success question is answered.
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def busy(count: int) -> Iterator[list[subprocess.Popen]]:
-    """Burn processor time in so many processes until the end of the block; yield these."""
+    """Run `count` processes that load the CPU until the end of the block, and yield them."""
     burning = [subprocess.Popen([sys.executable, '-c', 'while True: pass']) for _ in range(count)]
     try:
         yield burning
@@ -79,7 +79,7 @@ def one(seed: int, seconds: float, out: Path) -> dict:
 
 
 def summary(found: Mapping) -> dict:
-    """Return what a row states of report.json."""
+    """Return the row of a report.json."""
     mission, counts = found['mission'], found['counts']
     tasks = found['tasks done']
     return dict(

@@ -1,9 +1,9 @@
 """Memory and time of `embodied_kv.data.export --contract` for a long bag of two cameras.
 
 A bag with two cameras (640 x 480, JPEG, 30 Hz), joint states (100 Hz) and commands (30 Hz) is
-written for two lengths, a quarter and the whole, and exported by a process of its own. The table
-shows the largest resident memory of each, next to that of the imports alone. Disk: about 8 GB for
-the bag of an hour, and as much for its data set; both are removed.
+written in two lengths, a quarter and the whole, and exported by a separate process. The table
+shows the largest resident memory of each export, next to that of the imports alone. Disk: about 8
+GB for the bag of an hour, and as much for its data set; both are removed.
 
 Physics: the export reads a bag three times, so it takes no less than three times its bytes over
 the bandwidth of the disk. Its memory is the imports, the signals of the last 30 s, one row group

@@ -12,7 +12,7 @@ the handle is a message, the engine thread waits for the denoising, up to 5 ms, 
 Physics: the call is one function call, microseconds. The message is serialized, crosses the
 middleware, and wakes another thread, which needs the interpreter's lock. Denoising takes the same
 time in both ways, so the model is a tiny one. What a call saves is the median of the differences
-of neighbouring frames.
+of consecutive frames.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def handle(number: int) -> KvHandle:
-    """Return the handle of a frame of no engine."""
+    """Return a frame handle that belongs to no engine."""
     return KvHandle('ab' * 16, 1, number, number, 100, 'cd' * 8, number, float(number))
 
 
@@ -145,7 +145,7 @@ class Actor:
         return self._at - self._began
 
     def _give(self, way: str, row: Future[KvHandle]) -> None:
-        """On the engine thread."""
+        """Hand the row over, on the engine thread."""
         self._asked.clear()
         self._began = time.perf_counter()
         self._reader.give(way, row.result())
@@ -172,7 +172,7 @@ class Actor:
 def measured(frames: int, period: float, is_busy: bool, actor: Actor | None = None) -> dict:
     """Return the median and the 99th percentile of each way, and what a call saves, microseconds.
 
-    To the reader, or with an actor to the chunk.
+    The times are to the reader, or with an actor to the chunk.
     """
     with ExitStack() as over:
         if is_busy:
@@ -218,7 +218,7 @@ def _keep_busy(over: threading.Event) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measure both ways, alone and beside a busy thread, to the reader and to the chunk."""
+    """Measure both ways, alone and next to a busy thread, to the reader and to the chunk."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH)  # as in every process of nodes
     try:

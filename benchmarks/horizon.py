@@ -5,9 +5,10 @@ every setting: the noise of a chunk depends on the episode and the control perio
 gets a frame when the H actions of its chunk are over, and goes on moving while the next is made.
 The plot is that of the paper's Figure 11: out/bench/horizon.png.
 
-Physics: a chunk is made for the world as it was seen, so success can only fall with H where the
-world, or the arm, does not do as foreseen; and 1/H of the chunks have to be computed. A threshold
-helps where the updates of denoising tell beforehand which chunks go wrong, and how far in.
+Physics: a chunk is made for the world as it was observed, so success can only fall with H where
+the world, or the arm, does not behave as predicted; and the number of chunks to compute falls with
+1/H. A threshold helps where the updates of denoising predict which chunks go wrong, and at which
+action.
 
 Source: Kairos, sections 3.1 and 5.2.
 """
@@ -37,11 +38,11 @@ from training.evaluate.cases import Case, Outcome, Setting
 from training.evaluate.report import Z95, rate
 from training.evaluate.worlds import World, run
 
-LATENCY = 0.04  # s from a frame to its chunk; given, so that no setting is judged by its speed
+LATENCY = 0.04  # s from a frame to its chunk; fixed, so that speed does not change a result
 STATIC = (1, 2, 3, 4, 5, 6, 8, 10)
 MINIMUM = min(STATIC)  # of the paper: the smallest static horizon of the range
-# Chosen by how H spreads over four episodes of other scenes, from about 1 to the whole chunk: no
-# success was looked at. Denoising this policy, every step moves an action about equally far.
+# Chosen by the spread of H in four episodes of other scenes, from about 1 to the whole chunk, not
+# by success. Each denoising step of this policy moves an action about equally far.
 THRESHOLDS = (-0.05, 0.0, 0.02, 0.03, 0.04, 0.05, 0.06, 0.08, 0.1, 0.2, 0.4)
 QUICK = ('static:1', 'static:5', 'static:10', 'confidence:0:1', 'confidence:0.05:1')
 
@@ -49,7 +50,7 @@ Outcomes = dict[str, list[Outcome]]  # by setting, of the same cases in the same
 
 
 def settings(quick: bool) -> list[str]:
-    """Texts of policies of the execution horizon."""
+    """Return the policies of the execution horizon, as texts."""
     if quick:
         return list(QUICK)
     static = [str(execution_horizon.Static(actions)) for actions in STATIC]
@@ -63,7 +64,7 @@ def measure(
     robots: int,
     on_end: Callable[[], None] = lambda: None,
 ) -> Outcomes:
-    """Every case under every setting. episodes: scenes, each with a task of every family."""
+    """Run every case under every setting. episodes: scenes, each with every family."""
     cases = [Case(family, 0, scene) for scene in range(episodes) for family in FAMILIES]
     robots = min(robots, len(cases))
     setting = Setting(policy.config.action_dt, LATENCY)
@@ -86,7 +87,10 @@ def measure(
 
 
 def summary(text: str, outcomes: Sequence[Outcome]) -> dict:
-    """A setting's figures. horizon: mean execution horizon; rounds: mean chunks of an episode."""
+    """Return a setting's figures.
+
+    horizon: mean execution horizon; rounds: mean chunks of an episode.
+    """
     horizons = [actions for outcome in outcomes for actions in outcome.execution_horizons]
     done = [outcome for outcome in outcomes if outcome.success]
     by_family = Counter(outcome.case.family for outcome in done)
@@ -102,12 +106,12 @@ def summary(text: str, outcomes: Sequence[Outcome]) -> dict:
 
 
 def compare(rows: Sequence[dict]) -> list[dict]:
-    """Each threshold with static horizons of the same average, a row each.
+    """Compare each threshold with static horizons of the same average, a row each.
 
-    static: the rate that lies on the line between the two nearest static horizons. difference,
-    low, high: of the success, over the same episodes; 95% interval with scenes as the independent
-    units. longer: its horizon over that of the longest static one that succeeds as often; None
-    where none does.
+    static: the rate on the line between the two nearest static horizons. difference, low, high: of
+    the success, over the same episodes; 95% interval with scenes as the independent units. longer:
+    its horizon over that of the longest static one that succeeds at least as often; None where
+    none does.
     """
     static = sorted((r for r in rows if _is_static(r)), key=lambda r: r['horizon'])
     line = np.array([_successes(row) for row in static])  # [static, episodes]
@@ -137,7 +141,7 @@ def compare(rows: Sequence[dict]) -> list[dict]:
 
 
 def verdict(compared: Sequence[dict]) -> dict:
-    """How many thresholds lie above, below and within the uncertainty of the static line."""
+    """Count the thresholds above, below and within the uncertainty of the static line."""
     above = sum(row['low'] > 0 for row in compared)
     below = sum(row['high'] < 0 for row in compared)
     return dict(above=above, below=below, level=len(compared) - above - below)
@@ -148,12 +152,12 @@ def _is_static(row: dict) -> bool:
 
 
 def _successes(row: dict) -> np.ndarray:
-    """float64 [episodes], 0 or 1."""
+    """Return float64 [episodes], 0 or 1."""
     return np.array([outcome == 's' for outcome in row['outcomes']], np.float64)
 
 
 def show(rows: Sequence[dict], compared: Sequence[dict]) -> None:
-    """Two tables."""
+    """Print two tables."""
     shown = [
         dict(
             setting=row['setting'],
@@ -173,7 +177,7 @@ def show(rows: Sequence[dict], compared: Sequence[dict]) -> None:
 
 
 def plot(rows: Sequence[dict]) -> None:
-    """Success over the average horizon; bars: 95% of each point alone."""
+    """Plot success over the average horizon; bars: 95% of each point alone."""
     figure, axis = plt.subplots(figsize=(6.4, 4.2), layout='constrained')
     for static, label, color in (
         (True, 'static horizon', 'tab:gray'),
@@ -192,7 +196,7 @@ def plot(rows: Sequence[dict]) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--episodes', type=int, default=75, help='of each family')
     parser.add_argument('--quick', action='store_true', help='few settings, 2 episodes of each')
     parser.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
@@ -200,7 +204,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measured(args: argparse.Namespace) -> dict:
-    """Measures, draws, prints the tables, and returns all figures."""
+    """Measure, plot, print the tables, and return all figures."""
     torch.set_num_threads(1)
     texts, episodes = settings(args.quick), 2 if args.quick else args.episodes
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -1,11 +1,11 @@
-"""Each phase alone, eager and compiled in turn, beside the machine's ceilings.
+"""Each phase alone, eager and compiled in turn, compared with the machine's ceilings.
 
 The phases: prefill, one denoise step, one decode step at batch 1 to 16. Compiled: by
 `engine.compile`, for which the first run takes minutes.
 
 Physics: the floor of a phase is the larger of its operations over the measured matrix rate and its
 bytes over the measured bandwidth (weights once, the KV it reads once). `of_floor` is floor / time:
-1 cannot be beaten. `managing`: what of a decode step is not the network
+1 cannot be exceeded. `managing`: the part of a decode step that is not the network
 (`benchmarks/common/managed.py`), in the last of the ways.
 """
 
@@ -32,7 +32,7 @@ from embodied_kv.model.dtype import served
 
 BATCHES = (1, 2, 4, 8, 16)
 WARM_UP = 2  # calls that do not count
-FRAMES = 8  # other ones, in turn
+FRAMES = 8  # different ones, in turn
 EAGER, COMPILED = WAYS = ('eager', 'compiled')
 COMPILE = {EAGER: 'off', COMPILED: 'now'}
 
@@ -40,14 +40,17 @@ Phase = tuple[str, Callable[[], object], int, dict[str, float]]  # ..., steps of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     add_engine(parser)
     parser.add_argument('--repeats', type=int, default=7)
     parser.add_argument('--ways', nargs='+', choices=WAYS, default=list(WAYS))
 
 
 def phases(engine: Engine, repeats: int, batches: Sequence[int] = BATCHES) -> Iterator[Phase]:
-    """Each by the engine's own calls; whoever asks for the next one has done with the last."""
+    """Yield each phase, made of the engine's own calls.
+
+    The caller has finished with a phase before it takes the next one.
+    """
     c = engine.policy.config
     frames = cycle([scene.observation(c, number) for number in range(FRAMES)])
 
@@ -72,13 +75,13 @@ def phases(engine: Engine, repeats: int, batches: Sequence[int] = BATCHES) -> It
 
 
 def in_turn(works: Sequence[Callable[[], object]], repeats: int, device: str) -> list[float]:
-    """Median seconds of a call of each, taken in turn."""
+    """Return the median seconds of a call of each, taken in turn."""
     rounds = [[report.once(work, device) for work in works] for _ in range(WARM_UP + repeats)]
     return [statistics.median(taken) for taken in zip(*rounds[WARM_UP:], strict=True)]
 
 
 def made(args: argparse.Namespace, way: str) -> Engine:
-    """An engine of random weights, the same in both ways."""
+    """Return an engine of random weights, the same in both ways."""
     c = served(preset(args.preset), args.device)
     config = EngineConfig(
         rows=BATCHES[-1] + 4,
@@ -93,7 +96,7 @@ def made(args: argparse.Namespace, way: str) -> Engine:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the table, and returns all figures."""
+    """Measure, print the table, and return all figures."""
     torch.set_num_threads(args.threads)
     ways = [way for way in WAYS if way in args.ways]
     engines = [made(args, way) for way in ways]
@@ -127,7 +130,10 @@ def row(
     managing: float | None,
     ceiling: dict[str, float],
 ) -> dict:
-    """times: s of each way. need: operations and bytes. managing: s of the last way."""
+    """Return the row of a phase.
+
+    times: s of each way. need: operations and bytes. managing: s of the last way.
+    """
     best = min(times.values())
     floor = max(need['flops'] / ceiling['gflops'], need['bytes'] / ceiling['gbytes']) / 1e9
     found = dict(phase=phase) | {f'{way}_ms': took * 1e3 for way, took in times.items()}
@@ -143,7 +149,7 @@ def row(
 
 
 def plot(rows: Sequence[dict]) -> None:
-    """Time of each phase in each way, beside its floor."""
+    """Plot the time of each phase in each way, next to its floor."""
     figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
     positions = np.arange(len(rows))
     names = [name for name in ('eager_ms', 'compiled_ms', 'floor_ms') if name in rows[0]]

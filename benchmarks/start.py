@@ -100,7 +100,7 @@ def _state(executor: SingleThreadedExecutor, client: rclpy.client.Client) -> int
 def run(args: argparse.Namespace) -> dict:
     """Measure imports and starts, in turn."""
     for code in IMPORTS.values():
-        import_seconds(code)  # from the disk, and compiled to bytecode
+        import_seconds(code)  # warm-up: from the disk, and compiled to bytecode
     rounds = [[import_seconds(code) for code in IMPORTS.values()] for _ in range(args.repeats)]
     imports = dict(zip(IMPORTS, map(statistics.median, zip(*rounds, strict=True)), strict=True))
     report.OUT.mkdir(parents=True, exist_ok=True)

@@ -1,22 +1,22 @@
-"""Whether the updates of denoising foretell which actions will be taken back.
+"""Whether the updates of denoising predict which actions a later chunk revises.
 
-The confidence rule stops a chunk where an action's final update is large beside its earlier ones,
-and a threshold that follows the load would move along the same scale. Both can only help where the
-scale tells actions that hold from actions that do not. Here the robot makes a chunk in every
-control period; action i of a chunk was taken back by as much as the first action of the chunk i
-periods later differs from it. That is compared with what the updates said beforehand:
+The confidence rule stops a chunk where an action's final update is large relative to its earlier
+ones, and a threshold that follows the load would move along the same scale. Both can only help if
+the scale separates actions that hold from actions that do not. Here the robot makes a chunk in
+every control period; the revision of action i of a chunk is its distance to the first action of
+the chunk i periods later. That is compared with the updates:
 
-- ratio: the final update over the mean of the earlier ones, what the rule looks at
+- ratio: the final update over the mean of the earlier ones, which the rule uses
 - final: the final update alone; total: all of them
 
 Spearman's rank correlation, over all actions and among those of one position (mean over
-positions): an action further in is taken back more, whatever the updates say. The position itself
-stands beside them as what anybody knows. 95% intervals: percentiles of resampled episodes.
+positions): an action further in is revised more, whatever its updates are. The position itself is
+a score, too, as a baseline without updates. 95% intervals: percentiles of resampled episodes.
 
-How far an action is taken back says how well the policy agrees with itself a little later, not
-whether the task succeeds: what is found holds on this proxy.
+The revision of an action shows how well the policy agrees with itself a little later, not whether
+the task succeeds: what is found holds for this proxy.
 
-Physics: 0 is a coin; a scale of use orders the actions of one position.
+Physics: 0 is chance; a useful scale orders the actions of one position.
 
 Source: Kairos, section 3.1.
 """
@@ -49,7 +49,7 @@ Made = dict[Case, list[tuple[np.ndarray, np.ndarray]]]  # by episode: values, up
 
 
 class Recording(Served):
-    """A policy whose chunks are kept: of each case in order, values [chunk, 7] and updates."""
+    """A policy that keeps its chunks: of each case in order, values [chunk, 7] and updates."""
 
     def __init__(self, policy: Policy, robots: int) -> None:
         super().__init__(policy, 'silent', robots, 1, 1)
@@ -64,7 +64,7 @@ class Recording(Served):
 
 
 def record(policy: Policy, episodes: int, robots: int, quiet: bool) -> Made:
-    """Chunks of every period of so many episodes of each family."""
+    """Return the chunks of every period of `episodes` episodes of each family."""
     cases = [Case(family, SEED, scene) for scene in range(episodes) for family in FAMILIES]
     actor, setting = Recording(policy, robots), Setting(policy.config.action_dt, 0.0)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -80,9 +80,10 @@ def record(policy: Policy, episodes: int, robots: int, quiet: bool) -> Made:
 
 
 def actions(chunks: Sequence[tuple[np.ndarray, np.ndarray]], scale: np.ndarray) -> np.ndarray:
-    """Of one episode: float64 [n, 1 + scores], how far each action was taken back, then SCORES.
+    """Return, of one episode, the revision of each action, then SCORES: float64 [n, 1 + scores].
 
-    scale [7]: the unit of each dimension. Actions of position 0 are left out: nothing came later.
+    scale [7]: the unit of each dimension. Actions of position 0 are left out: no later chunk has
+    them.
     """
     rows = []
     for start, (values, updates) in enumerate(chunks):
@@ -94,7 +95,7 @@ def actions(chunks: Sequence[tuple[np.ndarray, np.ndarray]], scale: np.ndarray) 
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
-    """Spearman's, of average ranks where equal; 0 where one does not vary."""
+    """Return Spearman's correlation, of average ranks for ties; 0 if one does not vary."""
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return 0.0
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
@@ -106,14 +107,17 @@ def _ranks(values: np.ndarray) -> np.ndarray:
 
 
 def within(table: np.ndarray, column: int) -> float:
-    """The correlation among actions of one position, mean over positions."""
+    """Return the correlation among actions of one position, mean over positions."""
     places = table[:, 1 + SCORES.index('position')]
     found = [table[places == place] for place in np.unique(places)]
     return float(np.mean([correlation(part[:, 0], part[:, column]) for part in found]))
 
 
 def signal(episodes: Sequence[np.ndarray]) -> list[dict]:
-    """A row per score: the correlation over all actions and within a position, each with 95%."""
+    """Return a row per score: the correlation over all actions and within a position.
+
+    Each has a 95% interval.
+    """
     rng, count = np.random.default_rng(0), len(episodes)
     draws = [rng.integers(count, size=count) for _ in range(RESAMPLES)]
     tables = [np.concatenate([episodes[i] for i in drawn]) for drawn in draws]
@@ -131,7 +135,7 @@ def signal(episodes: Sequence[np.ndarray]) -> list[dict]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--episodes', type=int, default=4, help='of each family')
     parser.add_argument('--quick', action='store_true', help='2 episodes of each')
     parser.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
@@ -139,7 +143,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measured(args: argparse.Namespace) -> dict:
-    """Records, compares, prints the table, and returns all figures."""
+    """Record, compare, print the table, and return all figures."""
     torch.set_num_threads(1)
     policy = evaluation.load(args.checkpoint)
     made = record(policy, 2 if args.quick else args.episodes, args.robots, args.json)

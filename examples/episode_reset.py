@@ -1,8 +1,9 @@
-"""Rollouts from one start, as reinforcement learning wants them: a reset is a rollback.
+"""Run reinforcement-learning rollouts from one start, where a reset is a rollback.
 
-The start is frozen once: the row of its frame, and a stream that talks about it. A rollout ends
-when the critic, the clock or the Enter key says so; then the scene is set back and the session
-goes on from the capsule. Words go on without a prefill; an action always needs a fresh frame.
+A capsule freezes the start once: the KV row of its frame, and a stream that talks about the frame.
+A rollout ends on a signal of the critic, the clock or the Enter key. Then the scene is reset and
+the session is restored from the capsule. Language continues without a prefill; an action always
+needs a new frame.
 
 Run it: `python examples/episode_reset.py`, with `--weights random` for a robot that twitches.
 """
@@ -33,19 +34,19 @@ from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import ActionChunk, Observation
 
-SCENE = 2_000_000  # a seed
-EXECUTION_HORIZON = 5  # actions of each chunk, then the next one takes over
+SCENE = 2_000_000  # seed
+EXECUTION_HORIZON = 5  # actions that are executed of each chunk
 
 
 def at_once(work) -> Future:
-    """This loop is the engine's thread: what a capsule has to do there is done here and now."""
+    """Run the work now and return its future: this loop is the engine's thread."""
     future: Future = Future()
     future.set_result(work())
     return future
 
 
 def act(engine: Engine, table: Tabletop, instruction: str, sequence: int) -> ActionChunk:
-    """A chunk for what the robot sees now; the number of the frame draws its noise."""
+    """Return a chunk for the current observation. sequence: of the frame; it seeds the noise."""
     images = table.render()
     frame = Observation(
         images=tuple(images[name] for name in CAMERAS),
@@ -61,7 +62,7 @@ def act(engine: Engine, table: Tabletop, instruction: str, sequence: int) -> Act
 
 
 def speak(engine: Engine) -> str:
-    """What the live streams still say."""
+    """Return the remaining text of the live streams."""
     text = ''
     while engine.kv.streams.live():
         text += ''.join(delta.text for delta in engine.decode())
@@ -69,7 +70,7 @@ def speak(engine: Engine) -> str:
 
 
 def why_over(judge: Judge, rollout: Rollout, seconds: float) -> str:
-    """What ends the rollout: the critic, the clock or the Enter key; '' while it goes on."""
+    """Return what ends the rollout: critic, clock or Enter key; '' while it continues."""
     enter = sys.stdin.isatty() and select.select([sys.stdin], [], [], 0)[0]
     ends = {
         'done': judge.done,
@@ -117,7 +118,7 @@ def main(argv: list[str] | None = None) -> None:
                 for _ in range(EXECUTION_HORIZON):
                     rollout.advance(chunk.dt)
                     judge.see(table.truth())
-                # Other numbers, other noise: from here on every rollout is one of its own.
+                # Other sequence numbers give other noise: from here on the rollouts differ.
                 chunk = act(engine, table, instruction, sequence=1000 * number + frames)
                 frames += 1
             print(f'rollout {number}: {reset}"{words}"; {why} at {rollout.time:.1f} s')

@@ -1,6 +1,6 @@
-"""Follows the action chunks of a suite: what a controller of your own would do with them.
+"""Follow the action chunks of a suite, as a controller of your own would do.
 
-Run it beside the suite: `tools/env python examples/follow_chunks.py`, or with a ROS 2 sourced
+Run it while the suite runs: `tools/env python examples/follow_chunks.py`, or with a ROS 2 sourced
 `python3 examples/follow_chunks.py --ros-args -r __ns:=/left_arm`.
 """
 
@@ -23,7 +23,7 @@ SOURCES = {
 
 
 class FollowChunks(Node):
-    """Prints the set-point of this moment, and how it came about."""
+    """Logs the current set-point, and the source of its chunk."""
 
     def __init__(self) -> None:
         super().__init__('follow_chunks')
@@ -31,7 +31,7 @@ class FollowChunks(Node):
 
     def on_chunk(self, chunk: ActionChunk) -> None:
         actions = np.reshape(chunk.values, (chunk.chunk_size, len(chunk.joint_names)))
-        ahead = actions[chunk.first : chunk.execution_horizon]  # those to execute now
+        ahead = actions[chunk.first : chunk.execution_horizon]  # actions to execute now
         if len(ahead) == 0:
             return
         now = ', '.join(

@@ -1,4 +1,7 @@
-"""Render a ball with MuJoCo; fails where the renderer that MUJOCO_GL names does not work."""
+"""Render a ball with MuJoCo, to test the renderer that MUJOCO_GL names.
+
+Fails if the renderer does not work.
+"""
 
 import mujoco
 

@@ -1,9 +1,9 @@
 """Build msg/, srv/ and action/ from setup.py: one ament_python package of Python and interfaces.
 
-Knows setuptools' install and develop commands and CMake. Does not know what the interfaces say.
-The CMake project is written into the build folder and installed into the same prefix as the Python
-package; `extend_path` in embodied_kv/__init__.py joins the two at run time. Works with
-`colcon build` and `colcon build --symlink-install`.
+This module knows setuptools' install and develop commands and CMake, not the content of the
+interfaces. The CMake project is written into the build folder and installed into the same prefix
+as the Python package; `extend_path` in embodied_kv/__init__.py joins the two at run time. Works
+with `colcon build` and `colcon build --symlink-install`.
 """
 
 import os
@@ -45,13 +45,13 @@ GROUPED = [
     ),
     'generator_py',
 ]
-BATCH = 20  # files of a group: two cores have a group each
+BATCH = 20  # files of a group, so that each of two cores has a group
 
 
 def build_interfaces(name: str, prefix: Path, build: Path) -> None:
     """Generate and compile msg/, srv/ and action/ in `build`, install them into `prefix`.
 
-    Raises SystemExit where no ROS 2 is sourced, CalledProcessError where CMake fails.
+    Raises SystemExit if no ROS 2 is sourced, CalledProcessError if CMake fails.
     """
     if not os.environ.get('AMENT_PREFIX_PATH'):
         sys.exit('no ROS 2 here: source one, or run `make setup`, which brings its own')
@@ -86,15 +86,15 @@ def build_interfaces(name: str, prefix: Path, build: Path) -> None:
 
 
 def _without_colcon(path: str) -> str:
-    """PYTHONPATH without the folder in which colcon overrides sys.prefix for setuptools."""
+    """Return PYTHONPATH without the folder in which colcon overrides sys.prefix for setuptools."""
     return os.pathsep.join(p for p in path.split(os.pathsep) if Path(p).name != 'prefix_override')
 
 
 class InstallWithInterfaces(install):
-    """`colcon build`."""
+    """Install command of `colcon build`."""
 
     def run(self) -> None:
-        """Interfaces first: the package's own files then replace the generated ones."""
+        """Build the interfaces first: the package's own files then replace the generated ones."""
         build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
         base = Path(self.install_base)
         prefix = Path(self.root, base.relative_to(base.anchor)) if self.root else base
@@ -103,10 +103,10 @@ class InstallWithInterfaces(install):
 
 
 class DevelopWithInterfaces(develop):
-    """`colcon build --symlink-install`."""
+    """Develop command of `colcon build --symlink-install`."""
 
     def run(self) -> None:
-        """As InstallWithInterfaces; an uninstall leaves the interfaces to the next build."""
+        """Build the interfaces, then install; an uninstall keeps the interfaces."""
         if not self.uninstall:
             build = Path(self.get_finalized_command('build').build_base, 'interfaces').resolve()
             build_interfaces(self.distribution.get_name(), Path(sys.prefix), build)

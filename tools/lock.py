@@ -1,9 +1,10 @@
 """Write tools/lock-*.txt: the newest versions that requirements, test and ros-*.txt allow.
 
-Run with any Python that has pip; it installs nothing. A lock is a file of constraints: it pins
-what is installed, packages of packages included, and installs nothing by itself. It binds the
-Python that made it and newer ones; older ones, which a version may not run on, go by the ranges.
-It says neither where packages come from nor which build of one is taken (torch for a CPU or CUDA).
+Run with any Python that has pip; it installs nothing. A lock is a constraints file: it pins the
+versions of packages and of their dependencies, and requires none of them. It applies to the Python
+version that wrote it and to newer ones; older Pythons, which a pinned version may not support, use
+the version ranges. It names neither the source of packages nor the build of a package (torch for a
+CPU or CUDA).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ HEAD = '# Written by `make lock`.\n'
 
 
 def resolve(*files: Path) -> list[dict]:
-    """Metadata of all that pip would install into an empty environment."""
+    """Return the metadata of all packages that pip would install into an empty environment."""
     options = ('--dry-run', '--ignore-installed', '--quiet', '--report', '-')
     wanted = [option for file in files for option in ('-r', str(file))]
     pip = [sys.executable, '-m', 'pip', 'install', *options, *wanted]
@@ -29,14 +30,14 @@ def resolve(*files: Path) -> list[dict]:
 
 
 def pin(package: dict) -> str:
-    """The line of a package."""
+    """Return the line of a package in a lock."""
     name = re.sub('[-_.]+', '-', package['name']).lower()
-    version = package['version'].partition('+')[0]  # of any build
+    version = package['version'].partition('+')[0]  # without the build
     return f'{name}=={version} ; {PYTHON}'
 
 
 def main() -> None:
-    """A lock for each ROS 2 that has wheels."""
+    """Write a lock for each ROS 2 that has wheels."""
     for ros in sorted(TOOLS.glob('ros-*.txt')):
         lock = TOOLS / ros.name.replace('ros-', 'lock-')
         files = TOOLS / 'requirements.txt', TOOLS / 'test.txt', ros

@@ -1,4 +1,4 @@
-"""Prints docs/parameters.md from the dataclasses that declare the parameters of the nodes."""
+"""Print docs/parameters.md from the dataclasses that declare the parameters of the nodes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PARTS = (
 
 
 def shown(value: object) -> str:
-    """A default as YAML would have it, short enough for a table."""
+    """Return a default in the notation of YAML, short enough for a table."""
     if isinstance(value, tuple):
         return '[' + ', '.join(map(shown, value)) + ']'
     if isinstance(value, bool):
@@ -72,7 +72,7 @@ def shown(value: object) -> str:
 
 
 def page() -> str:
-    """The whole page."""
+    """Return the whole page."""
     lines = [HEAD]
     for title, prefix, part in PARTS:
         lines += [f'## {title}', '', '| name | default | when | what |', '|---|---|---|---|']

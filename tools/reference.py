@@ -1,4 +1,4 @@
-"""Prints docs/reference.md from the files in msg/, srv/ and action/. Needs no ROS 2."""
+"""Print docs/reference.md from the files in msg/, srv/ and action/. Needs no ROS 2."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ KINDS = (
 
 @dataclass
 class Entry:
-    """A field or constant of an interface. value: of a constant. default: of a field."""
+    """A field or constant of an interface. value: for a constant. default: for a field."""
 
     type: str
     name: str
@@ -58,8 +58,8 @@ class Part:
 def parts_of(text: str) -> list[Part]:
     """Return the parts of an interface definition.
 
-    A comment before the first field describes the part, one on the line of a field or below it the
-    field.
+    A comment before the first field describes the part. A comment on the line of a field, or below
+    it, describes the field.
 
     Raises:
         ValueError: A line is neither a field nor a constant.

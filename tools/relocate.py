@@ -1,4 +1,4 @@
-"""Name this machine's headers in the CMake files of the ROS 2 wheels, which name their builder's.
+"""Replace the build machine's paths in the CMake files of the ROS 2 wheels by this machine's.
 
 Run once with the virtual environment's Python, after its packages are installed.
 """

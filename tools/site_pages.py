@@ -1,8 +1,8 @@
-"""Hook of MkDocs: the site has every file that a page of docs/ links to.
+"""Hook of MkDocs that adds to the site every file that a page of docs/ links to.
 
 README.md becomes the first page. Pages outside docs/ that a page links to are built, other files
-are copied, both under their path in the repository. A link to a missing file is left as it is, so
-that the strict build refuses it.
+are copied, both under their path in the repository. A link to a missing file is not changed, so
+that the strict build fails.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Return the text of a page with links to the places of their files on the site.
+    """Return the text of a page, with links changed to paths on the site.
 
     A link whose text is the name of a page gets the title of that page as its text.
     """

@@ -1,7 +1,8 @@
-"""State restored beside state computed again: `python -m benchmarks.capsule`.
+"""Restored state compared with recomputed state: `python -m benchmarks.capsule`.
 
-- measure: how much is measured, and every figure.
-- planner: time to the first token, working sets; policy: time to the first action.
-- replay: the chunk of a frozen frame, compared with the live one.
-- figures: tails, bandwidths, equal bytes; plot: the picture.
+- measure: the amount of measurement, and all figures.
+- planner: time to the first token, and working sets. planner_rows: the row of the memory planner.
+- policy: time to the first action; the chunk of a replayed frame is compared with the live one.
+- sentences: snapshots of a session that remembers many sentences.
+- figures: percentiles, bandwidths, equal bytes. plot: the plot.
 """

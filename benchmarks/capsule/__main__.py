@@ -1,16 +1,20 @@
-"""Restored state beside recomputed state: first token, first action, bandwidth, working sets.
+"""Restored compared with recomputed state: first token, first action, bandwidth, working sets.
 
-Prefixes: a cold prefill of prefix and question, and a restore of the prefix and an append of the
-question, in turn. Actions: prefill and denoising, and a replay of the frozen frame. Working sets:
-contexts are visited in a cycle, from pinned capsules and from an LRU cache of whole contexts.
-Planner rows: the prompt of the planner over memory comes back, or is computed again by KEEP.
-Sentences: a snapshot of a session that remembers many.
-That both ways end in the same bytes is asserted on every run.
+- Prefixes: a cold prefill of prefix and question, and a restore of the prefix followed by an
+  append of the question, in turn.
+- Actions: prefill and denoising, and a replay of the frozen frame.
+- Working sets: contexts are visited in a cycle, from pinned capsules and from an LRU cache of
+  whole contexts.
+- Planner rows: the prompt of the planner over memory is restored, or computed again by KEEP.
+- Sentences: a snapshot of a session that remembers many sentences.
 
-Physics: a cold prefill computes twice the weights for every token, and attention over all tokens
-before it: it grows with the prefix. A restore moves the capsule's bytes once, a few MB, and an
-append folds a number of tokens that does not depend on the prefix: it hardly grows. A cycle
-through more contexts than fit is the worst case of an LRU: each is gone when its turn comes.
+Every run asserts that both ways end in the same bytes.
+
+Physics: a cold prefill takes two operations per weight and token, and attention over all tokens
+before it, so it grows with the prefix. A restore moves the capsule's bytes once (a few MB), and an
+append folds a number of tokens that does not depend on the prefix, so it hardly grows. A cycle
+through more contexts than fit is the worst case of an LRU cache: each context is evicted before
+its turn comes.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     add_engine(parser)
     parser.add_argument('--planner', default='planner_small', help='dimensions of the planner')
     parser.add_argument('--quick', action='store_true', help='two prefixes, few contexts')
@@ -46,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the tables, and returns all figures."""
+    """Measure, print the tables, and return all figures."""
     torch.set_num_threads(args.threads)
     plan = PLANS['quick' if args.quick else 'full']
     engine = Engine(

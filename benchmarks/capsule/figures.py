@@ -1,11 +1,11 @@
-"""What the capsule benchmark measures beside times of its own: tails, bandwidths, equal bytes.
+"""Percentiles, copy bandwidths and byte equality for the capsule benchmark.
 
-Physics: a snapshot reads and writes each byte of a capsule once, and so does a restore; a plain
-copy of as many bytes from one touched buffer into another is the floor of both. A snapshot also
-has to get memory, as a plain clone has; here that of the capsule that was dropped before it. All
-four are taken in turn, so that none finds warmer caches than the others. What is lost beside them
-is a fixed cost: Python around some ten tensors and their checks; so small capsules, and copies
-that more threads or a cache make fast, lose most.
+Physics: a snapshot reads and writes each byte of a capsule once, and so does a restore. A plain
+copy of as many bytes from one touched buffer into another is the lower bound of both. A snapshot
+also allocates memory, as a plain clone does; here it gets the memory of the capsule that was
+dropped before it. All four are measured in turn, so that none finds warmer caches than the others.
+The remaining loss is a fixed cost: Python code around about ten tensors and their checks. Small
+capsules, and copies that several threads or a cache make fast, therefore lose most.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from embodied_kv.engine.fingerprint import fingerprint
 from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
-WARM_UP = 3  # rounds; after two restores a session stands on adopted rows alone
+WARM_UP = 3  # rounds; after two restores a session uses adopted rows only
 MB = 1e6
 
 
 class Stores:
-    """Capsules of one engine, with a planner in them or not; a benchmark is the engine's thread.
+    """Capsules of one engine, with or without a planner; the caller acts as the engine thread.
 
     device: of the engine.
     """
@@ -47,7 +47,7 @@ class Stores:
     def open(
         self, capacities: TierCapacities | None = None, disk: Disk | None = None
     ) -> RobotSession:
-        """An empty store of bounded size."""
+        """Return an empty session over a registry of bounded size."""
         registry = Registry(self._fingerprint, capacities, disk, device=self.device)
         capsules = RobotSession(EnginePart(self._engine), registry, _at_once)
         if self._planner is not None:
@@ -62,10 +62,10 @@ def _at_once(work) -> Future:
 
 
 def copies(capsules: RobotSession, repeats: int, device: str) -> list[dict[str, float]]:
-    """Of the session as it stands, with one thread, as an engine has by default, and with all.
+    """Measure copies of the session's state, with one thread (the engine default) and with all.
 
     copy: into touched memory. clone: into new memory. `A_of_B`: the bandwidth of A over that of B.
-    `A_engine_ms`: what A took of the engine's thread; the rest is the caller's and the registry's.
+    `A_engine_ms`: time of A on the engine thread; the caller and the registry take the rest.
     """
     most = torch.get_num_threads()
     try:
@@ -75,7 +75,7 @@ def copies(capsules: RobotSession, repeats: int, device: str) -> list[dict[str, 
 
 
 def _copies(capsules: RobotSession, repeats: int, device: str, threads: int) -> dict[str, float]:
-    """Snapshot and restore in turn with plain copies; medians."""
+    """Return medians of snapshots and restores that alternate with plain copies."""
     torch.set_num_threads(threads)
     capsule, _ = capsules.snapshot('kept')
     size = tensor_bytes(capsule)
@@ -114,27 +114,27 @@ def _copies(capsules: RobotSession, repeats: int, device: str, threads: int) -> 
 
 
 def tensor_bytes(capsule: Capsule) -> int:
-    """Return what a snapshot copies: a file has a header and facts in addition."""
+    """Return the bytes of tensors, which a snapshot copies; a file also has a header and facts."""
     return sum(tensor.nbytes for tensor in capsule.tensors.values())
 
 
 def tail(name: str, seconds: Sequence[float]) -> dict[str, float]:
-    """Percentiles in ms; between two samples they are interpolated."""
+    """Return the 50th, 90th and 99th percentiles in ms, interpolated between samples."""
     values = np.percentile(seconds, (50, 90, 99)) * 1e3
     return {f'{name}_p{p}_ms': float(value) for p, value in zip((50, 90, 99), values, strict=True)}
 
 
 def assert_same(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
-    """Raises AssertionError unless names, shapes and bytes agree."""
+    """Raise AssertionError unless names, shapes and bytes agree."""
     assert state.keys() == expected.keys(), 'other tensors than those of a cold prefill'
     for name, tensor in expected.items():
         assert torch.equal(state[name], tensor), f'{name} differs from that of a cold prefill'
 
 
 def peak_mb(device: str) -> dict[str, float]:
-    """Peak memory so far: of the process as the kernel counts it (ru_maxrss), and of the GPU.
+    """Return the peak memory so far (MB): of the process (ru_maxrss), and of the GPU.
 
-    The first has weights, libraries and all buffers in it.
+    The peak of the process includes weights, libraries and all buffers.
     """
     peak = dict(peak_rss_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / MB)
     if device == 'cuda':

@@ -1,8 +1,9 @@
-"""What is measured of capsules, and how much of it; every figure.
+"""The amount of measurement of capsules, and all figures.
 
-Knows the planner's and the policy's measurements. Does not know tables or files. The policy's half
-runs with every version of transformers that the package takes; the half of the hybrid planner
-needs the caches of a newer one, and without them it is left out, by name.
+Knows the planner's and the policy's measurements. Does not know tables or files. The measurements
+of the policy run with every version of transformers that the package supports. Those of the hybrid
+planner need the cache interface of a newer version; without it they are left out, and `no_hybrid`
+gives the reason.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 
-READ = 'get_conv_state', 'get_recurrent_state'  # of a cache, by which transformers' layers read it
+READ = 'get_conv_state', 'get_recurrent_state'  # cache methods that transformers' layers read
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is measured.
+    """The amount of measurement.
 
     prefixes: repeats by length. context: tokens of each context. sets: sizes of working sets.
-    kept: contexts that the bounded stores have bytes for. rounds: through a working set. actions,
-    copied: repeats. rows: presets whose frame rows are copied. segments: of memory in view of the
-    planner whose row is brought back. sentences: that a session remembers.
+    kept: contexts that the bounded stores have bytes for. rounds: passes through a working set.
+    actions, copied: repeats. rows: presets whose frame rows are copied. segments: of memory, in
+    view of the planner whose row is restored. sentences: that a session remembers.
     """
 
     prefixes: Mapping[int, int]

@@ -1,8 +1,8 @@
-"""Time to the planner's first token: a cold prefill beside a restore and an append.
+"""Time to the planner's first token: a cold prefill compared with a restore and an append.
 
 Knows prompts, boundaries and stores. Does not know the policy, tables or files. A prompt is a
-shared prefix and a question; the boundary stands between them, `PAST` tokens after a whole block,
-so that an append folds these again before the question ("Exact append" in
+shared prefix and a question. The boundary between them lies `PAST` tokens after a whole block, so
+an append folds these tokens again before the question ("Exact append" in
 `benchmarks.hybrid.planner`).
 """
 
@@ -34,9 +34,10 @@ FEWEST_VISITS = 8  # of a working set
 def prefix(
     planner: HybridPlanner, stores: Stores, length: int, repeats: int, copied: int
 ) -> dict[str, object]:
-    """One prefix of `length` + PAST tokens: both ways in turn, so many times, and the copies.
+    """Measure one prefix of `length` + PAST tokens: both ways in turn, and the copies.
 
-    Raises AssertionError if one byte of the state after the append is not a cold prefill's.
+    Raises AssertionError if a byte of the state after the append differs from that of a cold
+    prefill.
     """
     device, capsules = stores.device, stores.open()
     tokens = prompt(planner, length + PAST + QUESTION, seed=length)
@@ -69,13 +70,13 @@ def prefix(
 def first_token(
     planner: HybridPlanner, fold: Callable[[Sequence[int]], None], tokens: Sequence[int]
 ) -> int:
-    """The token after these, folded from empty or appended."""
+    """Return the token after `tokens`; `fold` is the planner's prefill or append."""
     fold(tokens)
     return int(planner.logits.argmax())
 
 
 def prompt(planner: HybridPlanner, length: int, seed: int) -> list[int]:
-    """Random tokens, the same for the same seed."""
+    """Return random tokens, the same for the same seed."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(planner.config.vocab_size, (length,), generator=generator).tolist()
 
@@ -94,18 +95,21 @@ class Context:
 
 @dataclass(frozen=True)
 class Store:
-    """Whole contexts in host memory. pins: the first ones stay; else the least recent one goes."""
+    """Whole contexts in host memory.
+
+    pins: the first contexts stay; otherwise the least recently used one is evicted.
+    """
 
     capsules: RobotSession
     pins: bool
 
     def holds(self, context: Context) -> bool:
-        """Whether a visit finds it."""
+        """Return whether the store has the context."""
         name = context.capsule.name
         return any(entry.name == name for entry in self.capsules.registry.entries())
 
     def keep(self, context: Context) -> None:
-        """If capacity and policy let it."""
+        """Store the context, pinned if `pins`, unless capacity or policy refuse it."""
         registry = self.capsules.registry
         try:
             registry.add(context.capsule, Tier.HOST)
@@ -123,11 +127,12 @@ def working_sets(
     kept: int,
     rounds: int,
 ) -> list[dict[str, float]]:
-    """Contexts of `length` + PAST tokens, cycled, in three stores that take turns at each visit.
+    """Measure contexts of `length` + PAST tokens in a cycle, in three stores at each visit.
 
-    pinned: all contexts. pinned_bounded: as many as fit the bytes of `kept` contexts, the first
-    ones. lru: the same bytes, the least recently used goes. A miss is a cold prefill; what it
-    puts into the store costs it nothing. Mean ms to the first token, of revisits.
+    pinned: all contexts. pinned_bounded: the first contexts that fit into the bytes of `kept`
+    contexts. lru: the same bytes; the least recently used context is evicted. A miss is a cold
+    prefill; storing its context is not timed. The times are mean ms to the first token of
+    revisits.
     """
     question = prompt(planner, QUESTION, seed=1)
     maker = stores.open()
@@ -175,7 +180,7 @@ def _context(
 def _visit(
     planner: HybridPlanner, store: Store, context: Context, question: list[int], device: str
 ) -> tuple[float, bool]:
-    """Seconds to the first token, and whether the store had it; a miss is kept after it."""
+    """Return the seconds to the first token, and whether it was a hit; a miss is stored."""
     hit = store.holds(context)
 
     def answer() -> None:

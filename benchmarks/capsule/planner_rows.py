@@ -1,9 +1,9 @@
-"""The row of the memory's planner: brought back out of a capsule, or computed again.
+"""The row of the memory planner: restored from a capsule, or computed again.
 
 Knows a planner over memory, and its part of a capsule. Does not know tables or files. A plan is
-frozen after its first token. Bringing the row back copies its bytes; computing it again is a plan
-up to that token, by KEEP from the stored KV of its units, or from text in full. That the answers
-agree token for token is asserted on every run.
+frozen after its first token. A restore copies the bytes of the row. Computing the row again is a
+plan up to that token: by KEEP from the stored KV of its units, or in full from text. Every run
+asserts that the answers agree token for token.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ NAME, FINGERPRINT = 'row', 'bench'
 def planner_rows(
     planner: LoadedPlanner, segments: Sequence[int], repeats: int
 ) -> list[dict[str, float]]:
-    """A row per number of segments in memory, all of them in view."""
+    """Return a row per number of segments in memory, all of them in view of the planner."""
     return [_rows(planner, count, repeats) for count in segments]
 
 
 def _rows(planner: LoadedPlanner, count: int, repeats: int) -> dict[str, float]:
-    """Medians, ms to where the first token is said, and of the copies alone."""
+    """Return medians in ms: the time to the first token by each way, and that of the copies."""
     taken: list[FrozenPart] = []
     times = defaultdict(list)
 
@@ -92,7 +92,7 @@ def _capsule(frozen: FrozenPart) -> Capsule:
 
 
 def _loaded(disk: Disk) -> tuple[FrozenPart, float]:
-    """What the file gives back, and s that it took."""
+    """Return what the file contains, and the seconds that reading took."""
     began = time.perf_counter()
     capsule = disk.load(NAME, FINGERPRINT)
     return FrozenPart(capsule.tensors, capsule.facts[NAME]), time.perf_counter() - began

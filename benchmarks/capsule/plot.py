@@ -1,4 +1,4 @@
-"""The picture of the capsule benchmark, PNG under out/bench."""
+"""Plot of the capsule benchmark, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LABELS = {'pinned': 'pinned, all', 'pinned_bounded': 'pinned, bytes of the LRU',
 
 
 def plot(prefixes: Sequence[dict], copies: Sequence[dict], sets: Sequence[dict]) -> None:
-    """Time to first token by length, bandwidths by capsule, time by size of the working set."""
+    """Plot time to first token by length, bandwidth by capsule, and time by working set size."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.2), layout='constrained')
     lengths = [row['length'] for row in prefixes]
     for way in ('cold', 'restored'):

@@ -1,8 +1,9 @@
-"""A snapshot of a session that remembers many sentences: its time, and who waits for it.
+"""Snapshots of a session that remembers many sentences: duration, and the wait of other threads.
 
-Physics: memory keeps its sentences as bytes that a snapshot shares and does not copy, so neither
-the engine's thread nor any single call into Python's libraries grows with them. What grows is the
-file: a checksum and a write of all bytes, which hold neither.
+Physics: memory stores its sentences as bytes that a snapshot shares and does not copy, so neither
+the time on the engine thread nor any single call into Python's libraries grows with them. What
+grows is the file: a checksum and a write of all bytes, which block neither the engine thread nor
+the interpreter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.planning import Planning
 from embodied_kv.session.robot_session import RobotSession
 
-TICK = 2e-4  # s that the thread sleeps which shows how long others wait
+TICK = 2e-4  # s, sleep interval of the thread that shows how long others wait
 
 
 def snapshots(
@@ -37,9 +38,10 @@ def snapshots(
 ) -> list[dict[str, object]]:
     """Return a row for each number of sentences and each tier; ms, medians and minima.
 
-    ms: the whole call. engine_ms: of it, of the engine's thread. cpu_ms: of a core, whatever else
-    the machine does. wait_ms: the longest that another thread of the process did not run
-    meanwhile. mb: of the file. With one thread of torch, as an engine has by default.
+    ms: the whole call. engine_ms: its part on the engine thread. cpu_ms: CPU time of the calling
+    thread, independent of other load. wait_ms: the longest time that another thread of the process
+    did not run during the call. mb: of the file. Measured with one torch thread, the engine
+    default.
     """
     engine.prefill([scene.observation(engine.policy.config, 0)])
     with ExitStack() as opened:
@@ -77,7 +79,7 @@ def _taken(session: RobotSession, tier: Tier, repeats: int) -> dict[str, float]:
 
 @contextmanager
 def _longest_wait() -> Iterator[list[float]]:
-    """Give s between two moments at which another thread ran, in the block."""
+    """Yield a list of the seconds between two moments at which another thread ran in the block."""
     waits, over = [], threading.Event()
 
     def tick() -> None:

@@ -1,7 +1,8 @@
-"""Time, taken in turn, and what the machine can do at most.
+"""Times of calls in turn, and the best rates of the machine.
 
-On a CPU it is the process's own time, as cores may be shared: one thread computes, so that own
-time is wall time wherever its core is free. On CUDA it is wall time, the device's work done.
+On a CPU, times are CPU times of the process, since cores may be shared. One thread computes, so
+they equal wall times while its core is free. On CUDA, times are wall times that include the
+device's work.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from benchmarks.common.reading import products, readings
 
 
 def now(device: str) -> float:
-    """s."""
+    """Return the time (s): CPU time of the process; on CUDA wall time after a synchronization."""
     if device != 'cuda':
         return time.process_time()
     if not torch.cuda.is_current_stream_capturing():
@@ -25,33 +26,33 @@ def now(device: str) -> float:
 
 
 def seconds(work: Callable[[], object], device: str) -> float:
-    """Of one call."""
+    """Return the seconds of one call."""
     began = now(device)
     work()
     return now(device) - began
 
 
 class ChargedTime:
-    """What work is charged in virtual time, s: its process's own, in proportion to a reference.
+    """Virtual time (s) that work is charged: CPU time of the process, scaled by a reference.
 
-    So a slow machine, or a busy one, changes no result. Differences mean something, between two
-    calibrations.
+    The scale makes results independent of the speed and the load of the machine. Only differences
+    between two calibrations have a meaning.
     """
 
     def __init__(self) -> None:
         self._speed = 1.0
 
     def __call__(self) -> float:
-        """s of work so far."""
+        """Return the charged seconds so far."""
         return time.process_time() / self._speed
 
     def calibrate(self, took: float, charged: float) -> None:
-        """From now on, work that takes as long as the reference took now is charged so much."""
+        """Charge `charged` s from now on for work that takes as long as the reference `took`."""
         self._speed = took / charged
 
 
 def order(ways: Iterable[str], number: int) -> list[str]:
-    """Forwards and backwards in turn, so that none is always the first, or the one after another.
+    """Return the ways, reversed in odd rounds, so that none is always first or after the same one.
 
     number: of the round.
     """
@@ -61,7 +62,7 @@ def order(ways: Iterable[str], number: int) -> list[str]:
 def in_turn(
     works: Mapping[str, Callable[[], object]], repeats: int, device: str
 ) -> dict[str, list[float]]:
-    """Seconds of each call of each way, round by round; one more round comes first, uncounted."""
+    """Return the seconds of each call of each way, round by round, after a warm-up round."""
     taken: dict[str, list[float]] = {way: [] for way in works}
     for number in range(repeats + 1):
         for way in order(works, number):
@@ -71,18 +72,18 @@ def in_turn(
 
 @dataclass(frozen=True)
 class Ceilings:
-    """GFLOP/s of a matrix product and GB/s of memory, at best."""
+    """The best rate of a matrix product (GFLOP/s) and the best memory bandwidth (GB/s)."""
 
     gflops: float
     gbytes: float
 
     def floor(self, flops: float, bytes: float) -> float:
-        """Seconds below which so much cannot be done."""
+        """Return the minimum seconds for these operations and bytes."""
         return max(flops / self.gflops, bytes / self.gbytes) / 1e9
 
 
 def ceilings(device: str, repeats: int = 5) -> Ceilings:
-    """Measured in bfloat16, each by the fastest way that `reading` knows."""
+    """Measure both ceilings in bfloat16, each by the fastest way of `reading`."""
     reads = readings(torch.bfloat16, device)
     calls, operations = products(torch.bfloat16, device)
     works = calls | {name: work for name, (work, _) in reads.items()}

@@ -15,7 +15,7 @@ from benchmarks.common.workers import Workers
 
 
 class BenchmarkError(Exception):
-    """What cannot be measured, and why, in one line."""
+    """Something cannot be measured; the message is the reason, in one line."""
 
 
 def command(
@@ -25,12 +25,11 @@ def command(
     run: Callable[[argparse.Namespace], dict],
     expected: Callable[[BaseException], bool] = lambda error: False,
 ) -> Callable[[Sequence[str] | None], None]:
-    """The `main` of `python -m benchmarks.NAME`; text: its help.
+    """Return the `main` of `python -m benchmarks.NAME`; text: its help.
 
-    It measures by `run`, then adds the machine to the figures, writes them to
-    out/bench/NAME.json, dots as underscores, and prints the same as one line, last. A
-    `BenchmarkError` ends it with exit status 2, an error of a thread or callback of its process
-    with that error, unless it is `expected`.
+    It measures by `run`, adds the machine to the figures, writes them to out/bench/NAME.json (dots
+    as underscores), and prints the same as one line, last. A `BenchmarkError` ends it with exit
+    status 2. An error of a thread or callback of its process is raised, unless it is `expected`.
     """
 
     def main(arguments: Sequence[str] | None = None) -> None:
@@ -51,7 +50,7 @@ def command(
 
 
 def overview(name: str, text: str) -> None:
-    """The `main` of a folder of benchmarks, each a command of its own: prints what there is."""
+    """Print the help of a folder of benchmarks, each of which is a command."""
     parser = _parser(name, text)
     parser.parse_args()
     parser.print_help()
@@ -64,12 +63,12 @@ def _parser(name: str, text: str) -> argparse.ArgumentParser:
 
 
 def add_engine(parser: argparse.ArgumentParser, preset: str = 'pi05_small') -> None:
-    """--preset, --device and --threads: of the model that is measured."""
+    """Add --preset, --device and --threads of the model that is measured."""
     parser.add_argument('--preset', default=preset, help='dimensions of the model')
     add_device(parser)
     parser.add_argument('--threads', type=int, default=2, help='of torch')
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
-    """--device: CUDA, where there is one."""
+    """Add --device; the default is CUDA if it is available."""
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')

@@ -1,7 +1,7 @@
-"""Proof that a computation writes only what it declares.
+"""Check that a computation writes only the buffers that it declares.
 
-A state is complete only if no other memory was written that the next step reads. The check sees
-what goes through torch's dispatcher, but not kernels launched past it (Triton, numpy).
+A state is complete only if the next step reads no other memory that was written. The check covers
+what goes through torch's dispatcher, but not kernels launched outside of it (Triton, NumPy).
 """
 
 from __future__ import annotations

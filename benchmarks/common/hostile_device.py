@@ -1,20 +1,20 @@
-"""A device that is as late, as unclean and as unreliable as its interface allows, on a CPU.
+"""A CPU-emulated device that is as late, unclean and unreliable as its interface allows.
 
 `pytest --device=hostile TESTS` runs tests on it, the soak has `--device hostile`, and
-`HostileDevice` is a context for a single test. It replaces the streams of a CPU, which order
-nothing (`Stream.emulated`):
+`HostileDevice` is a context manager for a single test. It replaces the streams of a CPU, which
+order nothing (`Stream.emulated`):
 
 - Unclean: every arena starts as NaN, and a row or block that is freed becomes NaN.
 - Late: a write into an arena, and a copy out of one, is queued on the stream of the thread that
   launched it. It is done when a thread waits for an event behind it, or when the same stream reads
-  its memory. Until then every other thread and stream finds the former content; a copy that is
-  not done is NaN. Anything else is done at once.
-- Unreliable: `fail_after(n)` lets the n-th operation that a stream launches from then on raise
-  `InjectedFaultError`, once; `lose()` lets every wait raise, as a lost CUDA context does.
+  its memory. Until then every other thread and stream finds the former content, and the target of
+  a copy is NaN. Anything else is done at once.
+- Unreliable: after `fail_after(n)`, one operation raises `InjectedFaultError` once streams have
+  launched n more; after `lose()`, every wait raises, as with a lost CUDA context.
 
-Work that is launched outside of `Stream.use` is done at once, on a default stream that is ordered
-with no other one, as torch's is. Within `HostileDevice.default.use()` it can fail, too. The device
-sees what goes through torch's dispatcher.
+Work that is launched outside of `Stream.use` is done at once, on a default stream that is not
+ordered with any other one, as torch's is. Within `HostileDevice.default.use()` it can fail, too.
+The device sees what goes through torch's dispatcher.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class InjectedFaultError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Event(stream.Event):
-    """It is done when its stream has done `count` pieces of work."""
+    """An event that is done when its stream has done `count` pieces of work."""
 
     of: HostileStream
     count: int
@@ -58,7 +58,7 @@ class Event(stream.Event):
         return self.of.finished >= self.count
 
     def wait(self) -> None:
-        if not self.of.default:  # which threads of another device may use too
+        if not self.of.default:  # threads of another device may use the default one, too
             self.of.hostile.check()
         if not self.done:
             time.sleep(self.of.hostile.delay)
@@ -67,7 +67,7 @@ class Event(stream.Event):
 
 @dataclass(frozen=True, eq=False)
 class HostileStream(stream.Stream):
-    """A queue of work; `finished` counts what was done. default: work on it is done at once."""
+    """A queue of work; `finished` counts the pieces done. default: work is done at once."""
 
     hostile: HostileDevice = None
     default: bool = False
@@ -122,7 +122,7 @@ class HostileStream(stream.Stream):
             self.hostile.queued += 1
 
     def run(self, count: int | None = None) -> None:
-        """Do the oldest pieces of work until so many were done, or all."""
+        """Do the oldest pieces of work until `count` of this stream are done; None: all."""
         with self.hostile.lock, _disable_current_modes():
             while self.queue and (count is None or self.finished < count):
                 work = self.queue.popleft()
@@ -165,7 +165,7 @@ class Late(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def _as_now(self, leaf: object) -> object:
-        """An argument as it is at present: the host may write the next step's into it."""
+        """Return an argument as it is now: the host may overwrite it for the next step."""
         if not isinstance(leaf, Tensor) or self.of.hostile.owns(leaf):
             return leaf
         if address(leaf) in self.of.pending:
@@ -174,10 +174,10 @@ class Late(TorchDispatchMode):
 
 
 class HostileDevice:
-    """A context in which a CPU is such a device.
+    """A context manager within which the CPU behaves as such a device.
 
-    delay: s that a thread sleeps for an event that is not done, before the work behind it is done.
-    queued: pieces of work that were late so far. operations: that streams launched so far.
+    delay: s that a thread sleeps when it waits for an event that is not done. queued: pieces of
+    work that were late so far. operations: that streams launched so far.
     """
 
     def __init__(self, delay: float = 0.0) -> None:
@@ -191,20 +191,20 @@ class HostileDevice:
         self._is_lost = False
 
     def fail_after(self, operations: int | None) -> None:
-        """Let the operation after so many raise; None for no more."""
+        """Make one operation raise, after `operations` more; None: no operation fails."""
         self._left = operations
 
     def lose(self) -> None:
-        """Let every wait for this device raise, from now on."""
+        """Make every wait for this device raise from now on."""
         self._is_lost = True
 
     def check(self) -> None:
-        """Raise what a lost device does."""
+        """Raise the error of a lost device if it is lost."""
         if self._is_lost:
             raise torch.AcceleratorError('CUDA error: an illegal memory access was encountered')
 
     def tick(self, func: object) -> None:
-        """Count an operation, and raise where it is the one that fails."""
+        """Count an operation, and raise if it is the one to fail."""
         self.operations += 1
         if self._left is not None:
             self._left -= 1
@@ -213,7 +213,7 @@ class HostileDevice:
                 raise InjectedFaultError(f'{func} failed')
 
     def owns(self, tensor: Tensor) -> bool:
-        """Whether it is memory of an arena."""
+        """Return whether the tensor is memory of an arena."""
         return isinstance(tensor, Tensor) and address(tensor) in self._arenas
 
     def current(self) -> HostileStream:
@@ -225,7 +225,7 @@ class HostileDevice:
         return made
 
     def write(self, part: Tensor, value: float) -> None:
-        """Fill memory of an arena: on the stream that is used, or by the host, after all work."""
+        """Fill arena memory: on the current stream, or, on the default one, after all work."""
         with _disable_current_modes(), torch.inference_mode():
             if self.current().default:
                 for one in list(self.streams):
@@ -235,7 +235,7 @@ class HostileDevice:
                 self.current().launch(lambda: part.fill_(value), address(part))
 
     def _add(self, arena: object, *parts: Tensor) -> None:
-        """From now on an arena has these storages; NaN is in them."""
+        """Register storages of an arena, and fill them with NaN."""
         for part in parts:
             part.fill_(float('nan'))
             place = address(part)
@@ -270,7 +270,7 @@ class HostileDevice:
             lengths(arena, rows, length)
 
         def give_block(arena: CompressedArena, row: int) -> None:
-            for part in CompressedArena.block(arena, row):  # not one that a soak lets fail
+            for part in CompressedArena.block(arena, row):  # of the class: a soak patches arenas
                 device.write(part, float('nan'))
             give(arena, row)
 
@@ -297,7 +297,7 @@ class HostileDevice:
 
 @cache
 def writes(func: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
-    """Place and name of each argument that an operation writes."""
+    """Return position and name of each argument that an operation writes."""
     return tuple(
         (i, argument.name)
         for i, argument in enumerate(func._schema.arguments)
@@ -306,7 +306,7 @@ def writes(func: torch._ops.OpOverload) -> tuple[tuple[int, str], ...]:
 
 
 def address(tensor: Tensor) -> int:
-    """Of its storage; 0 for one that has none, such as packed weights."""
+    """Return the address of the storage; 0 if there is none, as for prepacked weights."""
     return tensor.untyped_storage().data_ptr() if tensor.layout == torch.strided else 0
 
 

@@ -1,7 +1,7 @@
-"""How many kernels a compiled computation launches, read from the code that calls them.
+"""Number of kernels that a compiled computation launches, counted in its generated wrapper code.
 
-On a CPU a stand-in for a GPU, where what is launched is what a small model waits for: inductor
-fuses much alike on both. What it leaves to a library (matrix products, attention) counts as one.
+The count on a CPU approximates that of a GPU, where launches dominate the time of a small model:
+inductor fuses alike on both. A call of a library (matrix product, attention) counts as one.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ CALL = re.compile(
 
 
 def launches(package: Path) -> int:
-    """Of one run. Raises ValueError for a file that holds no wrapper."""
+    """Return the launches of one run. Raises ValueError if the file has no wrapper."""
     return len(CALL.findall(run_code(package)))
 
 
 def run_code(package: Path) -> str:
-    """What inductor wrote for a run, in C++. Raises ValueError for a file that holds none."""
+    """Return inductor's C++ code of a run. Raises ValueError if the file has none."""
     with zipfile.ZipFile(package) as archive:
         for name in archive.namelist():
             if name.endswith('wrapper.cpp'):

@@ -1,4 +1,4 @@
-"""What a decode step takes in addition to the network: binding rows and text.
+"""Time of a decode step in addition to the network: binding rows and text.
 
 The network is what the graphs `extend` replay, including the stores of keys and values and the
 choice of a greedy token.
@@ -17,7 +17,7 @@ from embodied_kv.runtime.graph_cache import Graph
 
 
 def seconds_managing(work: Callable[[], object], repeats: int) -> float:
-    """Return the median seconds of a call without its network. On a CPU, where calls wait."""
+    """Return the median seconds of a call without its network; for a CPU, where calls block."""
     network, replay = 0.0, Graph.replay
 
     def timed(graph: Graph) -> None:

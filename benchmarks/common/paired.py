@@ -1,6 +1,6 @@
-"""Two ways of answering the same questions: how much the rate of right answers differs.
+"""Difference of the rates of right answers of two ways to the same questions.
 
-Knows right and wrong. Does not know who answered.
+Knows right and wrong answers. Does not know what answered.
 
 Source: McNemar 1947; Bonett and Price 2012, the adjusted Wald interval of a paired difference;
 Cameron and Miller 2015, errors in groups.
@@ -18,12 +18,12 @@ Z90 = 1.644854  # of a bound that holds with 95% on one side
 
 
 def paired(right: Sequence[bool], other: Sequence[bool], groups: Sequence[int]) -> dict:
-    """Rate of `right` less that of `other`, over the same questions.
+    """Return the rate of `right` less that of `other`, over the same questions.
 
-    gained, lost: how many one alone has right. low, high: 95% interval of the difference. bound:
-    what it exceeds with 95% on one side. p_value: McNemar's exact test. groups: questions of equal
-    number may err together (they are about one frame); of the two standard errors, by questions
-    and by groups, the larger is used.
+    gained, lost: questions that only `right`, or only `other`, has right. low, high: 95% interval
+    of the difference. bound: its one-sided 95% lower bound. p_value: McNemar's exact test. groups:
+    questions with equal numbers may have correlated errors (they are about one frame); of the two
+    standard errors, by questions and by groups, the larger is used.
     """
     difference = np.asarray(right, int) - np.asarray(other, int)
     n = len(difference)
@@ -44,7 +44,7 @@ def paired(right: Sequence[bool], other: Sequence[bool], groups: Sequence[int]) 
 
 
 def _grouped_error(difference: np.ndarray, groups: np.ndarray) -> float:
-    """Standard error of the mean where only groups are independent; 0 for a single group."""
+    """Return the standard error of the mean if only groups are independent; 0 for one group."""
     _, group = np.unique(groups, return_inverse=True)
     count = group.max() + 1
     if count < 2:
@@ -54,7 +54,7 @@ def _grouped_error(difference: np.ndarray, groups: np.ndarray) -> float:
 
 
 def mcnemar(gained: int, lost: int) -> float:
-    """Two-sided exact probability of a split at least as uneven, if both were as likely."""
+    """Return the exact two-sided probability of a split at least this uneven under equal odds."""
     n, fewer = gained + lost, min(gained, lost)
     tail = sum(math.comb(n, i) for i in range(fewer + 1))
     return min(1.0, 2 * tail / 2**n)

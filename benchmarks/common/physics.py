@@ -1,4 +1,4 @@
-"""Operations and bytes that each phase cannot do without; from the dimensions alone."""
+"""Minimum operations and bytes of each phase, from the dimensions alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ BYTES = {'float32': 4, 'bfloat16': 2}
 
 
 def layer_weights(width: int, mlp: int, heads: int, kv_heads: int, head_dim: int) -> int:
-    """Matrix entries of one decoder layer."""
+    """Return the matrix entries of one decoder layer."""
     return width * (heads + 2 * kv_heads) * head_dim + heads * head_dim * width + 3 * width * mlp
 
 
@@ -18,7 +18,7 @@ def backbone_weights(c: ModelConfig) -> int:
 
 
 def projection_weights(c: ModelConfig) -> int:
-    """Matrix entries that project keys and values of a prefix for cross attention, once."""
+    """Return the matrix entries that project K and V of a prefix for cross attention, once."""
     b = c.backbone
     return 2 * len(c.cross_layers) * (b.kv_heads * b.head_dim) ** 2
 
@@ -31,14 +31,14 @@ def expert_weights(c: ModelConfig) -> int:
 
 
 def attention_flops(c: ModelConfig, queries: int, keys: int, layers: int | None = None) -> int:
-    """Of so many layers, by default those of the backbone: scores and mixing."""
+    """Return the FLOP of scores and mixing in `layers` layers; None: those of the backbone."""
     b = c.backbone
     layers = b.layers if layers is None else layers
     return 4 * layers * b.heads * b.head_dim * queries * keys
 
 
 def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
-    """FLOP and bytes of one prefix: vision of its images, backbone of its tokens.
+    """Return FLOP and bytes of one prefix: vision of its images, backbone of its tokens.
 
     The last layer computes K and V only.
     """
@@ -57,7 +57,7 @@ def prefill(c: ModelConfig, tokens: int, images: int) -> dict[str, float]:
 
 
 def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float]:
-    """FLOP and bytes of one Euler step from prefixes of that length."""
+    """Return FLOP and bytes of one Euler step over prefixes of that length."""
     b, cross = c.backbone, len(c.cross_layers)
     layers, weights = len(range(0, b.layers, c.expert.every)), expert_weights(c)
     weights -= projection_weights(c)
@@ -71,7 +71,7 @@ def denoise_step(c: ModelConfig, prefix: int, batch: int = 1) -> dict[str, float
 
 
 def decode_step(c: ModelConfig, context: int, batch: int) -> dict[str, float]:
-    """FLOP and bytes of one token for each of `batch` streams.
+    """Return FLOP and bytes of one token for each of `batch` streams.
 
     All weights are read once, and each stream's own KV.
     """

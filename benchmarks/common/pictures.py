@@ -1,4 +1,4 @@
-"""Drawing without a screen: pictures of the benchmarks are PNG files under out/bench."""
+"""Plots without a screen: the benchmarks write PNG files under out/bench."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ['plt', 'save']
 
 
 def save(figure: Figure, name: str) -> None:
-    """Writes out/bench/NAME.png and closes the figure."""
+    """Write out/bench/NAME.png and close the figure."""
     report.OUT.mkdir(parents=True, exist_ok=True)
     figure.savefig(report.OUT / f'{name}.png', dpi=110)
     plt.close(figure)

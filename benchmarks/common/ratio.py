@@ -15,9 +15,9 @@ RESAMPLES, SEED = 2000, 0
 
 
 def ratio(of: Sequence[float], to: Sequence[float]) -> dict[str, float]:
-    """Median of the rounds' own ratios, as load comes and goes between rounds.
+    """Return the median of the rounds' own ratios, since the load changes between rounds.
 
-    low, high: its 95% interval; of few rounds it is the least and the most.
+    low, high: its 95% interval; for few rounds, the minimum and the maximum.
     """
     ratios = np.asarray(of) / np.asarray(to)
     drawn = np.random.default_rng(SEED).integers(len(ratios), size=(RESAMPLES, len(ratios)))

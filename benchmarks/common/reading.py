@@ -1,8 +1,8 @@
-"""How fast a machine reads its memory, and multiplies: work that does little else, several ways.
+"""Work that measures the memory bandwidth and the matrix rate of a machine, in several ways.
 
-The fastest counts, as none is the fastest everywhere: a CPU's product of a row may be slow for its
-operations, packed or not, and its copy for what it writes; of two libraries, one may know less of
-the CPU.
+The fastest way counts, since none is the fastest everywhere. On a CPU, the product of a row may be
+limited by its operations, prepacked or not, and a copy by what it writes; one of two libraries may
+be less optimized for the CPU.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Work = Callable[[], object]
 
 
 def readings(dtype: torch.dtype, device: str, matrices: int = 0) -> dict[str, tuple[Work, int]]:
-    """By name: a call, and the bytes that it moves.
+    """Return, by name, a call and the bytes that it moves.
 
-    Products of a row with many matrices, as they are stored and as a model has them packed; a copy
-    of one half over the other; a sum. matrices: by default as many as hide what a call costs.
+    The calls are products of a row with many matrices, as stored and as a model prepacks them; a
+    copy of one half over the other; a sum. matrices: by default enough to hide the cost of a call.
     """
     matrices = matrices or (32 if device == 'cpu' else 256)
     weights = torch.zeros(matrices, WIDTH, WIDTH, dtype=dtype, device=device)
@@ -48,7 +48,7 @@ def readings(dtype: torch.dtype, device: str, matrices: int = 0) -> dict[str, tu
 
 
 def products(dtype: torch.dtype, device: str) -> tuple[dict[str, Work], int]:
-    """Calls by name, and the operations of each: a product of two matrices, stored and packed."""
+    """Return calls by name, and the operations of each: a matrix product, stored and prepacked."""
     width = WIDTH if device == 'cpu' else 4 * WIDTH
     matrix, weight = torch.randn(2, width, width, device=device).to(dtype)
     packed = nn.ModuleList([_linear(weight)])

@@ -1,4 +1,4 @@
-"""What all benchmarks share: the machine they ran on, its ceilings, a table, a JSON line, a file.
+"""Shared by all benchmarks: the machine, its ceilings, a table, a JSON line, a file.
 
 Physics: a phase can be no faster than its operations over the machine's matrix rate, nor than its
 bytes over the machine's bandwidth. Both ceilings are measured here, in the same process, not
@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.common.reading import products, readings
 
 OUT = Path('out/bench')
-# Of a CPU, by `torch.cpu.get_capabilities`: what decides how fast it multiplies, x86 then Arm.
+# CPU flags of `torch.cpu.get_capabilities` that decide how fast it multiplies, x86 then Arm.
 FLAGS = (
     *('avx2', 'fma3', 'avx512_f', 'avx512_vnni', 'avx512_bf16', 'avx512_fp16', 'amx_bf16'),
     *('amx_fp16', 'fp16_arith', 'sve', 'sve2', 'bf16', 'i8mm'),
@@ -31,7 +31,7 @@ FLAGS = (
 
 
 def machine(device: str = 'cpu') -> dict:
-    """Where a figure comes from. load: of the whole machine, over the last minute."""
+    """Return facts of the machine. load: of the whole machine, over the last minute."""
     name = platform.processor() or platform.machine()
     if os.path.exists('/proc/cpuinfo'):
         lines = Path('/proc/cpuinfo').read_text().splitlines()
@@ -54,7 +54,7 @@ def machine(device: str = 'cpu') -> dict:
 
 
 def once(work: Callable[[], object], device: str = 'cpu') -> float:
-    """Wall seconds of one call; on CUDA until the device is done."""
+    """Return the wall seconds of one call; on CUDA until the device is done."""
     began = time.perf_counter()
     work()
     if device == 'cuda':
@@ -65,7 +65,7 @@ def once(work: Callable[[], object], device: str = 'cpu') -> float:
 def seconds(
     work: Callable[[], object], repeats: int = 5, warmup: int = 1, device: str = 'cpu'
 ) -> float:
-    """Median wall time of one call, after warm-up."""
+    """Return the median wall seconds of one call, after warm-up."""
     for _ in range(warmup):
         work()
     return statistics.median(once(work, device) for _ in range(repeats))
@@ -74,13 +74,13 @@ def seconds(
 def difference(
     work: Callable[[], object], other: Callable[[], object], repeats: int, device: str = 'cpu'
 ) -> float:
-    """Seconds that a call costs more than the other: the median over pairs, taken in turn."""
+    """Return the seconds that a call takes more than the other: median over pairs in turn."""
     pairs = [(once(work, device), once(other, device)) for _ in range(repeats + 1)]
     return statistics.median(a - b for a, b in pairs[1:])
 
 
 def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
-    """Measured matrix rate, GFLOP/s, and read bandwidth, GB/s, each by the fastest way."""
+    """Measure matrix rate (GFLOP/s) and read bandwidth (GB/s), each by the fastest way."""
     calls, operations = products(dtype, device)
     rate = operations / min(seconds(work, device=device) for work in calls.values())
     reads = readings(dtype, device).values()
@@ -90,7 +90,7 @@ def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
 
 @contextmanager
 def ceilings_around(dtype: torch.dtype, device: str = 'cpu') -> Iterator[dict[str, float]]:
-    """The machine's ceilings: the higher of before and after, once what is within has run.
+    """Yield the ceilings of the machine; after the block, the higher of before and after.
 
     Other work on a shared machine hides a ceiling now and then.
     """
@@ -101,7 +101,7 @@ def ceilings_around(dtype: torch.dtype, device: str = 'cpu') -> Iterator[dict[st
 
 
 def show(title: str, rows: Sequence[dict], note: str = '') -> None:
-    """Prints rows of equal keys as a table."""
+    """Print rows of equal keys as a table."""
     table = Table(title=title, title_justify='left', caption=note or None, caption_justify='left')
     for name in rows[0]:
         table.add_column(name.replace('_', ' '), justify='right')
@@ -117,7 +117,7 @@ def _cell(value: object) -> str:
 
 
 def save(name: str, result: dict) -> None:
-    """Writes out/bench/NAME.json and prints the same as one line, last."""
+    """Write out/bench/NAME.json and print the same as one line, last."""
     OUT.mkdir(parents=True, exist_ok=True)
     line = json.dumps(result)
     (OUT / f'{name}.json').write_text(line + '\n')

@@ -1,4 +1,4 @@
-"""Frames and live streams for the benchmarks: no camera, no waiting for a steady state."""
+"""Frames and live streams for the benchmarks, without a camera and without a warm-up phase."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ QUERY = 'Subtask:'
 
 
 class FullPolicy(Policy):
-    """Random weights under the longest prefix, and streams that never end.
+    """A policy of random weights with the longest prefix, whose streams never end.
 
     Prompts are of exactly `max_text` tokens.
     """
@@ -34,7 +34,7 @@ class FullPolicy(Policy):
 
 
 def with_views(c: ModelConfig, count: int | None) -> ModelConfig:
-    """The same model with its first views alone; None: with all. Raises ValueError."""
+    """Return the model with its first `count` views only; None: all. Raises ValueError."""
     if count is not None and not 1 <= count <= len(c.views):
         raise ValueError(f'{c.name} has {len(c.views)} views, not {count}')
     return replace(c, views=c.views[:count])
@@ -43,7 +43,7 @@ def with_views(c: ModelConfig, count: int | None) -> ModelConfig:
 def observation(
     c: ModelConfig, sequence: int, robot: str = '', period: float = 1e6
 ) -> Observation:
-    """A random frame, the same for the same sequence."""
+    """Return a random frame, the same for the same sequence."""
     random = np.random.default_rng(sequence)
     size = c.vision.image_size
     return Observation(
@@ -58,7 +58,7 @@ def observation(
 
 
 def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
-    """Another row with the handle's bytes: a frame that did not have to be prefilled."""
+    """Copy the handle's KV into another row: a frame that needs no prefill."""
     kv = engine.kv
     row = kv.reserve(time.monotonic())
     kv.prefixes.k[:, row].copy_(kv.prefixes.k[:, handle.row])
@@ -69,7 +69,7 @@ def copy_frame(engine: Engine, handle: KvHandle, sequence: int) -> KvHandle:
 
 
 def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
-    """A stream of `tokens` tokens, `said` of them generated already; its decode KV is noise."""
+    """Open a stream of `tokens` tokens, `said` of them already generated; its KV is noise."""
     stream = engine.open(handle, QUERY, max_tokens=tokens)
     if said:
         live = engine.kv.streams.grow([stream], len(stream.query.ids) + said - 1)
@@ -81,9 +81,9 @@ def open_stream(engine: Engine, handle: KvHandle, tokens: int, said: int = 0):
 
 
 def steady_state(engine: Engine, tokens: int, per_frame: int) -> None:
-    """Streams as they are after many frames: one of each age, k tokens apart.
+    """Open the streams of a steady state: one of each age, `per_frame` tokens apart.
 
-    Their rows are pre-filled.
+    Each stream reads a copy of one prefilled row.
     """
     (handle,) = engine.prefill([observation(engine.policy.config, 0)])
     with engine.kv.acquire(handle):

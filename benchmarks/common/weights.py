@@ -1,4 +1,4 @@
-"""Weights of test beds, and those of the demo."""
+"""Weights of the test beds and of the demo."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The workers of a benchmark: threads, callbacks and processes, whose failure is the benchmark's.
+"""Threads, callbacks and processes of a benchmark, whose failure makes the benchmark fail.
 
-A thread that fails ends alone, and a callback of a future that fails is logged: the benchmark
-would go on and report figures of a part of its work. Knows errors and exit statuses. Does not know
-what a worker does.
+Without this, a thread that fails would end alone, and a failing callback of a future would only be
+logged: the benchmark would go on and report figures of a part of its work. Knows errors and exit
+statuses. Does not know what a worker does.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ FUTURES = logging.getLogger('concurrent.futures')  # logs what callbacks of futu
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Return the variables of a child process that imports `benchmarks`, whatever its folder is.
+    """Return the environment of a child process that imports `benchmarks` from any folder.
 
     Args:
-        variables: More of them.
+        variables: Additional variables.
     """
     paths = [str(ROOT), os.environ.get('PYTHONPATH', '')]
     return {**os.environ, 'PYTHONPATH': os.pathsep.join(filter(None, paths)), **variables}
 
 
 class Workers(logging.Handler):
-    """Collects what workers raise; used as a context, which ends with the first of these errors.
+    """Collects errors of workers; a context manager that ends with the first of them.
 
-    Threads of this process and callbacks of futures are observed by themselves, as long as the
-    context lasts; `watch` and `watched` add other work. An error of the block itself gives way to
-    that of a worker, from which it may have come. expected: whether an error is none.
+    Threads of this process and callbacks of futures are observed automatically within the context;
+    `watch` and `watched` add other work. An error of a worker replaces an error of the block
+    itself, which it may have caused. expected: returns whether an error does not count.
     """
 
     def __init__(self, expected: Callable[[BaseException], bool] = lambda error: False) -> None:
@@ -64,19 +64,19 @@ class Workers(logging.Handler):
             raise self._first
 
     def failed(self, error: BaseException, worker: str = '') -> None:
-        """Take note of an error. Any thread may call it."""
+        """Record an error. Any thread may call it."""
         if self._first is None and not self._expected(error):
             self._first = error
             worker = worker or threading.current_thread().name
             print(f'{worker} failed, so the benchmark fails: {error!r}', file=sys.stderr)
 
     def watch(self, future: Future[T]) -> Future[T]:
-        """Return the same future, whose error counts; that it is cancelled does not."""
+        """Return the same future, whose error counts; a cancellation does not."""
         future.add_done_callback(self._on_done)
         return future
 
     def watched(self, work: Callable[P, T]) -> Callable[P, T]:
-        """Return the same function, whose errors count, whoever catches them."""
+        """Return the same function, whose errors count even if a caller catches them."""
 
         @wraps(work)
         def run(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -89,7 +89,7 @@ class Workers(logging.Handler):
         return run
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take note of what a callback raised."""
+        """Record what a callback raised."""
         if record.exc_info and record.exc_info[1] is not None:
             self.failed(record.exc_info[1])
 
@@ -104,18 +104,18 @@ class Workers(logging.Handler):
 
 
 def check_status(process: str, status: int | None, words: str = '') -> None:
-    """Raise RuntimeError where a process has ended with another status than 0; None: it runs.
+    """Raise RuntimeError if a process has ended with a status other than 0; None: it runs.
 
-    process: its name. words: its last ones.
+    process: its name. words: its last output.
     """
     if status:
         raise RuntimeError(f'{process} failed: exit status {status}{words and ": "}{words}')
 
 
 def received(queue: Queue, *processes: Any) -> Any:
-    """Return what one of these children (multiprocessing.Process) puts.
+    """Return what one of these children (multiprocessing.Process) puts into the queue.
 
-    Raises RuntimeError where one of them failed, or all ended, and nothing was put.
+    Raises RuntimeError if one of them failed, or all ended, before anything was put.
     """
     while True:
         ended = not any(process.is_alive() for process in processes)

@@ -1,21 +1,22 @@
-"""Compressed prefixes beside whole ones: `python -m benchmarks.compress.PART`.
+"""Compressed prefixes compared with whole ones: `python -m benchmarks.compress.PART`.
 
 Parts, each a command:
-- metrics: what attention says about compression: sparsity, hit rates, modalities.
+- metrics: attention statistics about compression: sparsity, hit rates, modalities.
 - quality: right answers by method and budget, and actions in closed loop.
-- needle: codes to be read off a long synthetic page.
-- grid: scores, ways to share a budget, and answer tokens seen, in all combinations.
+- needle: codes to be read from a long synthetic page.
+- grid: all combinations of scores, budget sharing, and answer tokens seen before the choice.
 - speed: time and bytes, at a tenth of the cache.
 
-What they stand on, from below:
+Modules that they use, bottom up:
 - ways: the methods, budgets and modes that are compared.
 - scores: exact attention statistics, by any queries of a prefix and a question.
+- fastv, hired: the rules of two methods. formulas: VL-Cache's measures of a selection.
 - early: prefills that drop tokens before they are computed.
-- kept: what each way keeps of a frame.
-- cache: one prefill in all ways at once, and what is said from each.
+- kept: the positions of a frame that each way keeps.
+- cache: one prefill in all ways at once, and the answers of each way.
 - questions: unseen frames, and the truth about them.
 - tally: right answers, counted by way.
-- loop: closed loop.
-- policy: which policy, and how its figures are shown.
-- plots: pictures.
+- loop: episodes in closed loop.
+- policy: the policy that is used, and how its figures are shown.
+- plots: the plots.
 """

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.compress`: says which benchmarks there are, each a command."""
+"""`python -m benchmarks.compress`: print which benchmarks there are, each a command."""
 
 from benchmarks import compress
 from benchmarks.common.command import overview

@@ -1,9 +1,9 @@
-"""One prefill under every compression method: what each keeps, and what is said from it.
+"""One prefill under every compression method: what each method keeps, and its answers.
 
-A frame is prefilled and a question appended once, with all their queries on record. From these
-every method gets the exact statistics that it asks for, serving or not; the copies, the streams
-and the decoding are the engine's own. Knows frames, questions and ways. Does not know what is
-true.
+A frame is prefilled and a question appended once, and all their queries are recorded. From these,
+every method gets the exact statistics that it needs, including those that serving does not take.
+The copies, the streams and the decoding are the engine's own. Knows frames, questions and ways.
+Does not know the true answers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Answer:
 
 
 class Harness:
-    """An engine that answers one question in many ways at once. ways: at most, of a question."""
+    """An engine that answers one question in many ways at once. ways: all that may be used."""
 
     def __init__(self, policy: Policy, ways: Sequence[Way], max_tokens: int = 32) -> None:
         whole = sum(1.0 if way.method in EARLY else way.keep_ratio for way in ways)
@@ -74,7 +74,7 @@ class Harness:
 
     @torch.inference_mode()
     def prefill(self, observation: Observation) -> RecordedFrame:
-        """Prefills an observation; `release` it before the next."""
+        """Prefill an observation. The caller must `release` it before the next one."""
         o, kv, model = observation, self._kv, self._model
         images = self._policy.images(o.images)
         ids = torch.tensor(self._policy.prompt_ids(o.instruction, o.state), device=model.device)
@@ -93,12 +93,12 @@ class Harness:
         return RecordedFrame(lease, *tokens, own, embeddings, tower, scorer)
 
     def release(self, frame: RecordedFrame) -> None:
-        """The frame's row and copies are freed with the next frame."""
+        """Release the frame; its row and copies are freed with the next frame."""
         frame.lease.release()
 
     @torch.inference_mode()
     def ask(self, frame: RecordedFrame, text: str) -> RecordedQuestion:
-        """Appends a question, and chooses the first token of its answer; then come `answers`."""
+        """Append a question and choose the first token of its answer; `answers` continues it."""
         query = Query(text, self._policy.tokenizer.encode(text), self.max_tokens)
         stream = self._kv.create(frame.lease.handle, query)
         logits, tokens, decode_kv = self._record(stream, query.ids)
@@ -107,7 +107,7 @@ class Harness:
 
     @torch.inference_mode()
     def record(self, frame: RecordedFrame, ids: Sequence[int]) -> RecordedTokens:
-        """Tokens behind the whole prefix, to be recorded only."""
+        """Append tokens to the whole prefix, only to record and return their queries and keys."""
         stream = self._kv.create(frame.lease.handle, Query('', ids, 1))
         _, tokens, _ = self._record(stream, ids)
         self._kv.streams.release(stream, 'cancelled')
@@ -127,7 +127,7 @@ class Harness:
         ids: Sequence[int],
         kind: type[TailAppend] = TailAppend,
     ) -> tuple[Tensor, TailAppend]:
-        """The same ids behind every stream -> logits [streams, vocab]; a step has begun."""
+        """Append the same ids to every stream -> logits [streams, vocab]; this begins a step."""
         kv = self._kv
         live = kv.streams.grow(streams, len(ids))
         view = kind(kv.prefixes, kv.decode_kv, len(live), len(ids), kv.compressed)
@@ -146,10 +146,10 @@ class Harness:
     def answers(
         self, asked: RecordedQuestion, ways: Sequence[Way | None]
     ) -> dict[Way | None, Answer]:
-        """The question's answer in every way, greedy; None is the way of the whole prefix.
+        """Return the question's greedy answer in every way; None is the whole prefix.
 
-        Ways that keep the same share a stream, and one that keeps everything is the whole's.
-        Raises RuntimeError where there is no room for them all.
+        Ways that keep the same positions share a stream; a way that keeps everything uses the
+        whole prefix's. Raises RuntimeError if there is no room for all of them.
         """
         for after in sorted({way.after for way in ways if way} - {0, *asked.begun}):
             asked.begun[after] = self._begun(asked, after)
@@ -180,7 +180,7 @@ class Harness:
     def _start(
         self, way: Way, asked: RecordedQuestion, kept: list[Tensor], name: str
     ) -> DecodeStream:
-        """A stream that reads what is kept, where its answer begins."""
+        """Return a stream that reads the kept positions, at the beginning of its answer."""
         query, said = asked.stream.query, asked.stream.tokens
         if way.method in EARLY or way.by == ROW:
             lease = self._shared_copy(way, asked.frame, kept, name)
@@ -200,7 +200,7 @@ class Harness:
         return stream
 
     def _begun(self, asked: RecordedQuestion, after: int) -> RecordedQuestion:
-        """The question with so many tokens of its answer behind it, which the whole says."""
+        """Return the question with the first `after` answer tokens, from the whole, behind it."""
         stream = asked.stream
         while len(stream.tokens) <= after and not stream.reason:
             self._update([stream], self._extend([stream], stream.tokens[-1:])[0])
@@ -212,7 +212,7 @@ class Harness:
         return RecordedQuestion(asked.frame, stream, tokens, decode_kv)
 
     def _shared_copy(self, way: Way, frame: RecordedFrame, kept: list[Tensor], name: str) -> Lease:
-        """A lease on a copy that all questions about the frame read."""
+        """Return a lease on a copy that all questions about the frame read."""
         kv, handle = self._kv, frame.lease.handle
         if kv.copies.assigned(handle, name) is None:
             if way.method in EARLY:
@@ -223,7 +223,7 @@ class Harness:
         return kv.acquire(handle, name)
 
     def _adopt(self, frame: RecordedFrame, kept: list[Tensor]) -> Lease:
-        """A row of a prefix that was computed from these tokens alone."""
+        """Return a compressed row of a prefix that was computed from the kept tokens alone."""
         made, arena = thinned(self._model, frame.embeddings, kept), self._kv.compressed
         budgets = [len(positions) for positions in kept]
         copy = _has_room(self._kv.copies.adopt(budgets, frame.n, frame.lease.handle))
@@ -233,7 +233,7 @@ class Harness:
         return copy
 
     def _decode_all(self) -> dict[int, str]:
-        """Decodes all streams to their end -> the text of each."""
+        """Decode all streams to their end, and return the text of each by its id."""
         texts: dict[int, str] = defaultdict(str)
         while self._kv.streams.live():
             for delta in self.engine.decode():
@@ -246,13 +246,13 @@ class Harness:
 
 
 def _is_over(stream: DecodeStream, way: Way) -> bool:
-    """Whether an answer ended before its prefix is compressed: all was read from the whole."""
-    whole = way.after + (way.by == STREAM)  # tokens that are read from the whole
+    """Return whether an answer ended before the compression, so that it read only the whole."""
+    whole = way.after + (way.by == STREAM)  # answer tokens that read the whole prefix
     return bool(stream.reason) and len(stream.tokens) + (stream.reason == 'eos') <= whole
 
 
 def _name(way: Way, kept: list[Tensor]) -> str:
-    """Equal for two ways whose streams would say the same, whatever the question."""
+    """Return a name, equal for ways whose streams give equal answers to any question."""
     digest = hashlib.sha256(repr([positions.shape[1] for positions in kept]).encode())
     for positions in kept:
         digest.update(positions.cpu().numpy().tobytes())

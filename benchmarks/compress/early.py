@@ -1,7 +1,8 @@
-"""FastV and HiRED: prefixes whose vision tokens were dropped while, or before, they were computed.
+"""FastV and HiRED: prefixes whose vision tokens are dropped during or before their computation.
 
-Eager, one frame at a time, to be compared with what is dropped afterwards. Survivors keep their
-original positions. Knows the model and the two methods' rules; does not know rows.
+Computed eagerly, one frame at a time, for comparison with methods that drop tokens afterwards.
+Surviving tokens keep their original positions. Knows the model and the rules of both methods; does
+not know rows.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from embodied_kv.model.vision import merge_patches
 
 @dataclass(frozen=True, eq=False)
 class ThinnedPrefix:
-    """A prefix of which each layer has some tokens.
+    """A prefix of which each layer has a subset of the tokens.
 
     positions: of each layer, int64 [tokens], ascending. keys, values: [kv_heads, tokens, head_dim]
-    of each.
+    of each layer.
     """
 
     positions: list[Tensor]
@@ -32,7 +33,7 @@ class ThinnedPrefix:
 
 
 class _Recorded(DenseView):
-    """Tokens that see each other, and whose K and V of each layer are kept."""
+    """A dense view of tokens that see each other; it records the K and V of each layer."""
 
     def __init__(self, tokens: int, device: torch.device, into: ThinnedPrefix) -> None:
         super().__init__(1, tokens, device)
@@ -48,9 +49,9 @@ class _Recorded(DenseView):
 
 
 def thinned(model: Pi05, embeddings: Tensor, kept: list[Tensor]) -> ThinnedPrefix:
-    """The prefill of packed embeddings [n, width] of which layer i sees the tokens kept[i] only.
+    """Prefill packed embeddings [n, width]; layer i sees only the tokens kept[i].
 
-    kept: of each layer, int64 positions, ascending; each a part of those of the layer before.
+    kept: of each layer, int64 positions, ascending; each is a subset of the layer before's.
     """
     backbone, made = model.backbone, ThinnedPrefix(list(kept), [], [])
     last = len(kept) - 1
@@ -71,7 +72,7 @@ def thinned(model: Pi05, embeddings: Tensor, kept: list[Tensor]) -> ThinnedPrefi
 def fastv_kept(
     keep_ratio: float, layers: int, vision: int, text: int, asked: Tensor
 ) -> list[Tensor]:
-    """Positions that each layer sees, of `vision` tokens and `text` tokens behind them.
+    """Return the positions that each layer sees, of `vision` and then `text` tokens.
 
     asked: attention [heads, n or more] of the last text query in layer `FastV.drop_after` - 1.
     """
@@ -84,7 +85,7 @@ def fastv_kept(
 def hired_kept(
     keep_ratio: float, layers: int, vision: int, text: int, first: Tensor, last: Tensor
 ) -> list[Tensor]:
-    """Positions that each layer sees. first, last: `tower_attention` of the views."""
+    """Return the positions that each layer sees. first, last: `tower_attention` of the views."""
     rule = HiRed()
     chosen = rule.select(first, last, rule.kept(keep_ratio, vision, text))
     views = [view * first.shape[1] + tokens for view, tokens in enumerate(chosen)]
@@ -93,10 +94,10 @@ def hired_kept(
 
 
 def tower_attention(model: Pi05, images: Tensor) -> tuple[Tensor, Tensor]:
-    """What each image token gets in the tower's first and last layer, float32 [views, tokens].
+    """Return the attention that image tokens receive in the tower's first and last layer.
 
-    Meant over queries and heads of its view; of merged patches, over the patches. images:
-    [views, 3, size, size].
+    Both are float32 [views, tokens]: means over the queries and heads of a view, and over the
+    patches of a merged token. images: [views, 3, size, size].
     """
     vision, inputs = model.vision, {}
     ends = {0, len(vision.tower.encoder.layers) - 1}

@@ -1,6 +1,6 @@
-"""How good a selection is: VL-Cache's measures over rows of attention.
+"""VL-Cache's measures of a selection, over rows of attention.
 
-All take the last dimension as positions, any leading ones, and any float type.
+All functions take the last dimension as positions, any leading dimensions, and any float type.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def top(scores: Tensor, k: int) -> Tensor:
-    """The k highest positions, ascending, int64 [..., k]; ties to the lower position (2.2)."""
+    """Return the k highest positions, ascending, int64 [..., k]; ties to the lower one (2.2)."""
     if not 1 <= k <= scores.shape[-1]:
         raise ValueError(f'the best {k} of {scores.shape[-1]} positions: k is out of range')
     order = scores.sort(dim=-1, descending=True, stable=True).indices
@@ -20,15 +20,16 @@ def top(scores: Tensor, k: int) -> Tensor:
 
 
 def cache_hit_rate(scores: Tensor, truth: Tensor, k: int) -> Tensor:
-    """CacheHitRate (3.2): how much of the true top k a scoring finds. [..., n] twice -> [...].
+    """Return CacheHitRate (3.2): how much of the true top k a scoring finds.
 
-    truth: the attention of the first decoded token over the prompt.
+    scores, truth: [..., n]; the result is [...]. truth: the attention of the first decoded token
+    over the prompt.
     """
     return hit_rate(top(scores, k), truth)
 
 
 def hit_rate(kept: Tensor, truth: Tensor) -> Tensor:
-    """CacheHitRate of a selection, recent window and all: kept int64 [..., k] -> [...]."""
+    """Return CacheHitRate of a selection with its recent window: kept int64 [..., k] -> [...]."""
     k = kept.shape[-1]
 
     def mask(positions: Tensor) -> Tensor:
@@ -38,14 +39,14 @@ def hit_rate(kept: Tensor, truth: Tensor) -> Tensor:
 
 
 def threshold_filter(attention: Tensor, p: float) -> Tensor:
-    """Equation 1 (3.1): entries below p times their row's maximum become 0."""
+    """Set entries below p times their row's maximum to 0: equation 1 (3.1)."""
     return attention.where(attention >= p * attention.amax(-1, keepdim=True), 0.0)
 
 
 def contribution(
     attention: Tensor, chosen: Tensor, prompt: Tensor | None = None, p: float = 0.01
 ) -> Tensor:
-    """Contribution (A.7): share of filtered attention that goes to one modality.
+    """Return the contribution (A.7): share of filtered attention that goes to one modality.
 
     attention: [..., rows, T], of decoded tokens over the sequence, 0 where hidden. chosen, prompt:
     bool [T], positions of the modality and of the whole prompt (None: all). Returns [...], the
@@ -57,10 +58,11 @@ def contribution(
 def coverage(
     attention: Tensor, chosen: Tensor, prompt: Tensor | None = None, keep_ratio: float = 0.1
 ) -> Tensor:
-    """Coverage (A.7): share of one modality among each row's top floor(keep_ratio * T) entries.
+    """Return the coverage (A.7): share of one modality among the top entries of each row.
 
-    Arguments and result as in `contribution`. Entries that equal the last of the top are all
-    counted, as the formula has it. Raises ValueError if keep_ratio * T is below 1.
+    The top has floor(keep_ratio * T) entries. Entries equal to the last of the top are all
+    counted, as in the formula. Arguments and result as in `contribution`. Raises ValueError if
+    keep_ratio * T is below 1.
     """
     count = attention.shape[-1]
     k = math.floor(keep_ratio * count + 1e-9)
@@ -73,7 +75,7 @@ def coverage(
 
 
 def _share(entries: Tensor, chosen: Tensor, prompt: Tensor | None) -> Tensor:
-    """Row by row, the chosen part of the prompt's sum; [..., rows, T] -> [...], their mean."""
+    """Return the chosen part of the prompt's sum, mean over rows; [..., rows, T] -> [...]."""
     within = torch.ones_like(chosen) if prompt is None else prompt
     part, whole = ((entries * where).sum(-1) for where in (chosen & within, within))
     return torch.where(whole > 0, part / whole, 0.0).mean(-1)

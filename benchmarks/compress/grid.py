@@ -1,19 +1,20 @@
-"""Every score with every way to share a budget, and a choice after n tokens of the answer.
+"""Every score with every budget sharing, and a choice after n tokens of the answer.
 
-What scores the tokens (`ways.SCORES`), how the layers share a tenth of the cache
-(`compress.shares`), and how much of the answer scores beside the question (`ways.AFTER`) are three
-questions; the papers' methods are points of this grid. All ways answer the same questions from the
-same prefill. `needle` reads codes off pages, any other preset answers about the tabletop.
+The dimensions of the grid are the score of the tokens (`ways.SCORES`), how the layers share a
+tenth of the cache (`compress.shares`), and how much of the answer scores in addition to the
+question (`ways.AFTER`). The papers' methods are points of this grid. All ways answer the same
+questions from the same prefill. `needle` reads codes from pages; any other preset answers about
+the tabletop.
 
-Settings are fixed here before any result: what wins on the development set becomes a default only
-if it holds on the confirmation set, which nobody looks at before. Rates have Wilson's intervals,
-differences to the whole are paired. docs/benchmarks/compression.md says what development chose,
-and when it counts as confirmed.
+Settings are fixed here before any result: a winner on the development set becomes a default only
+if it holds on the confirmation set, which is not inspected before. Rates have Wilson's intervals;
+differences to the whole prefix are paired. docs/benchmarks/compression.md states what development
+chose, and when it counts as confirmed.
 
-Physics: a layer that keeps fewer tokens than are looked for in it cannot give them; a token that
-nothing before the choice looks for is kept by luck. As served, n + 1 tokens of an answer read the
-whole, so that an answer of no more is never compressed: look at `strict` there. `longer` counts
-those answers alone of which at least a token reads what was kept.
+Physics: a layer that keeps fewer tokens than are looked up in it cannot provide them; a token that
+nothing before the choice attends to is kept by chance. As served, n + 1 tokens of an answer read
+the whole prefix, so an answer of at most n + 1 tokens is never compressed: see `strict` for these.
+`longer` counts only answers of which at least one token reads what was kept.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ SETS = dict(  # seed of pages, set of scenes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of this part."""
     add_policy(parser, FRAMES)
     parser.set_defaults(preset='needle')
     parser.add_argument('--set', choices=tuple(SETS), default='development')
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Answers, prints the tables, and returns all figures."""
+    """Answer all questions, print the tables, and return all figures."""
     policy, ways = load(args), grid()
     pages, scenes = SETS[args.set]
     if args.preset == 'needle':
@@ -59,15 +60,16 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def figures(tally: Tally) -> list[dict]:
-    """A row of the whole, then one of each way."""
+    """Return a row of the whole prefix, then one of each way."""
     ways = [way for way in tally.right if way]
     return [row(tally, None)] + [row(tally, way) | dict(longer=longer(tally, way)) for way in ways]
 
 
 def longer(tally: Tally, way: Way) -> dict | None:
-    """Answers that go on when their prefix is compressed, by way and whole; None: there are none.
+    """Return the rates of answers that continue after compression; None: there are none.
 
-    How long an answer is, the whole says.
+    The rates are those of the way and of the whole prefix. The answer from the whole prefix
+    decides how long an answer is.
     """
     some = np.array(tally.tokens) > way.after + (way.by == STREAM)
     n = int(some.sum())
@@ -78,7 +80,7 @@ def longer(tally: Tally, way: Way) -> dict | None:
 
 
 def table(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per score and shares, a column per n; the whole beside them."""
+    """Return a row per score and shares, with a column per n and one of the whole prefix."""
     shown: dict[tuple[str, str], dict] = {}
     for r in rows[1:]:
         if r['by'] == by:

@@ -1,6 +1,7 @@
 """HiRED: vision tokens are dropped before the language model, by the vision tower's attention.
 
-The pure part: which tokens of each view are kept. Dropping them is the model's.
+The selection rule: which tokens of each view are kept. `benchmarks.compress.early` drops the
+others.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from embodied_kv.compress.budget import apportion, check_keep_ratio
 class HiRed:
     """A token budget shared over the views, then the best tokens of each (Arif et al. 2024).
 
-    HiRED asks a class token. SigLIP has none: a token's score is the attention that it gets, meant
-    over all queries and heads of its view. Every view's scores then sum to the same, so a view's
-    mass counts only its tokens among the `salient` best of all views together; HiRED marks the
-    best half of the full image in the same way, where we have views and no full image.
+    HiRED uses the attention of a class token. SigLIP has none: the score of a token is the
+    attention that it receives, averaged over all queries and heads of its view. The scores of
+    every view then have the same sum, so the mass of a view counts only its tokens among the
+    `salient` best of all views together. HiRED marks the best half of the full image in the same
+    way; here there are views and no full image.
     """
 
     salient: float = 0.5
@@ -30,19 +32,19 @@ class HiRed:
             raise ValueError(f'salient is {self.salient}, not a share: it must be in (0, 1]')
 
     def kept(self, keep_ratio: float, vision: int, text: int) -> int:
-        """Vision tokens kept, so that the KV of every layer is keep_ratio of it, to half a token.
+        """Return the vision tokens kept, for a KV of every layer of keep_ratio, to half a token.
 
-        Text is never dropped: where it alone exceeds keep_ratio no vision token is kept. Raises
+        Text is never dropped: if it alone exceeds keep_ratio, no vision token is kept. Raises
         ValueError for keep_ratio outside [0.01, 1].
         """
         check_keep_ratio(keep_ratio)
         return min(max(round(keep_ratio * (vision + text)) - text, 0), vision)
 
     def view_budgets(self, first: Tensor, kept: int) -> list[int]:
-        """Tokens kept of each view, summing to `kept`; first: scores [views, tokens].
+        """Return the tokens kept of each view, summing to `kept`; first: scores [views, tokens].
 
-        The scores are those of the tower's first layer, where attention still spreads over what
-        there is to see.
+        The scores are those of the tower's first layer, where attention is still spread over the
+        image content.
         """
         views, tokens = first.shape
         order = first.flatten().sort(descending=True, stable=True).indices
@@ -52,10 +54,10 @@ class HiRed:
         return apportion(marked.view(views, tokens).double().sum(1).tolist(), kept, 0, tokens)
 
     def select(self, first: Tensor, last: Tensor, kept: int) -> list[Tensor]:
-        """Tokens kept of each view, ascending, one int64 [tokens of that view] each.
+        """Return the tokens kept of each view, ascending, one int64 [tokens of that view] each.
 
         first, last: float [views, tokens], scores in the tower's first and last layer; the last
-        decides which tokens stay, ties to the lower one.
+        layer decides which tokens stay, ties to the lower one.
         """
         order = last.sort(dim=1, descending=True, stable=True).indices
         budgets = self.view_budgets(first, kept)

@@ -1,4 +1,4 @@
-"""What each way keeps of one frame, from the exact statistics that its method asks for.
+"""The positions of a frame that each way keeps, from the exact statistics that its method needs.
 
 Knows a recorded frame and question. Does not know rows or streams.
 """
@@ -34,7 +34,7 @@ class RecordedFrame:
     embeddings: Tensor
     tower: tuple[Tensor, Tensor]
     scorer: Scorer
-    memory: dict[object, object] = field(default_factory=dict)  # what was computed by row
+    memory: dict[object, object] = field(default_factory=dict)  # results by row
 
     @property
     def n(self) -> int:
@@ -45,25 +45,25 @@ class RecordedFrame:
 class RecordedQuestion:
     """A question behind the whole prefix.
 
-    stream: answers it from the whole. decode_kv: its K and V, [layers, kv_heads, tokens,
-    head_dim].
+    stream: answers the question from the whole prefix. decode_kv: K and V of the question,
+    [layers, kv_heads, tokens, head_dim].
     """
 
     frame: RecordedFrame
     stream: DecodeStream
     tokens: RecordedTokens
     decode_kv: tuple[Tensor, Tensor]
-    memory: dict[object, object] = field(default_factory=dict)  # what was computed by question
-    # By how many tokens of its answer: the question with these behind it.
+    memory: dict[object, object] = field(default_factory=dict)  # results by question
+    # By a number of answer tokens: the question with these tokens behind it.
     begun: dict[int, RecordedQuestion] = field(default_factory=dict)
 
     def after(self, tokens: int) -> RecordedQuestion:
-        """It, with so many tokens of its answer behind it, or all if there are fewer."""
+        """Return the question with `tokens` answer tokens behind it, or all if there are fewer."""
         return self.begun[tokens] if tokens else self
 
 
 def rule(way: Way, frame: RecordedFrame) -> Method:
-    """The way's method; a random one draws anew for every frame."""
+    """Return the way's method; a random one has another seed for every frame."""
     seed = {'seed': frame.lease.handle.sequence} if way.method == 'random' else {}
     return method(way.method.removesuffix(TEXT), p=way.p, shares=way.shares, **seed)
 
@@ -71,7 +71,7 @@ def rule(way: Way, frame: RecordedFrame) -> Method:
 def statistics(
     way: Way, frame: RecordedFrame, asked: RecordedQuestion | None = None
 ) -> Statistics:
-    """What the way's method is given; asked: not needed by row."""
+    """Return the statistics that the way's method gets; asked: not needed by row."""
     scoring, question = rule(way, frame), None if way.by == ROW else asked.tokens
     behind = 0 if question is None else len(question)
     if way.method.endswith(TEXT):  # the prompt's own queries, and then all of a question
@@ -86,7 +86,10 @@ def statistics(
 
 
 def kept_by(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None = None) -> list[Tensor]:
-    """Positions that each layer keeps, int64 [kv_heads, tokens]; asked: not needed by row."""
+    """Return the positions that each layer keeps, int64 [kv_heads, tokens].
+
+    asked: not needed by row.
+    """
     if way.by != ROW:
         asked = asked.after(way.after)
     memory = frame.memory if way.by == ROW else asked.memory
@@ -108,7 +111,7 @@ def _select(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> l
 
 
 def _early(way: Way, frame: RecordedFrame, asked: RecordedQuestion | None) -> list[Tensor]:
-    """Of a method that drops tokens before they are computed: int64 [tokens] of each layer."""
+    """Return what a method keeps that drops tokens early: int64 [tokens] of each layer."""
     prefix = frame.scorer.prefix
     sizes = len(prefix.keys), frame.vision, frame.text
     if way.method == 'hired':

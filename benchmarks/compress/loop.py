@@ -1,7 +1,7 @@
 """Closed loop with actions that read a compressed prefix, in the worlds of evaluation.
 
-The same scenes, tasks and noise for every way; latency is given, not measured, so that no way is
-judged by its speed. Actions ask nothing: the prompt's own text scores the frame.
+Scenes, tasks and noise are the same for every way. Latency is fixed, not measured, so the speed of
+a way does not change its result. Actions have no question: the prompt's own text scores the frame.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ LATENCY_MS = 40
 
 
 def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
-    """A row for whole prefixes, then one per method and keep ratio; episodes: of each family."""
+    """Return a row for whole prefixes, then one per method and keep ratio.
+
+    episodes: of each family.
+    """
     whole = succeeded(policy, episodes, robots, 'full', 1.0)
     scenes = np.arange(len(whole)) // len(BASIC)  # the families' cases of one scene seed
     rows = [_row('full', 1.0, whole, whole, scenes)]
@@ -36,7 +39,7 @@ def closed_loop(policy: Policy, episodes: int, robots: int = 20) -> list[dict]:
 def succeeded(
     policy: Policy, episodes: int, robots: int, method: str, keep_ratio: float
 ) -> list[bool]:
-    """Whether each episode succeeded, families in turn."""
+    """Return whether each episode succeeded, families in turn."""
     options = dict(episodes=episodes, seeds=1, robots=robots, latency_ms=LATENCY_MS, mode='silent')
     options |= dict(
         compression_method=method, compression_queries='row', action_keep_ratio=keep_ratio

@@ -1,12 +1,12 @@
-"""What attention says about compression: sparsity, hits, and which modality is looked at.
+"""Attention statistics about compression: sparsity, hit rates, and the attended modality.
 
 Source: VL-Cache, sections 3.1, 3.2 and A.7; figures 2, 3, 10 and 11.
 
 - sparsity: share of visible entries below p of their row's maximum, of the question's queries
   (prefill) and of the answer's (decode), by layer: mean, lowest and highest head.
-- CacheHitRate, of a score: which part of the k positions that the answer's first token attends to
-  most a score ranks among its own best k. Of a way: the same of what it keeps, whose k is its own
-  in each layer. `mass`: the share of that token's attention to the prefix which falls on what is
+- CacheHitRate, of a score: the part of the k positions to which the answer's first token attends
+  most that the score ranks among its own best k. Of a way: the same of what it keeps, with its own
+  k in each layer. `mass`: the share of that token's attention to the prefix that falls on what is
   kept.
 - contribution and coverage: share of vision in what the answer's tokens attend to, of the whole
   prompt: by attention above the threshold, and by count among the top 10%. Text is the rest.
@@ -14,7 +14,7 @@ Source: VL-Cache, sections 3.1, 3.2 and A.7; figures 2, 3, 10 and 11.
 Everything is read from one prefill, one question and the answer that the whole cache gives,
 recorded in a single pass.
 
-Physics: a hit rate of k/n is what chance finds; at a keep ratio r, k is r times n.
+Physics: chance gives a hit rate of k/n; at a keep ratio r, k is r times n.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ SCORES = {  # what the methods rank by, as figure 3 names it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of this part."""
     add_policy(parser, FRAMES)
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the tables, and returns all figures: means over questions."""
+    """Measure, print the tables, and return all figures: means over questions."""
     policy, found = load(args), defaultdict(list)
     harness = Harness(policy, ())
     with torch.inference_mode(), Progress(console=Console(stderr=True)) as bar:
@@ -96,10 +96,11 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def measure(harness: Harness, asked: RecordedQuestion) -> dict[object, object]:
-    """All measures of one question whose answer has been given.
+    """Return all measures of one question whose answer has been given.
 
-    By name; by ('way', mode, method, keep_ratio) hit rate and mass of what is kept, [layers, 2];
-    by ('score', mode, score, keep_ratio) the hit rate of what a method ranks by, [layers].
+    Keys are names; ('way', mode, method, keep_ratio) for hit rate and mass of what is kept,
+    [layers, 2]; and ('score', mode, score, keep_ratio) for the hit rate of what a method ranks by,
+    [layers].
     """
     recorded, question, answer = asked.frame, asked.stream.query.ids, asked.stream.tokens
     prefix, decoded = recorded.scorer.prefix, harness.record(recorded, [*question, *answer])
@@ -138,10 +139,10 @@ def measure(harness: Harness, asked: RecordedQuestion) -> dict[object, object]:
 
 
 def modalities(attentions: Sequence[Tensor], vision: int, prompt: int) -> dict[str, list[float]]:
-    """Contribution and coverage by layer, of vision and of the prompt's other tokens.
+    """Return contribution and coverage by layer, of vision and of the prompt's other tokens.
 
     attentions: of each layer, attention of decoded tokens [heads, tokens, positions]. vision,
-    prompt: positions below them are image tokens, and the whole prompt.
+    prompt: positions below these are image tokens, and the whole prompt.
     """
     position = torch.arange(attentions[0].shape[-1])
     within = position < prompt
@@ -155,7 +156,7 @@ def modalities(attentions: Sequence[Tensor], vision: int, prompt: int) -> dict[s
 
 
 def sparsity(weights: Tensor, p: float) -> Tensor:
-    """Share of visible entries below p of their row's maximum (3.1), [heads].
+    """Return the share of visible entries below p of their row's maximum (3.1), [heads].
 
     weights: [heads, tokens, positions] of the last tokens, 0 where hidden.
     """
@@ -174,12 +175,12 @@ def _mass(kept: Tensor, truth: Tensor) -> float:
 
 
 def _spread(values: Tensor) -> tuple[float, float, float]:
-    """Mean, lowest and highest."""
+    """Return mean, lowest and highest."""
     return float(values.mean()), float(values.min()), float(values.max())
 
 
 def layer_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
-    """A row per layer: sparsity, contribution and coverage."""
+    """Return a row per layer: sparsity, contribution and coverage."""
     rows = []
     for layer in range(len(means['coverage_vision'])):
         row: dict[str, float] = dict(layer=layer)
@@ -194,7 +195,10 @@ def layer_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
 
 
 def hit_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
-    """A row per way and per score: mean hit rate, mass (0 of a score), and hit rates by layer."""
+    """Return a row per way and per score: mean hit rate, mass, and hit rates by layer.
+
+    The mass of a score is 0.
+    """
     rows = []
     for key, values in means.items():
         if not isinstance(key, tuple):
@@ -206,7 +210,7 @@ def hit_rows(means: Mapping[object, np.ndarray]) -> list[dict]:
 
 
 def pivots(rows: Sequence[dict]) -> dict[str, list[dict]]:
-    """Tables, of each a row per method or score and a column per keep ratio."""
+    """Return tables by title, each with a row per method or score and a column per keep ratio."""
     tables: dict[str, dict[str, dict]] = defaultdict(dict)
     for row in rows:
         measures = ('hit', 'mass') if row['of'] == 'way' else ('hit',)

@@ -1,21 +1,22 @@
-"""Codes read off a page of 1,024 patches, from compressed prefixes.
+"""Codes read from a page of 1,024 patches, from compressed prefixes.
 
 Source: VL-Cache, sections 3.2 and 5.1, as a needle in a haystack.
 
-A question names a colour; the answer is the three digits of that colour's code, each in a patch of
-its own among patches that look like it (`train.needle.pages`). The prompt is the same for every
-page, so nothing but the question says which patches matter: by row the text in the prefix cannot
-know, by stream the question does. In `stream` the first digit still reads the whole prefix, as it
-is served; in `strict` every digit reads what was kept. Only the first digit's query is at the
-question's end: the others are asked for by tokens that come after the choice was made.
+A question names a colour. The answer is the three digits of that colour's code, each in a patch of
+its own among similar patches (`training.needle.pages`). The prompt is the same for every page, so
+only the question determines which patches matter: the text in the prefix, which scores by row,
+cannot know them; the question, which scores by stream, can. In `stream` the first digit still
+reads the whole prefix, as it is served; in `strict` every digit reads what was kept. Only the
+query of the first digit is at the question's end: tokens that come after the choice attend to the
+others.
 
-Unseen pages; all seven colours of each are asked; an answer is right digit by digit, greedily, and
-with nothing behind it. `needles` is the share, over layers and KV heads, of the asked code's
-patches that were kept. Methods, budgets and modes are those of `ways`; `tally` says what is
-claimed.
+The pages are unseen, and all seven colours of each are asked. An answer is decoded greedily; it is
+right if every digit is, and nothing follows them. `needles` is the share, over layers and KV
+heads, of the asked code's patches that were kept. `ways` has the methods, budgets and modes;
+`tally` has the claim.
 
-Physics: a code is 3 of the prefix's thousand tokens, all codes are 21: at 1% of the cache, 10
-tokens a layer, one code has room, and all of them have not.
+Physics: a code is 3 of the prefix's thousand tokens, and all codes are 21. At 1% of the cache, 10
+tokens a layer, there is room for one code, but not for all.
 """
 
 from __future__ import annotations
@@ -46,24 +47,24 @@ from training.needle.pages import DIGITS, Pages, draw_pages
 from training.needle.reading import INSTRUCTION, answer, question
 
 PAGES = 290  # of 7 questions each: more than 2,000
-SEED = 2_000_003  # of pages; training learns from others
+SEED = 2_000_003  # of pages; training uses others
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of this part."""
     add_policy(parser, PAGES)
     parser.set_defaults(preset='needle')
 
 
 @dataclass
 class NeedleTally(Tally):
-    """What was said, and the share of the asked code's patches that each way kept."""
+    """A tally with the share of the asked code's patches that each way kept."""
 
     needles: dict[Way, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Reads, prints the tables, and returns all figures."""
+    """Read all codes, print the tables, and return all figures."""
     policy, ways = load(args), all_ways(sweep=False)
     found = collect(policy, ways, args.frames)
     rows = [row(found, None) | dict(needles=1.0)]
@@ -81,7 +82,10 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def unseen(config: ModelConfig, count: int, seed: int = SEED) -> Iterator[Pages]:
-    """Pages one by one, each shown whole. Raises ValueError for a model that sees no page."""
+    """Yield pages one by one, each shown whole.
+
+    Raises ValueError for a model without exactly 1 view, or without a token per patch.
+    """
     vision = config.vision
     if len(config.views) != 1 or vision.merge != 1:
         raise ValueError(f'{config.name} sees no page: it needs 1 view, and a token per patch')
@@ -91,14 +95,14 @@ def unseen(config: ModelConfig, count: int, seed: int = SEED) -> Iterator[Pages]
 
 
 def observed(page: Pages, config: ModelConfig) -> Observation:
-    """As a frame of a robot that does not move."""
+    """Return the page as a frame of a robot that does not move."""
     state = np.zeros(config.state_dim, np.float32)
     moment = dict(stamp=time.time_ns(), deadline=time.monotonic(), sequence=0)
     return Observation(tuple(page.images()), state, INSTRUCTION, **moment)
 
 
 def collect(policy: Policy, ways: Sequence[Way], pages: int, seed: int = SEED) -> NeedleTally:
-    """All codes of so many pages, in all ways; a bar on stderr meanwhile."""
+    """Tally all codes of `pages` pages, in all ways; progress goes to stderr."""
     harness, found = Harness(policy, ways, DIGITS + 1), NeedleTally()
     with Progress(console=Console(stderr=True)) as bar:
         turns = bar.track(unseen(policy.config, pages, seed), total=pages)
@@ -121,14 +125,17 @@ def collect(policy: Policy, ways: Sequence[Way], pages: int, seed: int = SEED) -
 
 
 def share(kept: Sequence[Tensor], patches: Tensor) -> float:
-    """Of the patches [needles], those among positions [kv_heads, tokens] of each layer; mean."""
+    """Return the share of patches [needles] among the kept positions, mean over layers and heads.
+
+    kept: positions [kv_heads, tokens] of each layer.
+    """
     return float(
         torch.stack([(layer[..., None] == patches).any(1).float().mean() for layer in kept]).mean()
     )
 
 
 def needles(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per label, a column per keep ratio."""
+    """Return a row per label and a column per keep ratio, %."""
     shown: dict[str, dict] = {}
     for r in rows:
         if (r['by'], r['p']) == (by, P):

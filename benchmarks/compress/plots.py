@@ -1,4 +1,4 @@
-"""The pictures of compression, PNG under out/bench."""
+"""Plots of compression, PNG files under out/bench."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.compress.ways import MODES, OURS, TENTH, P, default
 
 
 def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
-    """Sparsity (figure 2), hit rates (3), contribution (10) and coverage (11)."""
+    """Plot sparsity (figure 2), hit rates (3), contribution (10) and coverage (11)."""
     figure, axes = plt.subplots(2, 3, figsize=(15, 8), layout='constrained')
     numbers = [row['layer'] for row in layers]
     for phase in ('prefill', 'decode'):
@@ -46,7 +46,7 @@ def metrics(layers: Sequence[dict], hits: Sequence[dict]) -> None:
 
 
 def _style(name: str) -> str:
-    """Normalised attention is accumulated attention where all is visible: one line on another."""
+    """Return a dashed line for `normalised`: where all is visible, it equals `accumulated`."""
     return '--' if name == 'normalised' else '-'
 
 
@@ -59,7 +59,7 @@ def _lines(rows: Sequence[dict], of: str, by: str) -> dict[str, list[tuple[float
 
 
 def quality(rows: Sequence[dict]) -> None:
-    """Right answers by what was kept (figure 5), in each mode, and by p (figure 8)."""
+    """Plot right answers by what was kept (figure 5), in each mode, and by p (figure 8)."""
     figure, axes = plt.subplots(1, len(MODES) + 1, figsize=(18, 4.6), layout='constrained')
     whole = rows[0]['right']['rate']
     for axis, by in zip(axes, MODES, strict=False):

@@ -1,4 +1,4 @@
-"""The policy whose cache is compressed, and how its figures are printed: the command line."""
+"""The policy whose cache is compressed: its command line, and how its figures are printed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from embodied_kv.model.policy import Policy
 
 
 def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
-    """--preset, --checkpoint, --frames and --threads; frames: the default."""
+    """Add --preset, --checkpoint, --frames and --threads; frames: the default."""
     parser.add_argument('--preset', default='tabletop')
     parser.add_argument(
         '--checkpoint', help="file or folder, or 'random'; else the bundled one of the preset"
@@ -26,7 +26,11 @@ def add_policy(parser: argparse.ArgumentParser, frames: int) -> None:
 
 
 def load(args: argparse.Namespace) -> Policy:
-    """Raises ValueError where there is none, or it is not of the preset's dimensions."""
+    """Load the policy.
+
+    Raises ValueError if there is none, if it does not have the preset's dimensions, or if --frames
+    is below 1.
+    """
     torch.set_num_threads(args.threads)
     if args.frames < 1:
         raise ValueError('--frames is at least 1')
@@ -38,13 +42,13 @@ def load(args: argparse.Namespace) -> Policy:
 
 
 def settings(args: argparse.Namespace) -> dict:
-    """What a result begins with."""
+    """Return the settings, with which a result begins."""
     options = {name: value for name, value in vars(args).items() if name != 'json'}
     return dict(settings=options)
 
 
 def show(part: str, args: argparse.Namespace, tables: Mapping[str, Sequence[dict]]) -> None:
-    """Prints the tables that have rows."""
+    """Print the tables that have rows."""
     for title, rows in tables.items():
         if rows:
             report.show(f'{part}, {args.preset}: {title}', rows)

@@ -1,16 +1,16 @@
-"""Answers from a compressed prefix, question by question beside those from the whole.
+"""Answers from a compressed prefix compared with those from the whole, question by question.
 
 Source: VL-Cache, sections 5.1 and A.2.
 
-Frames of unseen scenes; of each, every kind of question that it allows, with the simulator's
-truth; an answer is right letter by letter. All ways answer the same questions from the same
-prefill, greedily, in one batch. `ways` says which ways there are. In `stream` the first token of
-an answer still reads the whole prefix, as it is served, and short answers are half said by then:
-`strict` is the harder test of what was kept. `tally` says what is claimed. Settings are in `ways`
-and here; none depends on a result.
+Frames come from unseen scenes. About each, every kind of question that it allows is asked, with
+the simulator's truth; an answer is right letter by letter. All ways (see `ways`) answer the same
+questions from the same prefill, greedily, in one batch. In `stream` the first token of an answer
+still reads the whole prefix, as it is served, and short answers are half complete by then:
+`strict` is the harder test of what was kept. `tally` has the claim. Settings are in `ways` and
+here; none depends on a result.
 
-Physics: an answer that reads b bytes of keys and values instead of B saves 1 - b / B of them;
-whether it is still the same answer is not physics.
+Physics: an answer that reads b bytes of keys and values instead of B saves 1 - b / B of them.
+Whether it is still the same answer has to be measured.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_TOKENS = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of this part."""
     add_policy(parser, FRAMES)
     parser.add_argument(
         '--episodes', type=int, default=0, help='in closed loop, of each family; 0: none'
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Answers, prints the tables, and returns all figures."""
+    """Answer all questions, print the tables, and return all figures."""
     policy, ways = load(args), all_ways()
     tally = collect(policy, ways, args.frames)
     rows = [row(tally, way) for way in (None, *ways)]
@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def collect(policy: Policy, ways: Sequence[Way], frames: int, scenes: int = SCENES) -> Tally:
-    """All questions about so many frames, in all ways; a bar on stderr meanwhile."""
+    """Tally all questions about `frames` frames, in all ways; progress goes to stderr."""
     harness, tally = Harness(policy, ways, MAX_TOKENS), Tally()
     with Progress(console=Console(stderr=True)) as bar:
         task = bar.add_task('frames', total=frames)
@@ -96,7 +96,7 @@ def collect(policy: Policy, ways: Sequence[Way], frames: int, scenes: int = SCEN
 
 
 def kinds(tally: Tally) -> list[dict]:
-    """Right answers by kind of question at a tenth; a row per kind and mode."""
+    """Return right answers by kind of question at a tenth; a row per kind and mode."""
     kind, rows = np.array(tally.kinds), []
     for name in dict.fromkeys(tally.kinds):
         some = kind == name
@@ -109,7 +109,7 @@ def kinds(tally: Tally) -> list[dict]:
 
 
 def sweep(rows: Sequence[dict]) -> list[dict]:
-    """Ours by threshold: a row per mode and p, a column per keep ratio."""
+    """Return our results by threshold: a row per mode and p, a column per keep ratio."""
     shown: dict[tuple, dict] = {}
     for r in sorted((r for r in rows if r['label'] == OURS), key=lambda r: (r['by'], r['p'])):
         line = shown.setdefault((r['by'], r['p']), dict(by=r['by'], p=r['p']))

@@ -1,9 +1,9 @@
-"""What is asked in the comparison: frames of scenes nobody trained on, and the truth about them.
+"""Questions of the comparison: frames of scenes unseen in training, and the truth about them.
 
 Each frame is one moment, drawn at random, of the expert's way through an episode of its own, so
-that frames are as unlike as scenes are. Every kind of question that it allows is asked, but for
-those that `tabletop_long` was never taught, and tasks are of its four families. Knows worlds and
-questions. Does not know who answers.
+frames differ as much as scenes do. Every kind of question that a frame allows is asked, except
+kinds that `tabletop_long` was not trained on. Tasks are of its four families. Knows worlds and
+questions. Does not know what answers them.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from training.evaluate.questions import Question, every_question, expert_plan
 from training.evaluate.worlds import World
 
 SCENES = 9  # the set of scenes; evaluation takes 0, 1 and 2
-MOMENT_RNG = 3  # what a random stream of a scene is for
+MOMENT_RNG = 3  # purpose of a scene's random stream
 LATENCY = 0.04  # s, as a policy's
-UNTAUGHT = ('inside', 'where')  # kinds that `tabletop_long` never heard of
+UNTAUGHT = ('inside', 'where')  # kinds that `tabletop_long` was not trained on
 
 
 def moments(
     config: ModelConfig, count: int, scenes: int = SCENES
 ) -> Iterator[tuple[Frame, list[Question]]]:
-    """So many frames, families of tasks in turn, and what is asked about each.
+    """Yield `count` frames, families of tasks in turn, and the questions about each.
 
-    Raises ValueError for a model that does not see through the tabletop's cameras.
+    Raises ValueError for a model whose views are not the tabletop's cameras.
     """
     if config.views != CAMERAS:
         raise ValueError(

@@ -1,7 +1,8 @@
 """Exact attention statistics of a prefix, by any of its own tokens and of a question behind it.
 
-Serving takes them in one pass, for the queries of one method; here every token's queries are kept,
-so that all methods score the same prefill. Knows queries and keys. Does not know a method.
+Serving computes them in one pass, for the queries of one method. Here the queries of every token
+are kept, so that all methods score the same prefill. Knows queries and keys. Does not know a
+method.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from embodied_kv.kv.views import PrefixWrite, TailAppend
 
 @dataclass(frozen=True, eq=False)
 class RecordedTokens:
-    """Of each layer, what a run of tokens asks, [tokens, heads, head_dim], and what it is asked.
+    """Queries and keys of a run of tokens, by layer.
 
-    keys: [kv_heads, tokens, head_dim].
+    queries: [tokens, heads, head_dim]. keys: [kv_heads, tokens, head_dim].
     """
 
     queries: Sequence[Tensor]
@@ -50,7 +51,7 @@ class RecordedAppend(TailAppend):
 class Scorer:
     """Statistics of one prefix, all of whose tokens see all of it.
 
-    What its own queries pay attention to is computed once for all questions.
+    The statistics by its own queries are computed once for all questions.
     """
 
     def __init__(self, prefix: RecordedTokens) -> None:
@@ -60,9 +61,9 @@ class Scorer:
     def statistics(
         self, asked: range, p: float = 0.01, question: RecordedTokens | None = None
     ) -> Statistics:
-        """By the queries `asked`, positions in prefix and question in a row; p: see equation 1.
+        """Return the statistics by the queries `asked`: positions in prefix, then question.
 
-        Every one of them sees the whole prefix, and the question up to itself.
+        Every query sees the whole prefix, and the question up to itself. p: see equation 1.
         """
         n = len(self.prefix)
         parts = []
@@ -86,7 +87,7 @@ class Scorer:
     def _taken(
         self, asked: range, p: float, question: RecordedTokens | None = None
     ) -> tuple[Tensor, Tensor, int]:
-        """By these tokens of the question, or of the prefix itself.
+        """Return the statistics by these tokens of the question, or of the prefix itself.
 
         Columns [layers, heads, n], density [layers, heads], and how many entries of a head they
         see.
@@ -104,10 +105,10 @@ class Scorer:
 
 
 def attention(q: Tensor, prefix: Tensor, own: Tensor, start: int) -> Tensor:
-    """Softmax attention over a prefix and a causal segment: query t sees 0 .. start + t of it.
+    """Return softmax attention over a prefix and a causal segment.
 
-    q: [queries, heads, head_dim]; prefix, own: keys [kv_heads, tokens, head_dim]. Returns
-    [heads, queries, tokens of both], 0 where hidden.
+    Query t sees 0 .. start + t of the segment. q: [queries, heads, head_dim]; prefix, own: keys
+    [kv_heads, tokens, head_dim]. Returns [heads, queries, tokens of both], 0 where hidden.
     """
     queries, heads, dim = q.shape
     keys = torch.cat([prefix, own], 1).repeat_interleave(heads // prefix.shape[0], 0).float()
@@ -118,7 +119,7 @@ def attention(q: Tensor, prefix: Tensor, own: Tensor, start: int) -> Tensor:
 
 
 def _segment(keys: Tensor, start: int | None = None) -> KvSegment:
-    """keys: [kv_heads, tokens, head_dim], all of them valid."""
+    """Return a segment of keys [kv_heads, tokens, head_dim], all of them valid."""
 
     def one(value: int) -> Tensor:
         return torch.tensor([value], dtype=torch.int32, device=keys.device)

@@ -1,8 +1,8 @@
 """Right and wrong answers, counted by way: a row of each, a table, and the verdict at a tenth.
 
-The claim of all comparisons: at 10% ours is non-inferior to the whole within 2 points, if the
-one-sided 95% bound of the paired difference is above -2 points. Knows ways and outcomes. Does not
-know what was asked.
+The claim of all comparisons: at 10% our method is non-inferior to the whole prefix within 2
+points. It holds if the one-sided 95% bound of the paired difference is above -2 points. Knows ways
+and outcomes. Does not know the questions.
 
 Source: VL-Cache, section 5.1.
 """
@@ -21,7 +21,7 @@ from training.evaluate.report import rate
 
 MARGIN = 0.02
 WHOLE = Way('full', 1.0, by='')
-SPILL = 0.005  # a baseline that keeps more than its keep ratio by so much has another budget
+SPILL = 0.005  # excess over the keep ratio above which a baseline has another budget
 
 
 @dataclass
@@ -42,7 +42,10 @@ class Tally:
 
 
 def row(tally: Tally, way: Way | None) -> dict:
-    """One way: what it kept, its rate with Wilson's interval, and the difference to the whole."""
+    """Return a way's row: what it kept, its rate, and the difference to the whole prefix.
+
+    The rate has Wilson's interval.
+    """
     right = tally.of(way)
     named = way or WHOLE
     return asdict(named) | dict(
@@ -54,7 +57,10 @@ def row(tally: Tally, way: Way | None) -> dict:
 
 
 def verdict(tally: Tally, ours: Way) -> dict:
-    """Ours against the whole, and the best of the others that keep as much and choose as late."""
+    """Return the comparison of ours with the whole, and with the best other method.
+
+    The others keep as much and choose as late.
+    """
     others = [
         way
         for way in tally.right
@@ -72,7 +78,7 @@ def verdict(tally: Tally, ours: Way) -> dict:
         bound=to_whole['bound'],
         non_inferior=to_whole['bound'] > -MARGIN,
     )
-    if not others:  # of prefixes too short for a tenth, or that choose as late
+    if not others:  # none keeps a tenth of prefixes this short, or none chooses as late
         return found | dict(best='', best_rate=0.0, to_best=0.0, low=0.0, high=0.0)
     best = max(others, key=lambda way: tally.of(way).sum())
     to_best = tally.against(ours, best)
@@ -86,7 +92,7 @@ def verdict(tally: Tally, ours: Way) -> dict:
 
 
 def pivot(rows: Sequence[dict], by: str) -> list[dict]:
-    """A row per label, a column per keep ratio; a star where more was kept."""
+    """Return a row per label and a column per keep ratio; a star marks that more was kept."""
     whole, shown = f'{100 * rows[0]["right"]["rate"]:.1f}', {}
     for r in rows[1:]:
         if (r['by'], r['p']) == (by, P):

@@ -14,28 +14,28 @@ from embodied_kv.engine_config import EngineConfig
 STREAM, STRICT, ROW = MODES = ('stream', 'strict', 'row')
 OURS = 'vl_cache'
 TEXT = (
-    '_text'  # behind a name: scored by all text behind the images, the prompt's and the question's
+    '_text'  # name suffix: scored by all text behind the images, the prompt's and the question's
 )
 WIDE, POOLED = OURS + TEXT, 'vl_cache_pooled' + TEXT
 OWN_METHODS = (OURS, WIDE, POOLED)
 METHODS = (*OWN_METHODS, 'streaming_llm', 'h2o', 'snapkv', 'pyramidkv', 'zipcache', 'random')
 EARLY = ('fastv', 'hired')  # tokens are dropped before they are computed
 KEEP_RATIOS = (0.01, 0.05, 0.1, 0.2, 0.4)  # and 1: the whole
-TENTH = 0.1  # what the verdict is on
-P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and what else it is set to
+TENTH = 0.1  # keep ratio of the verdict
+P, SWEPT = 0.01, (1e-4, 1e-3, 1e-1)  # the threshold, and its other values in a sweep
 
 
 @dataclass(frozen=True)
 class Way:
     """A method at one keep ratio; p: its threshold.
 
-    by: `stream`, as served: the question is appended to the whole prefix, scores it, and the
+    by: `stream`, as served: the question is appended to the whole prefix and scores it, and the
     answer's first token still reads the whole. `strict`: the same is kept, but the first token
     reads what is kept, as all others do: the question's last token is appended again. `row`: the
-    prompt's text scores, and the question is appended to what is kept; TEXT says nothing there.
-    shares: as `Method.shares`. after: tokens of the answer, from the whole, that score beside the
-    question; then `stream` reads the whole for one more, and `strict` appends the last of them
-    again. By row there are none.
+    prompt's text scores, and the question is appended to what is kept; TEXT has no effect there.
+    shares: as `Method.shares`. after: tokens of the answer, from the whole, that score in addition
+    to the question; then `stream` reads the whole for one more, and `strict` appends the last of
+    them again. By row there are none.
     """
 
     method: str
@@ -47,13 +47,13 @@ class Way:
 
     @property
     def label(self) -> str:
-        """As tables name it, whatever its keep ratio, mode and threshold."""
+        """Return the name in tables, which leaves out keep ratio, mode and threshold."""
         shares = '' if self.shares == OWN else f', {self.shares}'
         return self.method + shares + (f', n = {self.after}' if self.after else '')
 
 
 def default(by: str, keep_ratio: float = TENTH) -> Way:
-    """What an engine does unless told otherwise; by row no choice is deferred."""
+    """Return the way of an engine with default settings; by row no choice is deferred."""
     shares, after = EngineConfig.compression_layer_budgets, EngineConfig.compression_after_tokens
     method = EngineConfig.compression_method + TEXT
     return Way(method, keep_ratio, by, shares=shares, after=0 if by == ROW else after)
@@ -62,10 +62,10 @@ def default(by: str, keep_ratio: float = TENTH) -> Way:
 def all_ways(
     keep_ratios: Sequence[float] = KEEP_RATIOS, modes: Sequence[str] = MODES, sweep: bool = True
 ) -> list[Way]:
-    """Every method at every keep ratio in every mode, ours also with equal shares, and default.
+    """Return every method at every keep ratio in every mode, ours with equal shares, and default.
 
-    Methods that drop tokens before they are computed never have a whole prefix to be asked.
-    sweep: ours at the other thresholds, too.
+    Methods that drop tokens before they are computed are left out of `stream`: they never have a
+    whole prefix for a question. sweep: ours at the other thresholds, too.
     """
     ways = []
     for by in modes:
@@ -80,7 +80,7 @@ def all_ways(
 
 
 def judged() -> list[Way]:
-    """What verdicts are on: ours as the paper has it, by question and by all text, and default."""
+    """Return the ways of the verdicts: ours as in the paper, ours by all text, and default."""
     return [
         way for by in MODES for way in (Way(OURS, TENTH, by), Way(WIDE, TENTH, by), default(by))
     ]
@@ -88,11 +88,11 @@ def judged() -> list[Way]:
 
 SCORES = (*OWN_METHODS, 'h2o', 'snapkv', 'zipcache', 'streaming_llm', 'random')
 AFTER = (0, 1, 2, 3, 4)  # tokens of an answer
-UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, whatever of the answer is seen
+UNSCORED = ('streaming_llm', 'random')  # all layers are as dense, whatever part of it is seen
 
 
 def grid(keep_ratio: float = TENTH) -> list[Way]:
-    """Every score with every way to share a budget, as served and strict, after n tokens."""
+    """Return every score with every budget sharing, as served and strict, after n tokens."""
     return [
         Way(score, keep_ratio, by, shares=shares, after=after)
         for by in (STREAM, STRICT)

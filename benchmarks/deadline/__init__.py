@@ -1,4 +1,4 @@
-"""Actions in time beside endless language: `python -m benchmarks.deadline`.
+"""Actions on time under an endless language load: `python -m benchmarks.deadline`.
 
-- serve: one run; plot: the picture.
+- serve: one run; plot: the plot.
 """

@@ -2,16 +2,20 @@
 
 A frame's stamp is the moment it was due; its chunk must be published before stamp + period,
 prefill included. The backlog never ends: a stream that finishes is replaced at once. Five runs,
-unless fewer are asked for: with the time budget; the same while the session is frozen once a
-second, from a thread of its own as a service does it; the same under one budget of bytes for all
-KV, so that from its first seconds on every capsule has another one give way; without the time
-budget (decode whenever nothing else waits, always all Euler steps); and an empty loop that only
-sleeps to each period, the machine's own floor.
+unless fewer are requested:
 
-Physics: a frame costs prefill + denoising; what is left of the period is slack; slack over the
-cost of a decode step, times the streams in the batch, is the number of tokens that fit. A snapshot
-copies the rows of the live streams, some MB, in turn with the prefills: it takes its time from one
-frame's slack.
+- with the time budget
+- the same with a snapshot of the session once a second, from a thread of its own as a service
+  takes it
+- the same under one budget of bytes for all KV, so that after the first seconds every capsule
+  evicts another one
+- without the time budget: decode whenever nothing else waits, always all Euler steps
+- an empty loop that only sleeps to each period: the floor of the machine
+
+Physics: a frame costs prefill + denoising; the rest of the period is idle time (slack). Idle time
+over the cost of a decode step, times the streams in the batch, is the number of tokens that fit. A
+snapshot copies the rows of the live streams, some MB, in turn with the prefills: it takes its time
+from the idle time of one frame.
 """
 
 from __future__ import annotations
@@ -37,7 +41,7 @@ RUNS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--preset', default='tabletop', help='dimensions of the model')
     add_device(parser)
     parser.add_argument('--threads', type=int, default=1, help='of torch')
@@ -52,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures every run, prints the table, and returns all figures."""
+    """Measure every run, print the table, and return all figures."""
     args.deadlines = 600 if args.quick else args.deadlines
     runs = {name: RUNS[name](args) for name in args.runs}
     rows = [figures(name, args, **measured) for name, measured in runs.items()]

@@ -1,4 +1,4 @@
-"""The picture of late chunks, PNG under out/bench."""
+"""Plot of late chunks, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.common.pictures import plt, save
 
 
 def plot(late: Mapping[str, Sequence[float]], period: float) -> None:
-    """Share of frames whose chunk came later than so many ms; the line is the deadline."""
+    """Plot the share of frames whose chunk came later than x ms; the line is the deadline."""
     figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
     for run, seconds in late.items():
         ordered = np.sort(seconds) * 1e3

@@ -1,6 +1,6 @@
-"""One run of 10 Hz control beside an endless language backlog, and the loop without any work.
+"""One run of 10 Hz control under an endless language backlog, and the loop without any work.
 
-Knows the engine, its device thread and their clock. Does not know which runs are compared.
+Knows the engine, its thread and their clock. Does not know which runs are compared.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from embodied_kv.types import TextDelta
 
 STREAMS, ANSWER = 4, 60  # streams at once, tokens of each
 FIGURES = ('mean_euler', 'tokens_s', 'of_slack_pct', 'gave_way', 'compiled', 'load')
-SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so they meet every moment of a frame
+SNAPSHOT_EVERY = 1.03  # s; no multiple of the period, so that they fall on every moment of a frame
 CAPACITIES = TierCapacities(device=256 * 2**20, host=256 * 2**20, policy='drop')  # newest stay
 
 
@@ -62,7 +62,7 @@ class Backlog:
 
 
 class Snapshots(threading.Thread):
-    """Freezes the session once a second. took: s of the engine's thread, of each snapshot."""
+    """Takes a snapshot once a second. took: s of the engine thread, of each snapshot."""
 
     def __init__(self, engine: Engine, device: EngineThread) -> None:
         super().__init__(name='snapshots', daemon=True)
@@ -80,12 +80,12 @@ class Snapshots(threading.Thread):
             self.bytes.append(capsule.bytes)
 
     def stop(self) -> None:
-        """The last one is done."""
+        """Stop after the snapshot that is in progress."""
         self._over.set()
         self.join()
 
     def figures(self) -> dict[str, float]:
-        """How many, of how many bytes, and ms of the engine's thread."""
+        """Return their number, mean MB, and ms of the engine thread."""
         return dict(
             count=len(self.took),
             mb=statistics.mean(self.bytes) / 1e6,
@@ -99,17 +99,17 @@ def sleep_until(moment: float) -> None:
 
 
 def engine_config(**settings: object) -> EngineConfig:
-    """Of the engine that serves; what is compiled for it serves all that has this one."""
+    """Return the config of the serving engine; engines with the same one share compiled code."""
     return EngineConfig(rows=STREAMS + 6, streams=STREAMS, **settings)
 
 
 def serve(
     args: argparse.Namespace, time_budget: bool, freeze: bool = False, kv_budget_mib: int = 0
 ) -> dict:
-    """One run of the engine -> `late`, s from stamp to publication of each chunk, and figures.
+    """Run the engine once; return `late`, s from stamp to publication of each chunk, and figures.
 
-    freeze: the session, once a second. kv_budget_mib: of all KV, these capsules included. Raises
-    what any of its threads raises.
+    freeze: take a snapshot of the session once a second. kv_budget_mib: of all KV, these capsules
+    included. Raises what any of its threads raises.
     """
     with Workers() as workers:
         return _serve(args, workers, time_budget, freeze, kv_budget_mib)
@@ -191,7 +191,7 @@ def _serve(
 
 
 def empty(args: argparse.Namespace) -> dict:
-    """The loop without any work: how late this machine wakes a sleeper."""
+    """Run the loop without any work: how late this machine wakes a sleeping thread."""
     late = []
 
     def loop() -> None:
@@ -208,13 +208,14 @@ def empty(args: argparse.Namespace) -> dict:
 
 
 def figures(run: str, args: argparse.Namespace, late: list[float], **more: object) -> dict:
-    """Of a run whose chunks came `late` seconds after their stamps; absent ones are misses.
+    """Return the figures of a run whose chunks came `late` s after their stamps.
 
-    gave_way: pieces of KV, for others under one budget. compiled: computations that run compiled.
-    load: of the whole machine, in the minute before the end of the run.
+    A chunk that is absent is a miss. gave_way: evictions of KV under one budget. compiled:
+    computations that run compiled. load: of the whole machine, in the minute before the end of the
+    run.
     """
     missed = args.deadlines - sum(when <= args.period for when in late)
-    known = late or [math.nan]  # of chunks that never came
+    known = late or [math.nan]  # no chunk came
     return dict(
         run=run,
         deadlines=args.deadlines,

@@ -2,11 +2,10 @@
 
 - calibrate: `python -m benchmarks.fleet.calibrate`, which test beds are valid.
 - subject: what is served; runs: the experiments; measure: all of them, on every subject.
-- compare: savings, tables, aims; decisions: what a decision costs.
+- compare: savings, tables, aims; decisions: the cost of a decision.
 - trace_reader: reads the executions that a policy server wrote, to replay them.
-- paper: what Kairos reports; plots: pictures.
-- profile: `python -m benchmarks.fleet.profile`, what a batch of robots costs.
-- serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in
-  virtual time.
-- speech: `python -m benchmarks.fleet.speech`, the same with words.
+- paper: what Kairos reports; plots: the plots.
+- profile: `python -m benchmarks.fleet.profile`, the cost of a batch of robots.
+- serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in virtual time.
+- speech: `python -m benchmarks.fleet.speech`, the same with language.
 """

@@ -1,20 +1,20 @@
-"""Many robots on one engine: Kairos beside FIFO and Autellix, simulated.
+"""Many robots on one engine: Kairos compared with FIFO and Autellix, simulated.
 
 Task latency (first request to last action) by arrival rate, fleet size, place, network and
-setting, beside what the paper reports; and what a decision costs. The workloads and the
+setting, next to what the paper reports; and the cost of a decision. The workloads and the
 provenance of their numbers: benchmarks/fleet/workloads.yaml; which of them are valid test beds,
 and their peaks: calibration.yaml (`benchmarks.fleet.calibrate`).
 
-Baselines and Kairos with equal horizons show the order alone. "kairos, pending" counts the wait
-that is not over yet, too.
+Baselines and Kairos with equal horizons show the effect of the order alone. "kairos, pending" also
+counts the wait that is not over yet.
 
 Physics: an engine serves at most saturation / latency(saturation) rounds a second; a task asks for
-actions / H of them. Below that rate nobody waits for long, and the order hardly matters. At
-the peak (FIFO's average is three times the unloaded one, at a CV of 0.5) work piles up, and an
-order can only choose who waits; a longer horizon takes away load itself. Where the highest rate is
-far above the capacity, all tasks have come long before most are done: what is measured is a burst
-drained, not a fleet in a steady state. Lengths of tasks, generation times and observation sizes
-are ours: compare signs and orders of magnitude with the paper, not digits.
+actions / H of them. Below that rate no robot waits for long, and the order hardly matters. At the
+peak (FIFO's average is three times the unloaded one, at a CV of 0.5) work piles up, and an order
+can only choose which robot waits; a longer horizon takes away load itself. If the highest rate is
+far above the capacity, all tasks have come long before most are done: the measurement is then of a
+burst that is drained, not of a fleet in a steady state. Lengths of tasks, generation times and
+observation sizes are ours: compare signs and orders of magnitude with the paper, not digits.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from embodied_kv.fleet import profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--quick', action='store_true', help='one seed, fewer tasks and rates')
     parser.add_argument('--workloads', nargs='+', help='by their names; left out: all eight')
     parser.add_argument('--cv', type=float, help='of rounds, in place of the calibrated ones')
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Simulates, prints the tables, and returns all figures."""
+    """Simulate, print the tables, and return all figures."""
     if bool(args.trace) != bool(args.profile):
         raise BenchmarkError('--trace and --profile belong together')
     common, workloads = workload.read()
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def show(found: dict) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     report.show(
         f'fleet: peaks, tasks/s, and what {HIGHEST:g} times as much is to the engine',
         found['peaks'],

@@ -1,7 +1,7 @@
-"""How Kairos stands to its baselines, ours and the paper's, and whether the aims are reached.
+"""Kairos compared with its baselines, ours and the paper's, and whether the aims are reached.
 
-Knows the rows of the experiments. Does not simulate. Differences are paired: of one seed, that is
-the same tasks and arrivals, under two ways; seeds are the independent units.
+Knows the rows of the experiments. Does not simulate. Differences are paired: one seed (the same
+tasks and arrivals) under two ways; seeds are the independent units.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ T95 = (
     2.262,
 )  # Student's, from 1 degree on
 AIMS = dict(average=8.0, p25=21.0)  # % of FIFO's latency saved by the order alone, Table 2's least
-TOLERANCE = 1.0  # %; so much worse is level
+TOLERANCE = 1.0  # %; a difference below this counts as equal
 REACHED, MISSED, UNDECIDED = 'reached', 'missed', 'undecided'
 
 
 def saved(of: dict, against: dict) -> dict[str, dict[str, float]]:
-    """Percent of latency saved: P25, average, P95; negative where it is worse.
+    """Return the percent of latency saved: P25, average, P95; negative where it is worse.
 
-    saved: the mean over seeds; low, high: its 95% interval (t; of one seed there is none).
-    Raises ValueError for more seeds than T95 knows.
+    saved: the mean over seeds; low, high: its 95% interval (t; infinite for one seed). Raises
+    ValueError for more seeds than T95 covers.
     """
     found, most = {}, len(T95) + 1
     if len(of['seeds']) > most:
@@ -50,7 +50,7 @@ def saved(of: dict, against: dict) -> dict[str, dict[str, float]]:
 
 
 def table(online: Sequence[dict]) -> list[dict]:
-    """Table 2, at the highest rate, ours and the paper's: a row per workload and baseline."""
+    """Return Table 2 at the highest rate, ours and the paper's, by workload and baseline."""
     at = {
         (row['workload'], row['horizon'], row['scheduler']): row
         for row in online
@@ -74,7 +74,7 @@ def table(online: Sequence[dict]) -> list[dict]:
 
 
 def gate(online: Sequence[dict]) -> list[dict]:
-    """Autellix' average over FIFO's by share of the peak, with static horizons."""
+    """Return Autellix' average over FIFO's by share of the peak, with static horizons."""
     at = {
         (r['workload'], r['share'], r['scheduler']): r for r in online if r['horizon'] == 'static'
     }
@@ -90,9 +90,9 @@ def gate(online: Sequence[dict]) -> list[dict]:
 
 
 def worse(online: Sequence[dict]) -> list[dict]:
-    """Where a figure of Kairos, P25, average or P95, is above a baseline's, horizons being equal.
+    """Return where P25, average or P95 of Kairos exceeds a baseline's, with equal horizons.
 
-    sure: whether the whole interval is.
+    Only differences above TOLERANCE count. sure: whether the whole interval is worse.
     """
     at = {(r['workload'], r['share'], r['horizon'], r['scheduler']): r for r in online}
     rows = []
@@ -109,10 +109,10 @@ def worse(online: Sequence[dict]) -> list[dict]:
 
 
 def aims(online: Sequence[dict], valid: dict[str, bool]) -> list[dict]:
-    """A row per workload and reading of the wait: what the order alone saves, and what is reached.
+    """Return what the order alone saves, and which aims are reached.
 
-    Against FIFO, at the highest rate, with static horizons: `verdict`. never worse: than either
-    baseline at any rate.
+    There is a row per workload and variant of Kairos. Savings are against FIFO, at the highest
+    rate, with static horizons: `verdict`. never worse: than either baseline at any rate.
     """
     bad = {
         (row['workload'], row['scheduler'], row['figure'])
@@ -139,7 +139,7 @@ def aims(online: Sequence[dict], valid: dict[str, bool]) -> list[dict]:
 
 
 def verdict(found: dict[str, float], least: float) -> str:
-    """Reached or missed where the whole interval of what is saved is; else undecided."""
+    """Return reached or missed if the whole interval of the savings is; else undecided."""
     if found['low'] >= least:
         return REACHED
     return MISSED if found['high'] < least else UNDECIDED

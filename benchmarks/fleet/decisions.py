@@ -1,4 +1,4 @@
-"""What one decision of a scheduler costs on this machine."""
+"""Cost of one decision of a scheduler on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from embodied_kv.fleet.schedulers import Waiting, skip
 
 
 def decisions(counts: Sequence[int] = (10, 100, 1000), repeats: int = 200) -> list[dict]:
-    """Microseconds of one decision among so many that wait, median and 99th percentile."""
+    """Return the microseconds of a decision by number of waiting robots: median and P99."""
     rows = []
     for name, policy in POLICIES.items():
         row = dict(scheduler=name)

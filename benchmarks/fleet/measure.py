@@ -1,4 +1,4 @@
-"""Every experiment on every subject, and what it comes to.
+"""Every experiment on every subject, and the evaluation of the results.
 
 Knows the experiments and their order. Does not know tables or files.
 """
@@ -19,7 +19,7 @@ EXPERIMENTS = ('peaks', 'online', 'short', 'fleets', 'places', 'settings', 'netw
 
 
 def measure(subjects: Sequence[Subject], plan: Plan, quiet: bool) -> dict:
-    """Every figure, by experiment."""
+    """Return every figure, by experiment."""
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     found = {key: [] for key in EXPERIMENTS}
     with Progress(*columns, disable=quiet) as progress:
@@ -60,7 +60,10 @@ def _simulations(subjects: Sequence[Subject], plan: Plan) -> int:
 
 
 def fleet_rows(fleets: Sequence[dict]) -> list[dict]:
-    """Per fleet size: the mean over workloads of what Kairos saves, whole and scheduler alone."""
+    """Return, by fleet size, the mean over workloads of what Kairos saves.
+
+    The savings are those of the whole system and of the scheduler alone.
+    """
     at = {(r['workload'], r['robots'], r['horizon'], r['scheduler']): r for r in fleets}
     names = list(dict.fromkeys(row['workload'] for row in fleets))
     rows = []
@@ -84,7 +87,7 @@ def fleet_rows(fleets: Sequence[dict]) -> list[dict]:
 
 
 def place_rows(places: Sequence[dict]) -> list[dict]:
-    """Per workload and rate: what hybrid saves against the edge alone and the cloud alone."""
+    """Return, by workload and rate, what hybrid saves against edge alone and cloud alone."""
     at = {(row['workload'], row['share'], row['where']): row for row in places}
     return [
         dict(workload=name, share=share)

@@ -1,4 +1,4 @@
-"""What Kairos reports, to stand beside ours: % of latency saved, on the authors' machines."""
+"""What Kairos reports, for comparison: % of latency saved, on the authors' machines."""
 
 SYSTEMS = ('kairos', 'without dynamic horizon', 'without scheduler')
 

@@ -1,4 +1,4 @@
-"""The pictures of the fleet's benchmark, PNG under out/bench: the paper's Figures 12 to 17."""
+"""Plots of the fleet's benchmark, PNG files under out/bench: the paper's Figures 12 to 17."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = (
 
 
 def plot(found: dict) -> None:
-    """Latency by rate, by fleet size, by place, and by setting."""
+    """Plot latency by rate, by fleet size, by place, and by setting."""
     _grid(found['online'], 'share', 'share of the peak rate', _systems, 'fleet_rates')
     _grid(found['fleets'], 'robots', 'robots', _systems, 'fleet_robots')
     _grid(found['places'], 'share', 'share of the peak rate', _places, 'fleet_places')
@@ -52,7 +52,7 @@ def _grid(
 
 
 def _line(axis: Axes, rows: Sequence[dict], key: str, label: str, color: str) -> None:
-    """Averages, with bars from P25 to P95."""
+    """Plot averages, with bars from P25 to P95."""
     x = [row[key] for row in rows]
     y = np.array([row['average'] for row in rows])
     low = y - np.array([row['p25'] for row in rows])

@@ -1,12 +1,12 @@
-"""What a batch of robots costs on this engine, written as the profile that a fleet places by.
+"""Cost of a batch of robots on this engine, written as the profile by which a fleet places work.
 
 Observations of 1, 2, 4 ... robots go through prefill and all Euler steps, as the fleet's server
-sends them; black frames with the longest prompt, so no real batch takes longer.
+sends them. The frames are black and have the longest prompt, so no real batch takes longer.
 
-Physics: a batch reads every weight once, whatever its size, and computes for each robot. While
-weights weigh more (small models on a GPU, any model at batch 1) a larger batch is nearly free;
-from the size on where arithmetic does, it takes its share of time. There the profile saturates:
-the next size serves less than 15% more robots a second. On a CPU that is soon.
+Physics: a batch reads every weight once, whatever its size, and computes for each robot. While the
+reading of weights dominates (small models on a GPU, any model at batch 1), a larger batch is
+nearly free; from the size on where arithmetic dominates, it takes its share of time. There the
+profile saturates: the next size serves less than 15% more robots a second. On a CPU that is soon.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from embodied_kv.serving.batch import batch_seconds, profile_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--preset', default='tabletop', help='dimensions of the model')
     parser.add_argument('--robots', type=int, default=8, help='the largest batch')
     parser.add_argument('--steps', type=int, default=10, help='Euler steps of a chunk')
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(args: argparse.Namespace) -> Profile:
-    """The profile of an engine with random weights: values do not change what a batch takes."""
+    """Return the profile of an engine with random weights, whose values do not affect times."""
     torch.set_num_threads(args.threads)
     model = served(preset(args.preset), args.device)
     config = EngineConfig(
@@ -57,7 +57,7 @@ def measure(args: argparse.Namespace) -> Profile:
 
 
 def rows(found: Profile) -> list[dict]:
-    """One per batch size."""
+    """Return a row per batch size."""
     return [
         dict(robots=n, ms=s * 1e3, robots_per_second=n / s, saturation=n == found.saturation)
         for n, s in zip(found.sizes, found.seconds, strict=True)
@@ -65,7 +65,7 @@ def rows(found: Profile) -> list[dict]:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, writes the profile, prints the table, and returns all figures."""
+    """Measure, write the profile, print the table, and return all figures."""
     found = measure(args)
     if args.out:
         args.out.parent.mkdir(parents=True, exist_ok=True)

@@ -28,19 +28,19 @@ POLICIES: dict[str, Scheduler] = {
 HORIZONS = ('static', 'dynamic')
 WAYS = [('static', name) for name in POLICIES]
 WAYS += [('dynamic', name) for name in POLICIES if name != PENDING]
-UNLOADED = 1e-3  # tasks/s: nobody meets anybody
+UNLOADED = 1e-3  # tasks/s: tasks hardly ever overlap
 PEAK = 3.0  # times the unloaded average
 HIGHEST = 3.0  # times the peak: the highest rate, where we read the paper's Table 2; often a burst
-EACH = 3  # tasks of a robot of a closed fleet, at least: else it is a burst
-SHORT = 2  # rounds; of so few a wait between rounds tells little
-LIMIT = 8.0  # times the capacity: a peak is looked for below; few tasks may never reach it
+EACH = 3  # minimum tasks of a robot of a closed fleet: with fewer it is a burst
+SHORT = 2  # rounds; with so few, a wait between rounds carries little information
+LIMIT = 8.0  # times the capacity: upper limit of a peak; few tasks may never reach it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is simulated.
+    """The amount of simulation.
 
-    tasks: of each run, at least; and as many as the edge serves in `span` s, so that a load is one
+    tasks: of each run, at least; more if the edge serves more in `span` s, so that the load is one
     for a fast engine, too. seeds: of tasks and arrivals; few: of all but the rates. shares: of the
     peak rate. robots: of closed fleets. halvings: of the search for the peak. overload: shares of
     the peak with a cloud. micro: workloads of the small sweeps. latencies, bandwidths: of the WAN,
@@ -78,7 +78,7 @@ PLANS = {
 
 @dataclass(frozen=True)
 class Bench:
-    """A plan, and what hears of every simulation that is over."""
+    """A plan, and a function that is called after every simulation."""
 
     plan: Plan
     tick: Callable[[], object]
@@ -94,9 +94,10 @@ class Bench:
         wan: Link | None = None,
         seeds: Sequence[int] = (),
     ) -> dict[str, object]:
-        """P25, average and P95 of task latency, s, and the cloud's share of rounds.
+        """Return P25, average and P95 of task latency, s, and the cloud's share of rounds.
 
-        seeds: those to run, if not all of the plan; in what is answered, the same of each seed.
+        seeds: those to run, if not all of the plan. The result has the same figures of each seed,
+        too.
         """
         found, tasks = [], max(self._tasks(subject), EACH * (robots or 0))
         for seed in seeds or self.plan.seeds:
@@ -115,9 +116,9 @@ class Bench:
         return means | dict(seeds=found)
 
     def short(self, subject: Subject, peak: float) -> list[dict]:
-        """Tasks of at most SHORT rounds at the highest rate: their share, and each order's mean.
+        """Return the share of tasks of at most SHORT rounds, and their mean by scheduler.
 
-        No row where no task is so short.
+        At the highest rate. There is no row if no task is so short.
         """
         tasks, found = self._tasks(subject), {name: [] for name in POLICIES}
         for seed in self.plan.few:
@@ -136,10 +137,10 @@ class Bench:
         return [dict(workload=subject.name, share=share) | means]
 
     def load(self, subject: Subject, peak: float) -> dict:
-        """What the highest rate is to the engine: where it is far above its capacity, a burst.
+        """Return how the highest rate relates to the engine: far above its capacity, a burst.
 
-        capacity, rate: tasks/s; over: the rate over the capacity; arrive, work: s in which all
-        tasks come, and that a busy engine takes for them.
+        capacity, rate: tasks/s; over: the rate over the capacity; arrive: s in which all tasks
+        come; work: s that a busy engine takes for them.
         """
         capacity, rate, tasks = subject.capacity, HIGHEST * peak, self._tasks(subject)
         times = dict(over=rate / capacity, arrive=tasks / rate, work=tasks / capacity)
@@ -149,7 +150,7 @@ class Bench:
         return max(self.plan.tasks, round(self.plan.span * subject.capacity))
 
     def peak(self, subject: Subject) -> dict:
-        """The rate at which FIFO's average, static horizons, is PEAK times the unloaded one."""
+        """Find the rate at which FIFO's average, static horizons, is PEAK times the unloaded."""
         unloaded = self.mean(subject, Fifo(), 'static', UNLOADED)['average']
         capacity = subject.capacity
         low, high = 0.1 * capacity, LIMIT * capacity
@@ -169,7 +170,7 @@ class Bench:
         )
 
     def online(self, subject: Subject, peak: float) -> list[dict]:
-        """Every way, by share of the peak."""
+        """Run every way, by share of the peak."""
         return [
             dict(workload=subject.name, share=share, horizon=horizon, scheduler=name)
             | self.mean(subject, POLICIES[name], horizon, peak * share)
@@ -178,7 +179,7 @@ class Bench:
         ]
 
     def fleets(self, subject: Subject) -> list[dict]:
-        """Closed fleets: the system of the paper against its baselines, and equal horizons."""
+        """Run closed fleets: the system of the paper against its baselines, and equal horizons."""
         few = self.plan.few
         ways = [('static', name) for name in POLICIES] + [('dynamic', 'kairos')]
         return [
@@ -189,7 +190,7 @@ class Bench:
         ]
 
     def places(self, subject: Subject, peak: float) -> list[dict]:
-        """Edge, cloud and both, with Kairos and dynamic horizons."""
+        """Run edge, cloud and both, with Kairos and dynamic horizons."""
         few = self.plan.few
         return [
             dict(workload=subject.name, share=share, where=where)
@@ -199,7 +200,7 @@ class Bench:
         ]
 
     def settings(self, subject: Subject, peak: float) -> list[dict]:
-        """Buckets, order within one, aging: at the peak, static horizons."""
+        """Run buckets, orders within one, and aging: at the peak, static horizons."""
         few = self.plan.few
         variants = [('buckets', n) for n in self.plan.buckets]
         variants += [('bucket_order', order) for order in BUCKET_ORDERS]
@@ -211,7 +212,7 @@ class Bench:
         ]
 
     def networks(self, subject: Subject, peak: float) -> list[dict]:
-        """The WAN's latency and bandwidth, hybrid, at the highest overload."""
+        """Run the WAN's latencies and bandwidths: hybrid, at the highest overload."""
         few = self.plan.few
         rate, wan = peak * self.plan.overload[-1], subject.common.wan
         variants = [('latency', s, replace(wan, latency=s)) for s in self.plan.latencies]

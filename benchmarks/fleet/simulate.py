@@ -1,9 +1,9 @@
-"""A fleet without robots or engines: discrete events around the dispatcher that serves a real one.
+"""A discrete-event simulation of a fleet around the dispatcher that serves a real one.
 
-Knows jobs, which say the execution horizon H of every round, profiles and links. What is
-simplified: a generation takes exactly what its profile says; a round executes all of its H
-actions, those that overlap with the round before not counted off (as the paper's 0.3 to 1.6 s a
-phase do). Times are seconds from the simulation's start.
+Knows jobs, which have the execution horizon H of every round, profiles and links. Simplifications:
+a generation takes exactly the time of its profile; a round executes all of its H actions,
+including those that overlap with the round before (as the paper's 0.3 to 1.6 s a phase do). Times
+are seconds from the simulation's start.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ NEAR = Link(0.0, 1e12, 1e12)  # no network at all
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """What came of it; arrays follow the jobs.
+    """The result of a simulation; arrays follow the jobs.
 
-    latency: from a task's first request to its last action, s [jobs]. waited: what a robot stood
-    still between its first and its last action, s [jobs]. rounds, batches: served in all. cloud:
-    share of rounds behind a link.
+    latency: from a task's first request to its last action, s [jobs]. waited: time that a robot
+    stood still between its first and its last action, s [jobs]. rounds, batches: served in all.
+    cloud: share of rounds behind a link.
     """
 
     latency: np.ndarray
@@ -41,7 +41,7 @@ class Result:
     cloud: float
 
     def summary(self) -> dict[str, float]:
-        """P25, average and P95 of the latency, s."""
+        """Return P25, average and P95 of the latency, s."""
         p25, p95 = np.percentile(self.latency, (25, 95))
         return dict(p25=float(p25), average=float(self.latency.mean()), p95=float(p95))
 
@@ -61,12 +61,12 @@ class _Robot:
 
 @dataclass(eq=False)
 class Simulation:
-    """Jobs served by a dispatcher of its own; `arrive` or `fleet`, once.
+    """Jobs served by a dispatcher of its own; call `arrive` or `fleet`, once.
 
-    lead: the next chunk is asked for so many seconds before the present one ends. By default a
+    lead: s before the end of the present chunk at which the next one is requested. By default a
     generation of the first engine alone and the robot's own network, as in a trace that was
-    recorded without load (sections 3.2.1 and 5.1); 0 is synchronous inference.
-    offsets: of robots' clocks, s. deaths: moments at which engines die.
+    recorded without load (sections 3.2.1 and 5.1); 0 is synchronous inference. offsets: of robots'
+    clocks, s. deaths: moments at which engines fail.
     """
 
     jobs: Sequence[Job]
@@ -78,13 +78,13 @@ class Simulation:
     deaths: Mapping[str, float] = field(default_factory=dict)
 
     def arrive(self, moments: Sequence[float]) -> Result:
-        """Each job has a robot of its own, from its moment on."""
+        """Simulate each job on a robot of its own, from its moment on."""
         for number, moment in enumerate(moments):
             self._at(float(moment), self._begin, self._robot(number), iter((number,)))
         return self._run()
 
     def fleet(self, robots: int) -> Result:
-        """So many robots take one job after the other, in order, until none is left."""
+        """Simulate `robots` robots that take one job after the other until none is left."""
         numbers = iter(range(len(self.jobs)))
         for i in range(min(robots, len(self.jobs))):
             self._at(0.0, self._begin, self._robot(i), numbers)

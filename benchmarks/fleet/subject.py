@@ -1,4 +1,4 @@
-"""What the fleet's benchmark serves: tasks by seed, and the engine that serves them.
+"""The subjects of the fleet's benchmark: tasks by seed, and the engine that serves them.
 
 Knows workloads and traces. Does not know schedulers.
 """
@@ -18,10 +18,10 @@ from embodied_kv.fleet.profile import Profile
 
 @dataclass(frozen=True)
 class Subject:
-    """What is served: jobs by seed, with static and with dynamic horizons, and an engine.
+    """Jobs by count and seed, with static and with dynamic horizons, and an engine.
 
-    rounds: of a task, mean. calibrated: the peak, and what else is known of the test bed; {} where
-    a peak is looked for.
+    rounds: of a task, mean. calibrated: the peak, and other facts of the test bed; {} if a peak
+    has to be searched.
     """
 
     name: str
@@ -33,12 +33,12 @@ class Subject:
 
     @property
     def lead(self) -> float:
-        """As recorded at the edge, wherever a round is served (section 5.1)."""
+        """Return the lead as recorded at the edge, wherever a round is served, s (section 5.1)."""
         return self.profile.latency(1) + 2 * self.common.wifi.latency
 
     @property
     def capacity(self) -> float:
-        """Tasks/s that the edge serves in full batches, horizons being static."""
+        """Return the tasks/s that the edge serves in full batches, with static horizons."""
         full = self.profile.saturation
         return full / self.profile.latency(full) / self.rounds
 
@@ -56,7 +56,7 @@ class Subject:
 
     @classmethod
     def recorded(cls, path: str, profile: Profile, common: Common) -> Subject:
-        """Of a trace; its horizons are what they were."""
+        """Return the subject of a trace; its horizons are the recorded ones."""
         whole = recorded_jobs(*trace_reader.read(path))
 
         def jobs(count: int, seed: int) -> tuple[list[Job], list[Job]]:

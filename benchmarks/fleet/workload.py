@@ -1,4 +1,4 @@
-"""Workloads out of a YAML file whose every number says where it comes from; jobs drawn from them.
+"""Workloads from a YAML file, in which every number has a provenance; jobs drawn from them.
 
 Knows distributions. Does not know queues or engines.
 """
@@ -24,7 +24,7 @@ Quantiles = Sequence[Sequence[float]]  # [share, value] points
 
 
 class WorkloadError(ValueError):
-    """A file that is no list of workloads; the message names the place in it."""
+    """An invalid file of workloads; the message names the place in it."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Workload:
 def read(
     path: str | Path = FILE, calibration: str | Path = CALIBRATION
 ) -> tuple[Common, list[Workload]]:
-    """The file's workloads, calibrated. Raises WorkloadError for a number without provenance."""
+    """Read the workloads, calibrated. Raises WorkloadError for a number without provenance."""
     try:
         chosen = yaml.safe_load(Path(calibration).read_text())['workloads']
         tree = yaml.safe_load(Path(path).read_text())
@@ -98,12 +98,12 @@ def read(
 
 
 def draw(workload: Workload, common: Common, count: int, seed: int) -> tuple[list[Job], list[Job]]:
-    """The same tasks twice: with their static horizon, and with a dynamic one.
+    """Draw the same tasks twice: with their static horizon, and with a dynamic one.
 
     A task has a static H, a number of rounds (gamma, of the workload's mean and coefficient of
     variation), H * rounds actions, and phases of geometric length, each with a ratio; a round that
-    begins in a phase executes min(H * ratio, chunk) actions. Both ways execute the same actions in
-    all.
+    begins in a phase executes min(H * ratio, chunk) actions. Both ways execute the same number of
+    actions in all.
     """
     rng = np.random.default_rng(seed)
     horizons = _quantile(workload.horizon, rng.random(count)).round().astype(int)
@@ -149,7 +149,10 @@ def poisson(rate: float, count: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _cut(total: int, ends: Sequence[int], horizons: Sequence[int]) -> tuple[int, ...]:
-    """Actions of each round: the horizon of the phase in which it begins, the last one's rest."""
+    """Return the actions of each round: the horizon of the phase in which it begins.
+
+    The last round has the rest.
+    """
     done, phase, rounds = 0, 0, []
     while done < total:
         while ends[phase] <= done:
@@ -184,7 +187,7 @@ def _workload(entry: dict, batches: Sequence[int], calibrated: dict) -> Workload
 
 
 def _values(node: object, place: str) -> object:
-    """A tree of {value, from} leaves without the provenance, which each must have."""
+    """Return a tree of {value, from} leaves without the provenance, which each must have."""
     if not isinstance(node, dict):
         raise ValueError(f'{place}: {node!r} does not say where it comes from')
     if node.keys() != {'value', 'from'}:

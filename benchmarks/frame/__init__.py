@@ -1,7 +1,7 @@
-"""One frame, done in several ways: `python -m benchmarks.frame`.
+"""One frame, computed in several ways: `python -m benchmarks.frame`.
 
 - measure: the grid, and each way at each point.
 - modes: the ways; copying: the one that copies its caches.
-- predict: what a frame should cost by its parts.
-- plot: the picture.
+- predict: the predicted time of a frame, from its parts.
+- plot: the plot.
 """

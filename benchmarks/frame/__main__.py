@@ -1,4 +1,4 @@
-"""One robot frame, done five ways: what sharing and batching one KV cache saves.
+"""One robot frame, computed in five ways: what sharing and batching one KV cache saves.
 
 Source: OxyGen, section 4.
 
@@ -7,17 +7,18 @@ A frame: one observation, one action chunk, one new language stream of N tokens.
 - shared: one prefill, then N serial decode steps.
 - batched: one prefill; k decode steps of all live streams (about N / k of them) in one batch.
 - copying: as batched, but caches are duplicated, concatenated and split every frame, as OxyGen
-does.
+  does.
 - parallel: two processes, one acts and one decodes, each with a model and a prefill of its own.
 
-Physics: a decode step reads all weights whatever the batch, so N serial steps cost N readings of
-them and k batched steps k; a prefill is operations. The floor of a frame is max(operations / rate,
-bytes / bandwidth) per phase. `parts` predicts the frame from separately timed phases with
-contiguous caches; `management` is the share of the frame spent on rows, handles, views, stores of
-K and V and token choice, plus what attention over rows in place loses against a contiguous batch.
+Physics: a decode step reads all weights whatever the batch, so N serial steps read them N times,
+and k batched steps k times; a prefill is operations. The floor of a frame is max(operations /
+rate, bytes / bandwidth) per phase. `predicted` is the time of the frame from separately timed
+phases with contiguous caches; `management` is the share of the frame spent on rows, handles,
+views, stores of K and V and token choice, plus what attention over rows in place loses against a
+contiguous batch.
 
 With --compile the engines of all ways are compiled, which takes minutes for each N at the first
-run. What `copying` decodes and what is predicted is no engine's work and stays eager.
+run. The decoding of `copying` and the prediction use no engine and stay eager.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from embodied_kv.model.dtype import served
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     add_engine(parser)
     parser.add_argument('--frames', type=int, default=3, help='counted frames per point')
     parser.add_argument('--tokens', type=int, nargs='+', help='N')
@@ -53,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(args: argparse.Namespace) -> dict:
-    """Measures every point, prints the table, and returns all figures."""
+    """Measure every point, print the table, and return all figures."""
     torch.set_num_threads(args.threads)
     modes = args.modes or [
         m for m in MODES if m != 'parallel' or args.full or args.device == 'cuda'

@@ -19,7 +19,7 @@ from embodied_kv.model.pi05 import Pi05
 
 
 class ContiguousAppend:
-    """A KV view over caches that lie side by side.
+    """A KV view over contiguous caches.
 
     Their shape: [layers, slots, kv_heads, max_tokens, head_dim].
     """
@@ -34,7 +34,7 @@ class ContiguousAppend:
         self._ids = torch.arange(len(lengths), device=k.device)[:, None]
 
     def newest(self, hidden: Tensor) -> Tensor:
-        """Hidden states of the last tokens, [slots, width]."""
+        """Return the hidden states of the last tokens, [slots, width]."""
         return hidden[:, -1]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -58,7 +58,7 @@ class CopyingStreams:
         return len(self.streams)
 
     def open(self, arena: Arena, row: int, ids: list[int], tokens: int, said: int = 0) -> None:
-        """A new stream: the prefix is duplicated into a cache with room for what it will say."""
+        """Open a stream: duplicate the prefix into a cache with room for its tokens."""
         began = time.perf_counter()
         k, v = arena.row(row)
         length = k.shape[2]
@@ -76,7 +76,7 @@ class CopyingStreams:
         self.streams.append(stream)
 
     def decode(self, steps: int) -> int:
-        """Begins new streams, then `steps` tokens of all in one batch -> tokens said."""
+        """Begin new streams, decode `steps` tokens of all in one batch; return the tokens made."""
         said = sum(self._begin(stream) for stream in self.streams if not stream['said'])
         began = time.perf_counter()
         streams = self.streams

@@ -20,12 +20,12 @@ GRID_TOKENS, GRID_STEPS, GRID_CHUNK_SIZES = (10, 30, 100, 200), (1, 5, 10), (10,
 
 
 def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
-    """Groups of one N and one chunk size, each with every k.
+    """Return groups of one N and one chunk size, each with every k.
 
     The settings of a group are timed together, frame by frame in turn.
 
-    Every N and k at the preset's chunk size, and one point at the other ones; everything with
-    --full; for the real pi05 one point, as its frames take minutes on a CPU.
+    The grid has every N and k at the preset's chunk size, and one point at the other ones;
+    everything with --full; for the real pi05 one point, as its frames take minutes on a CPU.
     """
     native = preset(args.preset).chunk_size
     if args.preset == 'pi05' and not args.full:
@@ -42,10 +42,10 @@ def grid(args: argparse.Namespace) -> list[tuple[int, list[Setting]]]:
 def run(
     policy: Policy, settings: list[Setting], modes: list[str], frames: int, compile: str = 'off'
 ) -> list[dict]:
-    """Frames of every way and every k -> a row per k.
+    """Measure frames of every way and every k, and return a row per k.
 
-    They take turns, so that a drifting machine drifts for all. compile: of all engines, which are
-    of one size then, so that they share what is compiled.
+    The ways take turns, so that a drift of the machine affects all. compile: of all engines, which
+    then have one size, so that they share what is compiled.
     """
     room = 0 if compile == 'off' else max(setting.live for setting in settings)
     runners = {
@@ -55,7 +55,7 @@ def run(
     }
     times = {key: [] for key in runners}
     done = {}
-    warmup = min(1, frames - 1)  # a single frame is asked for where frames take minutes
+    warmup = min(1, frames - 1)  # a single frame is requested where frames take minutes
     for frame in range(warmup + frames):
         for key, runner in runners.items():
             began = time.perf_counter()
@@ -88,7 +88,7 @@ def run(
 
 
 def figures(policy: Policy, setting: Setting, ms: float, managed: float, frames: int) -> dict:
-    """Of a batched frame of so many ms, managed ms of which went into the cache."""
+    """Return the figures of a batched frame of `ms` ms, `managed` ms of them for the cache."""
     device = policy.model.device.type
     predicted = predict(policy, setting, device, frames)
     lost = 1e3 * max(0.0, attention_loss(policy, setting, device))

@@ -1,6 +1,6 @@
-"""The ways to do a frame that `benchmarks.frame` compares.
+"""The ways to compute a frame that `benchmarks.frame` compares.
 
-Each is the engine's own calls, but for `copying`.
+Each uses the engine's own calls, except for the decoding of `copying`.
 """
 
 from __future__ import annotations
@@ -43,14 +43,17 @@ class Setting:
 
     @property
     def live(self) -> int:
-        """Streams in the batch of a steady-state frame."""
+        """Return the number of streams in the batch of a steady-state frame."""
         return -(-(self.tokens - 1) // self.steps)
 
 
 def make_mode(
     name: str, policy: Policy, setting: Setting, compile: str = 'off', room: int = 0
 ) -> Mode:
-    """compile: of its engine. room: streams that the engine has room for, if not for more."""
+    """Return the way of that name.
+
+    compile: of its engine. room: minimum number of streams for which the engine has room.
+    """
     return {
         'isolated': Isolated,
         'shared': Shared,
@@ -61,7 +64,7 @@ def make_mode(
 
 
 class Mode:
-    """frame(n) does frame n -> (actions, tokens said).
+    """A way to compute frames: frame(n) computes frame n -> (actions, tokens generated).
 
     managed: seconds of each frame spent on the cache.
     """
@@ -89,14 +92,14 @@ class Mode:
         )
 
     def live_streams(self) -> int:
-        """Streams that this way keeps alive at once."""
+        """Return the number of streams that this way keeps alive at once."""
         return 1
 
     def frame(self, number: int) -> tuple[np.ndarray, int]:
         raise LookupError('each way does its own frame')
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing: there is nothing to end."""
 
     def prefill(self, number: int) -> KvHandle:
         (handle,) = self.engine.prefill([scene.observation(self.policy.config, number)])
@@ -183,7 +186,7 @@ class Parallel(Mode):
             daemon=True,
         )
         self.process.start()
-        theirs.close()  # so that the end of the process is the end of the pipe
+        theirs.close()  # so that the pipe ends when the process ends
         self._received()
 
     def frame(self, number: int) -> tuple[np.ndarray, int]:
@@ -232,7 +235,7 @@ MANAGED = [
 
 @contextmanager
 def stopwatch():
-    """Adds up the seconds spent in everything that manages the cache; outermost calls only."""
+    """Add up the seconds of everything that manages the cache; outermost calls only."""
     spent, depth = [0.0], [0]
 
     def timed(function):

@@ -1,4 +1,4 @@
-"""The picture of the ways of a frame, PNG under out/bench."""
+"""Plot of the ways of a frame, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.common.pictures import plt, save
 
 
 def plot(rows: Sequence[dict]) -> None:
-    """Left the frame time of each way, right the speedup of batched over isolated, by N and k."""
+    """Plot the frame time of each way, and the speedup of batched over isolated, by N and k."""
     rows = [row for row in rows if 'speedup' in row and row['chunk'] == rows[0]['chunk']]
     if not rows:
         return

@@ -1,4 +1,4 @@
-"""What a batched frame should cost by its parts, and what reading rows in place costs by itself.
+"""Predicted time of a batched frame from its parts, and the cost of reading rows in place.
 
 Each part is the model over ordinary contiguous tensors: no arena, no manager, no handles.
 """
@@ -28,7 +28,7 @@ class DenseView:
             self._read = RowBatch.dense(batch, prefix[0].shape[3], tokens, device)
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Nothing is kept."""
+        """Do nothing: no KV is kept."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         own = row_attention(q, k.transpose(1, 2), v.transpose(1, 2), self._own)
@@ -40,14 +40,14 @@ class DenseView:
 
 
 def contiguous(policy: Policy, slots: int, tokens: int) -> tuple[Tensor, Tensor]:
-    """Random caches [layers, slots, kv_heads, tokens, head_dim]."""
+    """Return random caches, K and V, [layers, slots, kv_heads, tokens, head_dim]."""
     b, model = policy.config.backbone, policy.model
     shape = (b.layers, slots, b.kv_heads, tokens, b.head_dim)
     return tuple(torch.randn(shape, device=model.device).to(model.dtype) for _ in range(2))
 
 
 def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> float:
-    """Milliseconds: prefill + 10 denoise steps + one query + k decode steps, each timed alone."""
+    """Return the ms of prefill, 10 denoise steps, one query and k decode steps, timed alone."""
     model, c = policy.model, policy.config
     o = scene.observation(c, 1)
     ids = torch.tensor([policy.prompt_ids(o.instruction, o.state)], device=model.device)
@@ -87,7 +87,10 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
 
 
 def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
-    """Seconds a frame loses as decode attends to prefix and decode KV in place, not to a batch."""
+    """Return the seconds that a frame loses as decode attends to rows in place.
+
+    The comparison is with attention over one contiguous batch of prefix and decode KV.
+    """
     c, model = policy.config, policy.model
     length, tail, slots = c.prefix_tokens, setting.tokens // 2 + 8, setting.live
     prefixes, decode_kv = (

@@ -1,10 +1,11 @@
-"""First light on a card: facts, equality, then figures, most valuable first; see docs/gpu.md.
+"""Tests and benchmarks of a CUDA card: facts, equality, then figures; see docs/gpu.md.
 
-Each stage is a process of its own with a limit of its own, so that one that hangs or crashes ends
-no other. FOLDER/results.json has what every stage found, and FOLDER/summary.txt a line of each;
-both are written after each stage. A stage that the file has is not run again, so a programme that
-was cut goes on where it stopped. Exit status: 1 where a stage failed, or one that --stages names
-has not run; 2 where FOLDER has results of another card or torch.
+The most valuable stages come first. Each stage is a process with its own time limit, so that one
+that hangs or crashes does not end the others. FOLDER/results.json has the results of every stage,
+and FOLDER/summary.txt a line of each; both are written after each stage. Stages that are in the
+file already are not run again, so a programme that was cut short continues where it stopped. Exit
+status: 1 if a stage failed, or one that --stages names has not run; 2 if FOLDER has results of
+another card or torch.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from benchmarks.gpu import results, runner, summary
 from benchmarks.gpu.results import ENDED, FAILED, SKIPPED, OtherMachineError, Results
 from benchmarks.gpu.stages import NAMES, STAGES, Stage
 
-LEAST = 15.0  # s, with less left no stage is begun
+LEAST = 15.0  # s; with less left, no stage is begun
 AGAIN = ('failed', 'all')
 BUDGET, DRY = 9.5, 10.0  # minutes: of all stages; of each stage on a CPU, which may be busy
-SUMMARY, PRINTED = 'summary.txt', 'stages'  # what a folder has beside the results
+SUMMARY, PRINTED = 'summary.txt', 'stages'  # what a folder has in addition to the results
 
 
 def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return what the command line says."""
+    """Return the parsed command line."""
     form = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(prog='tools/gpu', description=__doc__, formatter_class=form)
     names = ', '.join(NAMES)
@@ -50,7 +51,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGES) -> int:
-    """Run the stages that are asked for and return the exit status. stages: those that exist."""
+    """Run the requested stages and return the exit status. stages: those that exist."""
     args = parsed(arguments)
     (args.out / PRINTED).mkdir(parents=True, exist_ok=True)
     chosen = [stage for stage in stages if not args.stages or stage.name in args.stages]
@@ -73,7 +74,7 @@ def main(arguments: Sequence[str] | None = None, stages: Sequence[Stage] = STAGE
 
 
 def programme(chosen: Sequence[Stage], args: argparse.Namespace, kept: Results) -> Iterator[dict]:
-    """Yield what came of each stage that had to run, and had time to."""
+    """Yield the result of each stage that had to run and for which there was time."""
     ends = time.monotonic() + 60 * args.budget
     for stage in chosen:
         before = kept.done(stage.name)
@@ -92,7 +93,7 @@ def programme(chosen: Sequence[Stage], args: argparse.Namespace, kept: Results) 
 
 
 def one(stage: Stage, args: argparse.Namespace, rest: float) -> dict:
-    """Return what `runner.run` does; a stage without its option is skipped."""
+    """Run a stage and return its result; a stage without its option is skipped."""
     value = getattr(args, stage.option) if stage.option else ''
     if stage.option and not value:
         reason = f'no path is given: --{stage.option} PATH'
@@ -104,18 +105,18 @@ def one(stage: Stage, args: argparse.Namespace, rest: float) -> dict:
 
 
 def _again(before: dict, again: str | None) -> bool:
-    """Return whether a stage that is there is to run again. One that was skipped always is."""
+    """Return whether a stage that has a result is to run again; one that was skipped always is."""
     failed = before['status'] in (FAILED, ENDED)
     return again == 'all' or before['status'] == SKIPPED or (again == 'failed' and failed)
 
 
 def say(line: str) -> None:
-    """For whoever waits."""
+    """Print a line about the progress."""
     print(line, file=sys.stderr, flush=True)
 
 
 def start() -> None:
-    """The program: one that is asked to end takes its stage with it."""
+    """Run the program; if it is terminated, it ends its stage, too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main())
 

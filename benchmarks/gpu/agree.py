@@ -1,9 +1,10 @@
 """The results of this device compared with those that openpi and LeRobot recorded.
 
-`model.parity` compares each quantity of the golden file and of the recorded checkpoints of
-test/data; `engine.parity` compares their actions, from raw pictures through an engine.
+`model.parity` compares each tensor of the golden file and of the recorded checkpoints of
+test/data; `engine.parity` compares their actions, from raw images through an engine.
 
-Physics: sums in float32 in another order. A convolution must not use TF32, which has 10 bits.
+Physics: float32 sums in another order differ in their last bits. A convolution must not use TF32,
+which has 10 bits.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def quantities(path: Path, device: str) -> dict:
 
 
 def served(path: Path, device: str) -> list[dict]:
-    """Return a row for each recorded observation that an engine computes. error: robot's units."""
+    """Return a row for each recorded observation that an engine computes.
+
+    error: in the robot's units.
+    """
     case = Case(path)
     policy = case.checkpoint.load(device, dtype='float32')
     engine, rows = Engine(policy, parity_config(device, 'off')), []

@@ -1,9 +1,9 @@
-"""Whether this machine compiles ahead of time, and replays that: small computations, in seconds.
+"""Whether this machine compiles ahead of time and replays the result; takes seconds.
 
-What `engine.compile` does with a whole model, done with a product, with attention over gathered
-rows and with a store into rows, in the dtype and heads of pi05: traced, compiled, loaded from its
-file, captured where the device can, and replayed twice over other inputs than those that it was
-captured with.
+The steps of `engine.compile` for a whole model, applied to a product, to attention over gathered
+rows and to a store into rows, in the dtype and heads of pi05: traced, compiled, loaded from the
+file, captured where the device can, and replayed twice with inputs other than those of the
+capture.
 
 Physics: sums in another order, rounded to bfloat16 as the function itself rounds them.
 """
@@ -37,7 +37,7 @@ DTYPE = torch.bfloat16
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """fn makes `made` of `given`."""
+    """A computation: fn makes `made` of `given`."""
 
     of: str
     fn: Computation
@@ -46,7 +46,7 @@ class Case:
 
 
 class Given:
-    """What a computation reads, as the view of its graph."""
+    """The input of a computation, as the view of its graph."""
 
     fits_compiled = True
 
@@ -55,7 +55,7 @@ class Given:
 
 
 def cases(device: str) -> Iterator[Case]:
-    """Each over memory of its own."""
+    """Yield the cases, each over memory of its own."""
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator).to(device, DTYPE)
@@ -86,7 +86,7 @@ def cases(device: str) -> Iterator[Case]:
 
 
 def checked(case: Case, device: str, folder: Path) -> dict:
-    """A row; where it cannot be compiled it says why."""
+    """Return a row; if the case cannot be compiled, it has the reason."""
     said: list[str] = []
     began, shape = time.monotonic(), Shape(case.of, 1)
     compiler = Compiler(say=said.append, folder=folder, names=[str(shape)])
@@ -109,7 +109,7 @@ def checked(case: Case, device: str, folder: Path) -> dict:
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Compiles and compares, prints the table, and returns all figures."""
+    """Compile and compare, print the table, and return all figures."""
     with tempfile.TemporaryDirectory() as folder:
         rows = [checked(case, args.device, Path(folder)) for case in cases(args.device)]
     if not args.json:

@@ -1,6 +1,7 @@
-"""Benches with their plans cut down, for a machine without a card: every line, no figure.
+"""Benchmarks with their plans cut down, to run their code on a machine without a card.
 
-`python -m benchmarks.gpu.dry capsule|compress.speed [--json]` runs that bench on a CPU.
+Their figures have no meaning. `python -m benchmarks.gpu.dry capsule|compress.speed [--json]` runs
+that benchmark on a CPU.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from embodied_kv.runtime.compiled import Compiler, Computation
 
 @contextmanager
 def narrow(dry: bool) -> Iterator[None]:
-    """Measure what the machine can do at most by small matrices, if `dry`: in a moment."""
+    """Measure the ceilings of the machine by small matrices, which is quick, if `dry`."""
     with mock.patch.object(reading, 'WIDTH', 128) if dry else nullcontext():
         yield
 
 
 @contextmanager
 def uncompiled(dry: bool) -> Iterator[None]:
-    """What would be compiled runs as it is, in the form that a compiler gets, if `dry`."""
+    """Run what would be compiled as it is, in the form that a compiler gets, if `dry`."""
     if not dry:
         yield
         return
@@ -44,7 +45,7 @@ def uncompiled(dry: bool) -> Iterator[None]:
 
 
 def capsule(words: Sequence[str]) -> None:
-    """Two prefixes, few contexts, one row."""
+    """Run the capsule benchmark with two prefixes, few contexts, one row."""
     from benchmarks.capsule import measure, planner
     from benchmarks.capsule.__main__ import main
 
@@ -60,7 +61,7 @@ def capsule(words: Sequence[str]) -> None:
 
 
 def compression(words: Sequence[str]) -> None:
-    """One model, short prefixes and answers."""
+    """Run the compression benchmark with one model, short prefixes and answers."""
     from benchmarks.compress.speed import __main__ as speed
     from benchmarks.compress.speed import deferred, models, scene
     from benchmarks.compress.speed.plan import Steps

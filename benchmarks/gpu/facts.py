@@ -1,4 +1,4 @@
-"""Which card this is, what drives it, and what it does at best.
+"""The card, its software, and its best rates.
 
 Physics: no phase is faster than its operations over the card's rate of matrix products, nor than
 its bytes over its bandwidth; both are measured here, in bfloat16, and the floors of the other
@@ -22,7 +22,7 @@ from benchmarks.common.command import add_device, command
 from benchmarks.gpu import toolchain
 from benchmarks.gpu.dry import narrow
 
-ASKED = {  # of nvidia-smi: what it is called there
+ASKED = {  # fields of nvidia-smi
     'name': 'name',
     'driver': 'driver_version',
     'power_limit_w': 'power.limit',
@@ -38,7 +38,7 @@ COMPILERS = 'gcc', 'clang', 'g++', 'nvcc'  # Triton needs one of the first two, 
 
 
 def card() -> dict[str, str]:
-    """The first card as nvidia-smi has it now: clocks and power are those of this moment."""
+    """Return the facts of the first card by nvidia-smi; clocks and power are those of now."""
     query = ','.join(ASKED.values())
     words = ['nvidia-smi', f'--query-gpu={query}', '--format=csv,noheader,nounits']
     try:
@@ -50,7 +50,7 @@ def card() -> dict[str, str]:
 
 
 def properties() -> dict[str, object]:
-    """Of the card, as torch has them."""
+    """Return the properties of the card by torch."""
     p = torch.cuda.get_device_properties(0)
     return dict(
         capability=f'{p.major}.{p.minor}',
@@ -62,7 +62,7 @@ def properties() -> dict[str, object]:
 
 
 def software() -> dict[str, str]:
-    """Versions, and the compilers that there are."""
+    """Return versions, and the compilers that there are."""
     found = dict(python=platform.python_version(), cuda=str(torch.version.cuda))
     for name in NEEDED:
         try:
@@ -76,7 +76,7 @@ def software() -> dict[str, str]:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the table, and returns all figures."""
+    """Measure, print the table, and return all figures."""
     before = card()
     if args.device == 'cuda':
         before |= properties()

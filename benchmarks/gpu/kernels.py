@@ -1,12 +1,12 @@
-"""Every Triton kernel on the card beside its torch twin on the CPU.
+"""Every Triton kernel on the card compared with its torch counterpart on the CPU.
 
-Over the shapes that pi05 and the other presets have: prefixes, Euler steps, decode steps, appended
+The shapes are those of pi05 and the other presets: prefixes, Euler steps, decode steps, appended
 questions, padding, compressed rows; heads of 48, 80 and 256 numbers, in float32 and bfloat16. The
-twin computes in float32 from the same, maybe rounded, numbers. A shape that cannot run (no room in
-shared memory, say) is a row that says why.
+counterpart computes in float32 from the same, maybe rounded, numbers. A shape that cannot run (for
+example without room in shared memory) is a row with the reason.
 
-Physics: a product of bfloat16 numbers is exact in float32, so that scores differ by the order of
-sums alone; attention weights are rounded before they meet values, and so is the result.
+Physics: a product of bfloat16 numbers is exact in float32, so scores differ only by the order of
+sums; attention weights are rounded before they meet values, and so is the result.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from embodied_kv.kernels.dense import dense_attention, dense_store
 from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
 from embodied_kv.kernels.store import torch_store
 
-# What is served comes first, should the time not be enough for all.
+# What is served comes first, in case the time is not enough for all.
 TOLERANCES = {torch.bfloat16: 2e-2, torch.float32: 5e-5}
 DIMS, DRY_DIMS = (256, 48, 80), (16, 24)
 P = 0.01  # threshold of the counts
-AT_THRESHOLD = 0.005  # share of the entries that may be counted otherwise, as they lie at it
+AT_THRESHOLD = 0.005  # share of the entries that may be counted otherwise, as they are near it
 
 
 @dataclass(frozen=True)
 class Case:
-    """A batch over rows: slots of so many query tokens, rows of up to `most` tokens.
+    """A batch over rows: slots of `tokens` query tokens, rows of up to `most` tokens.
 
     causal: as `RowBatch`. layers: of compressed rows, pieces of one axis; 0: ordinary rows.
     """
@@ -72,13 +72,13 @@ DRY_CASES = (
 
 
 def random(shape: Sequence[int], dtype: torch.dtype, seed: int) -> Tensor:
-    """Normal numbers as this dtype has them, float32, on the CPU."""
+    """Return normal numbers rounded to this dtype, as float32 on the CPU."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(tuple(shape), generator=generator).to(dtype).float()
 
 
 def batch(case: Case, device: str) -> RowBatch:
-    """Slots over rows in no order, the last but one padding, of lengths that differ."""
+    """Return slots over shuffled rows of different lengths; the last but one slot is padding."""
     rng = np.random.default_rng(len(case.of))
     rows, layers = max(4, case.slots), max(1, case.layers)
     least = case.tokens if case.causal else 1
@@ -94,7 +94,7 @@ def batch(case: Case, device: str) -> RowBatch:
 
 
 def attention(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """Largest difference, of outputs and of log-sum-exps, over all layers."""
+    """Return the largest difference, of outputs and of log-sum-exps, over all layers."""
     from embodied_kv.kernels.triton_attention import row_attention
 
     rows, layers = max(4, case.slots), max(1, case.layers)
@@ -113,7 +113,7 @@ def attention(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
 
 
 def segments(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """Prefixes, every third of them compressed, and tails, in one call."""
+    """Return the largest difference for prefixes, a third compressed, and tails in one call."""
     from embodied_kv.kernels.triton_segments import segments_attention
 
     q = random((case.slots, case.tokens, case.heads, dim), dtype, 1)
@@ -135,7 +135,7 @@ def segments(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
 
 
 def stored(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """0 where the same numbers lie in the same places, and nothing else was touched."""
+    """Return 0 if the same numbers lie in the same places and nothing else was changed."""
     from embodied_kv.kernels.triton_store import store_rows
 
     def dense(k: Tensor, v: Tensor, keys: Tensor, values: Tensor, batch: RowBatch) -> None:
@@ -154,7 +154,7 @@ def stored(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
 
 
 def dense(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """Attention over segments that lie next to each other, as compiled code reads rows."""
+    """Return the largest difference for adjacent segments, as compiled code reads rows."""
     q = random((case.slots, case.tokens, case.heads, dim), dtype, 1)
     k, v = (random((case.slots, case.kv_heads, case.most, dim), dtype, n) for n in (2, 3))
     seen = torch.rand(case.slots, 1, case.most, generator=torch.Generator().manual_seed(4)) < 0.7
@@ -164,7 +164,10 @@ def dense(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
 
 
 def statistics(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
-    """Of the rows, of the columns (from the twin's rows), and the counts that are summed."""
+    """Return the largest difference of rows, of columns, and of the counts that are summed.
+
+    The columns are computed from the rows of the counterpart.
+    """
     from embodied_kv.kernels import triton_score as kernels
 
     q = random((case.slots, case.tokens, case.heads, dim), dtype, 1)
@@ -190,7 +193,7 @@ def statistics(case: Case, dim: int, dtype: torch.dtype, device: str) -> float:
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
-    """Largest absolute one; infinite where one is not a number."""
+    """Return the largest absolute difference; infinite if one is not a number."""
     apart = (ours.cpu().double() - theirs.cpu().double()).abs()
     return float(apart.nan_to_num(float('inf')).max())
 
@@ -198,8 +201,11 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
 def checks(
     dry: bool, device: str, heads: Sequence[int] = ()
 ) -> Iterator[tuple[dict[str, object], torch.dtype, Callable[[], float]]]:
-    """Yield what a row is about, its dtype, and what finds its error. heads: (): of all sizes."""
-    for dtype in (torch.float32,) if dry else TOLERANCES:  # its interpreter has no other
+    """Yield the facts of a row, its dtype, and the function that finds its error.
+
+    heads: sizes; (): all.
+    """
+    for dtype in (torch.float32,) if dry else TOLERANCES:  # the interpreter has only this
         for dim in heads or (DRY_DIMS if dry else DIMS):
             for case in DRY_CASES if dry else CASES:
                 about = dict(case=case.of, head_dim=dim, dtype=str(dtype).removeprefix('torch.'))
@@ -216,7 +222,7 @@ def checks(
 
 
 def checked(about: dict[str, object], dtype: torch.dtype, find: Callable[[], float]) -> dict:
-    """A row; an error of the compiler, or of the card, is one that says so."""
+    """Return a row; an error of the compiler, or of the card, is a row with the reason."""
     tolerance = 0.0 if about['kernel'] == 'stored' else TOLERANCES[dtype]
     row = about | dict(tolerance=tolerance)
     try:
@@ -229,7 +235,7 @@ def checked(about: dict[str, object], dtype: torch.dtype, find: Callable[[], flo
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this stage."""
+    """Add the options of this stage."""
     add_device(parser)
     parser.add_argument('--heads', type=int, nargs='+', default=(), help='head sizes; all')
     parser.add_argument('--dry', action='store_true', help="few small shapes, by Triton's own CPU")
@@ -237,7 +243,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Checks all shapes; for a program it prints what it has after each, should it be cut."""
+    """Check all shapes; with --json, print the results after each, in case of a cut."""
     if args.dry:
         os.environ['TRITON_INTERPRET'] = '1'  # read when triton is imported
     found = dict(ok=True, rows=[])

@@ -1,6 +1,6 @@
-"""What a piece of work launches on the device, and how long each kernel takes, by torch.profiler.
+"""The kernels that a piece of work launches on the device, and their times, by torch.profiler.
 
-On a CPU, for a dry run, operators stand for kernels.
+On a CPU, for a dry run, operators are counted instead of kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COPIES = 'Memcpy', 'Memset'
 
 @dataclass
 class Kernel:
-    """How often it was launched, and us in all."""
+    """A kernel: how often it was launched, and us in all."""
 
     name: str
     launches: int = 0
@@ -25,12 +25,12 @@ class Kernel:
 
     @property
     def is_copy(self) -> bool:
-        """Whether it moves or fills bytes, and computes nothing."""
+        """Return whether it moves or fills bytes, and computes nothing."""
         return self.name.startswith(COPIES)
 
 
 def kernels(work: Callable[[], object], device: str) -> list[Kernel]:
-    """Of one call, after one that does not count; the longest first."""
+    """Return the kernels of one call, after a warm-up call; the longest first."""
     work()
     cuda = device == 'cuda'
     if cuda:
@@ -51,5 +51,5 @@ def kernels(work: Callable[[], object], device: str) -> list[Kernel]:
 
 
 def counted(found: list[Kernel]) -> int:
-    """Launches of what computes."""
+    """Return the launches of kernels that compute."""
     return sum(kernel.launches for kernel in found if not kernel.is_copy)

@@ -1,12 +1,12 @@
-"""Loads of stored KV beside the computation: what they take, and that they change no bit.
+"""Loads of stored KV during the computation: their time, and that they change no bit.
 
-A planner with pi05's backbone, random weights, a prompt of segments whose KV lies in host memory:
-computed in full; every segment's KV loaded; and KEEP, which loads what it does not compute again.
-By policy (loads between layers, beside the layer before, beside any) and by where the KV lies:
-pinned, as the store has it, or pageable. Within a method, all have to make the same hidden state.
+A planner with pi05's backbone, random weights, and a prompt of segments whose KV lies in host
+memory: computed in full; every segment's KV loaded; and KEEP, which loads what it does not compute
+again. By policy (loads between layers, during the layer before, during any layer) and by memory of
+the KV: pinned, as in the store, or pageable. Within a method, all must make the same hidden state.
 
 Physics: no way ends before its computation, nor before its bytes have come over the bus, whose
-rate is measured here; beside each other they take the longer of the two.
+rate is measured here; in parallel, they take the longer of the two.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUESTION = 24  # tokens
 
 @dataclass(frozen=True)
 class Size:
-    """segments of so many tokens; repeats: that count."""
+    """The amount of work: `segments` segments of `tokens` tokens, and the counted repeats."""
 
     config: PlannerConfig
     segments: int
@@ -50,12 +50,15 @@ class Size:
 
     @property
     def length(self) -> int:
-        """Of the prompt."""
+        """Return the tokens of the prompt."""
         return self.segments * self.tokens + QUESTION
 
 
 def size(dry: bool) -> Size:
-    """pi05's backbone with a small vocabulary, and 40 segments as the paper has them."""
+    """Return pi05's backbone with a small vocabulary, and 40 segments as in the paper.
+
+    A tiny one if `dry`.
+    """
     c, segments, tokens = (TINY, 3, 8) if dry else (PI05, 40, 64)
     backbone = replace(c.backbone, vocab_size=512)
     most = segments * tokens + QUESTION
@@ -64,7 +67,7 @@ def size(dry: bool) -> Size:
 
 
 def prompt(s: Size) -> Prompt:
-    """Segments of random tokens, each a unit of its own, and a question."""
+    """Return segments of random tokens, each a unit of its own, and a question."""
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(s.config.backbone.vocab_size, (s.length,), generator=generator).tolist()
     cuts = range(0, s.segments * s.tokens, s.tokens)
@@ -82,7 +85,7 @@ class Kept:
         made = (torch.randn(shape, generator=generator).to(dtype) for _ in asked.pieces)
         parts = (part.pin_memory() if pinned else part for part in made)
         self._kv = dict(zip((piece.unit for piece in asked.pieces), parts, strict=True))
-        self.bytes = 0  # that were asked for
+        self.bytes = 0  # that were requested
 
     def __call__(self, unit: str, layer: int) -> tuple[Tensor, Tensor]:
         k, v = self._kv[unit][layer]
@@ -91,7 +94,7 @@ class Kept:
 
 
 def bus(device: str) -> float:
-    """GB/s from pinned host memory to the device."""
+    """Return the GB/s from pinned host memory to the device."""
     source = torch.zeros(2**26, dtype=torch.uint8, pin_memory=device == 'cuda')
     target = torch.zeros_like(source, device=device)
 
@@ -102,7 +105,7 @@ def bus(device: str) -> float:
 
 
 def rows(s: Size, device: str) -> Iterator[dict]:
-    """Each method, from each kind of memory, by each policy."""
+    """Yield a row for each method, from each kind of memory, by each policy."""
     b, asked = s.config.backbone, prompt(s)
     model = Planner.empty(s.config, device)
     init_random(model)
@@ -141,7 +144,7 @@ def rows(s: Size, device: str) -> Iterator[dict]:
 
 
 def timed(run: Callable[[], tuple[Tensor, object]], kept: Kept, s: Size) -> tuple:
-    """Median ms to the hidden state, that state, and the bytes that one run loaded."""
+    """Return the median ms to the hidden state, that state, and the bytes that one run loaded."""
     hidden, _ = run()
     device, taken, kept.bytes = hidden.device.type, [], 0
     for _ in range(s.repeats):
@@ -150,14 +153,14 @@ def timed(run: Callable[[], tuple[Tensor, object]], kept: Kept, s: Size) -> tupl
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this stage."""
+    """Add the options of this stage."""
     add_device(parser)
     parser.add_argument('--dry', action='store_true', help='a tiny planner, three segments')
 
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the table, and returns all figures."""
+    """Measure, print the table, and return all figures."""
     found = list(rows(size(args.dry), args.device))
     if not args.json:
         report.show(f'loads beside computation, {args.device}', found)

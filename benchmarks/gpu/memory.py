@@ -1,11 +1,11 @@
-"""What a model takes on a card, from dimensions alone: `python -m benchmarks.gpu.memory`.
+"""The memory that a model needs on a card, from dimensions: `python -m benchmarks.gpu.memory`.
 
 Weights and arenas are exact; work is an estimate, which `gpu.real` measures on a card.
 
-Physics: weights once, whoever reads them; a prefix row and the decode KV of a stream by their
-tokens. All graphs share one pool of scratch, so that the largest computation counts: a prefill, or
-the logits of all streams. What a graph stores into rows is not kept while it is captured, since no
-row is bound then: no arena is ever there twice.
+Physics: weights are there once, for all readers; a prefix row and the decode KV of a stream grow
+with their tokens. All graphs share one pool of scratch, so the largest computation counts: a
+prefill, or the logits of all streams. What a graph stores into rows is not kept while it is
+captured, since no row is bound then: no arena is ever there twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CONTEXT = 0.6 * GIB  # of the driver, CUDA's libraries and their workspaces; an 
 LEFT = 0.95  # of a card, that one process may take
 CARDS: Mapping[str, float] = {  # GiB
     '8 GB': 8 * LEFT,
-    '16 GB (Jetson)': 16 * LEFT - 4,  # the system, ROS 2 and the cameras live there too
+    '16 GB (Jetson)': 16 * LEFT - 4,  # the system, ROS 2 and the cameras use it too
     '24 GB': 24 * LEFT,
     '141 GB': 140 * LEFT,
 }
@@ -41,7 +41,7 @@ FLOAT = 4  # bytes
 
 @dataclass(frozen=True)
 class Taken:
-    """Bytes. work: buffers and scratch of all graphs."""
+    """Memory in bytes. work: buffers and scratch of all graphs."""
 
     weights: int
     prefixes: int
@@ -51,17 +51,17 @@ class Taken:
 
     @property
     def arenas(self) -> int:
-        """All KV that an engine keeps, as its statistics have it."""
+        """Return all KV that an engine keeps, as in its statistics."""
         return self.prefixes + self.decode_kv + self.compressed
 
     @property
     def total(self) -> float:
-        """At most, while the engine is made, with what the driver takes."""
+        """Return the most that is taken while the engine is made, with the driver."""
         return self.weights + self.arenas + self.work + CONTEXT
 
 
 def taken(c: ModelConfig, e: EngineConfig) -> Taken:
-    """By a model in its own dtype, and one engine over it."""
+    """Return the memory of a model in its own dtype, and of one engine over it."""
     per_token = c.kv_bytes_per_token
     prefixes = e.rows * c.prefix_tokens * per_token
     decode_kv = e.streams * e.decode_tokens * per_token
@@ -78,13 +78,13 @@ def taken(c: ModelConfig, e: EngineConfig) -> Taken:
 
 @cache
 def weights(c: ModelConfig) -> int:
-    """Of every parameter and buffer, by a model without memory."""
+    """Return the bytes of every parameter and buffer, by a model on the meta device."""
     model = Pi05.empty(c, 'meta')
     return sum(tensor.nbytes for tensor in model.state_dict().values())
 
 
 def work(c: ModelConfig, e: EngineConfig) -> int:
-    """An estimate: buffers that graphs read and write, and the scratch of the largest one."""
+    """Estimate the bytes of the buffers of graphs, and of the scratch of the largest one."""
     b, v, size = c.backbone, c.vision, BYTES[c.dtype]
     tokens, images = e.max_batch_robots * c.prefix_tokens, e.max_batch_robots * len(c.views)
     logits = e.streams * b.vocab_size * FLOAT
@@ -100,7 +100,7 @@ def work(c: ModelConfig, e: EngineConfig) -> int:
 
 
 def rows(c: ModelConfig) -> list[dict]:
-    """By rows and streams: GiB of each part, and the cards that they fit on."""
+    """Return, by rows and streams, the GiB of each part, and the cards that they fit on."""
     found = []
     for count, streams in SIZES:
         t = taken(c, EngineConfig(rows=count, streams=streams))
@@ -113,7 +113,7 @@ def rows(c: ModelConfig) -> list[dict]:
 
 
 def most(c: ModelConfig, room: float) -> int:
-    """Rows, each with a stream, that fit into so many GiB; 0 if not even the fewest do."""
+    """Return the rows, each with a stream, that fit into `room` GiB; 0 if FEWEST do not."""
     low, high = FEWEST - 1, MOST
     while low < high:
         count = (low + high + 1) // 2
@@ -123,7 +123,7 @@ def most(c: ModelConfig, room: float) -> int:
 
 
 def markdown(c: ModelConfig) -> list[str]:
-    """Both tables."""
+    """Return the lines of both tables."""
     views = [dict(views=n) | _most(c, n) for n in range(1, len(c.views) + 1)]
     return [*table(rows(c)), '', *table(views)]
 

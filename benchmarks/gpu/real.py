@@ -1,8 +1,8 @@
-"""A frame of a model at its real size, by views: captured graphs, or compiled ones, captured.
+"""A frame of a model at its real size, by views: captured graphs, compiled or not.
 
 Random weights in the dtype that the device serves; prompts are the longest. A frame is one prefill
-and one chunk of ten Euler steps, from observation to actions on the host. Phases stand beside it,
-with what each launches on the device. With --compile both ways are taken in turn, and their
+and one chunk of ten Euler steps, from observation to actions on the host. Phases are measured,
+too, with what each launches on the device. With --compile both ways are taken in turn, and their
 actions are compared.
 
 Physics: a phase takes no less than its operations over the card's rate, nor than its bytes over
@@ -50,7 +50,7 @@ WAYS = {'captured': 'off', 'compiled': 'now'}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this stage."""
+    """Add the options of this stage."""
     add_model(parser)
     parser.add_argument('--compile', action='store_true', help='beside the captured way')
     parser.add_argument(
@@ -60,14 +60,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
-    """Which model, on what."""
+    """Add the options of the model and its device."""
     parser.add_argument('--preset', default='pi05', help='dimensions of the model')
     parser.add_argument('--device', default='cuda')
     parser.add_argument('--views', type=int, nargs='+', default=[2], help='how many, in turn')
 
 
 def random_policy(args: argparse.Namespace) -> scene.FullPolicy:
-    """With all views, in the dtype that the device serves it in."""
+    """Return a random policy with all views, in the dtype in which the device serves it."""
     return scene.FullPolicy.random(served(preset(args.preset), args.device), device=args.device)
 
 
@@ -85,13 +85,13 @@ def engine(
 ) -> Engine:
     """Return an engine of the sizes of `benchmarks.deadline`: what it compiles serves there.
 
-    All Euler steps, whatever the time. How far compiling is goes to stderr. Ends the program where
-    nothing can be compiled: it would measure the captured way twice. frame_only: compile what
-    `frame_shapes` has alone.
+    It uses all Euler steps, whatever the time. The progress of compiling goes to stderr. If
+    nothing can be compiled, this ends the program: the captured way would be measured twice.
+    frame_only: compile only what `frame_shapes` has.
     """
     gc.collect()
     if device == 'cuda':
-        torch.cuda.empty_cache()  # of the engine before
+        torch.cuda.empty_cache()  # of the previous engine
     own = replace(policy, config=scene.with_views(policy.config, views))
     config = engine_config(time_budget=False, compile=WAYS[way], device=device)
     said: list[str] = []
@@ -104,13 +104,13 @@ def engine(
 
 
 def told(said: list[str], line: str) -> None:
-    """Notes a line, for whoever waits, too."""
+    """Record a line, and print it to stderr."""
     said.append(line)
     print(line, file=sys.stderr, flush=True)
 
 
 def frame(made: Engine, seen: Observation) -> np.ndarray:
-    """Actions [chunk, dims] of an observation."""
+    """Return the actions [chunk, dims] of an observation."""
     (handle,) = made.prefill([seen])
     with made.kv.acquire(handle) as lease:
         (chunk,) = made.denoise([lease], [math.inf])
@@ -120,7 +120,7 @@ def frame(made: Engine, seen: Observation) -> np.ndarray:
 def frames_in_turn(
     engines: Mapping[str, Engine], count: int, device: str
 ) -> dict[str, list[float]]:
-    """Seconds of each frame of each way, after some that do not count."""
+    """Return the seconds of each frame of each way, after a warm-up."""
     taken: dict[str, list[float]] = {way: [] for way in engines}
     c = next(iter(engines.values())).policy.config
     for number in range(WARM_UP + count):
@@ -131,14 +131,14 @@ def frames_in_turn(
 
 
 def row(phase: str, took: Sequence[float], floor: float) -> dict:
-    """took, floor: s."""
+    """Return a row of a phase. took, floor: s."""
     p50, p90, p99 = np.percentile(took, (50, 90, 99)) * 1e3
     ms = dict(ms=float(p50), p90_ms=float(p90), p99_ms=float(p99))
     return dict(phase=phase) | ms | dict(floor_ms=floor * 1e3, of_floor=1e3 * floor / float(p50))
 
 
 def frame_floor(c: ModelConfig, steps: int, ceilings: clock.Ceilings) -> float:
-    """Seconds: a prefill of all views, and the Euler steps."""
+    """Return the minimum seconds of a frame: a prefill of all views, and the Euler steps."""
     prefill = physics.prefill(c, c.prefix_tokens, len(c.views))
     step = physics.denoise_step(c, c.prefix_tokens)
     return ceilings.floor(**prefill) + steps * ceilings.floor(**step)
@@ -147,7 +147,7 @@ def frame_floor(c: ModelConfig, steps: int, ceilings: clock.Ceilings) -> float:
 def measure(
     engines: Mapping[str, Engine], ceilings: clock.Ceilings, args: argparse.Namespace
 ) -> Iterator[dict]:
-    """Rows of one number of views: the frame, then its phases, each way."""
+    """Yield rows of one number of views: the frame, then its phases, each way."""
     some = next(iter(engines.values()))
     c, steps = some.policy.config, some.config.euler_steps
     about = dict(views=len(c.views), prefix=c.prefix_tokens)
@@ -172,7 +172,7 @@ def measure(
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Measures; for a program it prints what it has after each row, should it be cut."""
+    """Measure; with --json, print the results after each row, in case the run is cut short."""
     policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
     with narrow(args.dry):
         ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
@@ -200,14 +200,14 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def about(made: Engine, views: int, way: str, took: float) -> dict:
-    """A row: an engine, and how long it took to make it ready."""
+    """Return the row of an engine, with the time that it took to make it ready."""
     graphs = made.graphs
     count = len(graphs.compiled_names)
     return dict(views=views, way=way, ready_s=took, graphs=len(graphs), compiled=count)
 
 
 def compared(engines: Mapping[str, Engine]) -> dict:
-    """By how much both ways' actions differ, in units of how far they go; `ok`: below 5%."""
+    """Return how much the actions of both ways differ, relative to the largest; `ok`: below 5%."""
     one, other = (
         frame(made, scene.observation(made.policy.config, 7)) for made in engines.values()
     )
@@ -216,7 +216,7 @@ def compared(engines: Mapping[str, Engine]) -> dict:
 
 
 def memory(device: str) -> dict:
-    """MB of the card: by tensors now, and at most by the process's own pools."""
+    """Return MB of the card: that tensors have now, and that the process's pools reserve."""
     if device != 'cuda':
         return {}
     found = dict(allocated=torch.cuda.memory_allocated(), reserved=torch.cuda.memory_reserved())

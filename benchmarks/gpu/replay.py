@@ -1,9 +1,9 @@
-"""Replayed CUDA graphs beside the computations that were captured, and beside a CPU.
+"""Replayed CUDA graphs compared with the computations that were captured, and with a CPU.
 
-The same frames, chunks and streams of a tiny model through three engines: captured; the same on
-the same device, never captured, which has to be equal to the bit; and one on the CPU, which has to
-say the same words, and make the same actions within a tolerance. Once over whole prefixes and once
-over compressed ones, whose graphs score.
+The same frames, chunks and streams of a tiny model through three engines: captured; on the same
+device, never captured, which has to be equal to the bit; and on the CPU, which has to generate the
+same tokens, and the same actions within a tolerance. Once over whole prefixes and once over
+compressed ones, whose graphs score.
 
 Physics: on one device a replay launches the kernels that were captured, over the same memory, so
 that no bit may differ. Two devices add up in another order, some 1e-6 of an action; a greedy token
@@ -38,7 +38,7 @@ RATIOS = {'whole prefixes': 1.0, 'compressed prefixes': 0.5}
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """What an engine made: actions [frames, chunk, dims]; words of greedy, and of drawn streams.
+    """The output of an engine: actions [frames, chunk, dims]; tokens of greedy and drawn streams.
 
     copies: streams that read compressed prefixes.
     """
@@ -50,7 +50,10 @@ class Trial:
 
 
 def engine(device: str, captured: bool, ratio: float) -> Engine:
-    """Over random weights, the same wherever they lie. captured: where the device can."""
+    """Return an engine over random weights, the same on every device.
+
+    captured: where the device can.
+    """
     config = EngineConfig(
         rows=12,
         streams=8,
@@ -68,7 +71,7 @@ def engine(device: str, captured: bool, ratio: float) -> Engine:
 
 
 def trial(made: Engine, frames: int) -> Trial:
-    """Frames, a chunk and three streams of each, and some steps of all streams in between."""
+    """Run frames, a chunk and three streams of each, and steps of all streams in between."""
     actions, streams = [], []
     for number in range(frames):
         (handle,) = made.prefill([scene.observation(TINY, number)])
@@ -87,7 +90,7 @@ def trial(made: Engine, frames: int) -> Trial:
 
 
 def compared(ours: Trial, other: Trial, tolerance: float) -> dict:
-    """A row. tolerance: of actions; 0 demands the drawn words, too."""
+    """Return a row. tolerance: of actions; 0 demands equal drawn tokens, too."""
     error = float(np.abs(ours.actions - other.actions).max())
     greedy, drawn = ours.greedy == other.greedy, ours.drawn == other.drawn
     words = greedy and (drawn or tolerance > 0)
@@ -96,7 +99,7 @@ def compared(ours: Trial, other: Trial, tolerance: float) -> dict:
 
 
 def rows(device: str, frames: int) -> Iterator[dict]:
-    """Each comparison over each kind of prefix."""
+    """Yield each comparison over each kind of prefix."""
     for prefixes, ratio in RATIOS.items():
         captured = engine(device, True, ratio)
         ours = trial(captured, frames)
@@ -112,7 +115,7 @@ def rows(device: str, frames: int) -> Iterator[dict]:
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Compares, prints the table, and returns all figures."""
+    """Compare, print the table, and return all figures."""
     torch.backends.cudnn.allow_tf32 = False
     found = list(rows(args.device, 1 if args.dry else FRAMES))
     if not args.json:

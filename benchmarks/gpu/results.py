@@ -1,7 +1,7 @@
 """The results of a folder: one JSON file, written after every stage, which a later call reads.
 
-Knows which card, torch and commit a stage was run with, and what came of it. Does not know what a
-stage measures. Does not import torch.
+Knows with which card, torch and commit a stage was run, and its result. Does not know what a stage
+measures. Does not import torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FILE = 'results.json'
 OK, MISSED, FAILED, ENDED, CUT, SKIPPED = 'ok', 'missed', 'failed', 'ended', 'cut', 'skipped'
-SAME = 'card', 'torch', 'dry'  # of all results of one folder
+SAME = 'card', 'torch', 'dry'  # for all results of one folder
 NO_CARD = 'none'
 
 
@@ -24,7 +24,7 @@ class OtherMachineError(ValueError):
 
 
 class Results:
-    """What a folder has of each stage by name. machine: as `machine` returns it.
+    """The results of a folder, by name of the stage. machine: as `machine` returns it.
 
     Raises OtherMachineError if the folder has results of another card or torch, or of a dry run.
     """
@@ -41,12 +41,12 @@ class Results:
                 )
 
     def done(self, name: str) -> dict | None:
-        """Return what a stage left, or None where it has to run: never begun, or cut short."""
+        """Return the result of a stage, or None if it has to run: never begun, or cut short."""
         found = self.stages.get(name)
         return None if found is None or found['status'] == CUT else found
 
     def keep(self, found: dict) -> None:
-        """Write the file anew with what came of a stage, whole or not at all."""
+        """Add the result of a stage and replace the file, whole or not at all."""
         self.stages[found['stage']] = found | dict(commit=self.machine['commit'])
         part = self._path.with_suffix('.part')
         part.write_text(json.dumps(self.machine | dict(stages=self.stages), indent=1) + '\n')
@@ -54,7 +54,7 @@ class Results:
 
 
 def _read(path: Path) -> dict:
-    """Return what the file has; nothing where it is missing or damaged."""
+    """Return the content of the file; {} if it is missing or damaged."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -64,7 +64,7 @@ def _read(path: Path) -> dict:
 
 
 def machine(dry: bool, commit: str = '') -> dict:
-    """Return card, torch and commit. commit: what is known of it where there is no repository."""
+    """Return card, torch and commit. commit: the one to use where there is no repository."""
     return dict(dry=dry, card=_card(), torch=_version('torch'), commit=commit or _commit())
 
 
@@ -89,7 +89,7 @@ def _commit() -> str:
 
 
 def _lines(words: list[str]) -> Iterator[str]:
-    """What a command prints; nothing where it fails."""
+    """Yield the lines that a command prints; none if it fails."""
     try:
         said = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

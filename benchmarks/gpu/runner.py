@@ -1,6 +1,6 @@
-"""One stage: a process of its own, ended at its limit, whose last JSON line is what it found.
+"""One stage: a process of its own, ended at its limit; its last JSON line is its result.
 
-Knows processes, files and clocks. Does not know what a stage measures. What a stage printed lies
+Knows processes, files and clocks. Does not know what a stage measures. The output of a stage lies
 in the folder that it runs in: NAME.out and NAME.err.
 """
 
@@ -20,8 +20,8 @@ from benchmarks.common import workers
 from benchmarks.gpu import toolchain
 from benchmarks.gpu.results import CUT, ENDED, FAILED, MISSED, OK, SKIPPED
 
-PATIENCE = 5.0  # s, until what was asked to end is killed
-REFUSED = 2  # exit status of a command that says why it cannot
+PATIENCE = 5.0  # s between SIGTERM and SIGKILL
+REFUSED = 2  # exit status of a command that prints why it cannot run
 TAIL, WIDTH = 20, 300  # lines that are kept of a stage that did not end well, and their length
 MISSING = re.compile(r"ModuleNotFoundError: No module named '(?!embodied_kv)([^']+)'")
 
@@ -38,8 +38,8 @@ def run(
 
     folder: that it runs in. seconds: that it may take; rest: that the whole programme has left,
     which may be less: a stage that is cut by it is run again by the next call, one that is ended
-    by its own limit is not. judge: of the figures of a stage that ended well, returns which target
-    they miss, or ''. tail: the last lines of what it printed, if its status is not ok.
+    by its own limit is not. judge: takes the figures of a stage that ended well, and returns which
+    target they miss, or ''. tail: the last lines of its output, if its status is not ok.
     """
     limit, began = min(seconds, rest), time.monotonic()
     paths = {kind: folder / f'{name}.{kind}' for kind in ('out', 'err')}
@@ -78,7 +78,10 @@ def run(
 def _outcome(
     status: int | None, figures: dict | None, err: Path, limit: float, is_cut: bool
 ) -> tuple[str, str]:
-    """Return the status of a stage and its reason. status: of its process; None: it was ended."""
+    """Return the status of a stage and its reason.
+
+    status: of its process; None: the process was ended.
+    """
     said = (last_lines(err) or ['it said nothing'])[-1]
     if status is None:
         return CUT if is_cut else ENDED, f'ended after {limit:.0f} s'
@@ -106,7 +109,7 @@ def _judged(judge: Callable[[dict], str], figures: dict) -> tuple[str, str]:
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Return that of this process, with the package on the path, and what a compiler has to know.
+    """Return the environment of a stage: that of this process, the package, and the toolchain.
 
     folder: that the stage runs in.
     """
@@ -115,7 +118,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """The process with all that it started: by request, then by force."""
+    """End the process with all that it started: by SIGTERM, then by SIGKILL."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -129,7 +132,7 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def last_object(text: str) -> dict | None:
-    """The last line that is a JSON object: a stage may say more and more of them."""
+    """Return the last line that is a JSON object; a stage may print several."""
     for line in reversed(text.splitlines()):
         try:
             found = json.loads(line)
@@ -141,7 +144,7 @@ def last_object(text: str) -> dict | None:
 
 
 def last_lines(path: Path) -> list[str]:
-    """Return the last lines that are not empty; figures, which are kept as such, left out."""
+    """Return the last lines that are not empty, without those of figures."""
     lines = path.read_text(errors='replace').splitlines()
     printed = [
         line.rstrip()[:WIDTH] for line in lines if line.strip() and not line.startswith('{')

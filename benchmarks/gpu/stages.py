@@ -2,8 +2,8 @@
 
 The stages up to `LAST_OF_FIRST` take less than ten minutes together, whatever happens in them.
 
-Knows commands, their limits and what their figures say in a line. Does not know how they are run,
-nor torch.
+Knows commands, their limits and the line of their figures. Does not know how they are run, nor
+torch.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ class Stage:
     """One command, in a process of its own.
 
     asks: the question that it answers. module, words: `python -m module words` on a card; dry: the
-    same for `--dry`, with tiny dimensions on a CPU. minutes: that it may take. say: its figures in
-    a line. judge: of the figures of a card, returns the target that they miss, or ''. option: of
-    the programme, without which it is skipped; its value follows the words.
+    words for `--dry`, with tiny dimensions on a CPU, of dry_module if there is one. minutes: that
+    it may take. say: returns the line of its figures. judge: takes the figures of a card, and
+    returns the target that they miss, or ''. option: of the programme, without which it is
+    skipped; its value follows the words.
     """
 
     name: str
@@ -40,7 +41,7 @@ class Stage:
     judge: Callable[[dict], str] | None = None
 
     def command(self, dry: bool, value: str = '') -> list[str]:
-        """What comes after the interpreter. value: of `option`."""
+        """Return the arguments of the interpreter. value: of `option`."""
         module = self.dry_module or self.module if dry else self.module
         own = [f'--{self.option}', value] if self.option else []
         return ['-m', module, *(self.dry if dry else self.words), *own, '--json']
@@ -54,7 +55,7 @@ def _checks(found: dict) -> str:
 
 
 def _short(row: dict) -> str:
-    """What a row is about, and what went wrong."""
+    """Return the subject of a row, and what went wrong."""
     return ', '.join(str(value) for value in row.values() if isinstance(value, str) and value)
 
 

@@ -1,6 +1,6 @@
-"""The summary of results: which card, torch and commit, and what each stage says in a line.
+"""The summary of results: card, torch and commit, and a line for each stage.
 
-Knows what the runner keeps. Does not know what the figures mean: a stage says that.
+Knows what the runner keeps. Does not know what the figures mean: a stage defines that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _line_of(results: Results):
 
 
 def _said(stage: Stage, figures: dict) -> str:
-    """Return a line; figures that were cut short may not be enough for it."""
+    """Return the line of a stage; figures that were cut short may not be enough for it."""
     try:
         return stage.say(figures)
     except (LookupError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""The targets of stages that measure times, misses and actions: what a stage missed, in words.
+"""The targets of stages that measure times, misses and actions: what a stage missed, as text.
 
 A stage whose comparison of results fails has the status `failed`; one that only misses its target
 has the status `missed`. Does not know how a stage is run, nor torch.

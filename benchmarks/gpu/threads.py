@@ -1,15 +1,15 @@
 """Compare the bytes that three threads make together with those that one thread makes alone.
 
-A device thread computes frames, chunks and language; a planner thread plans over memory and loads
-stored KV; a third thread takes snapshots to the host and to the disk and reads them back. Before
-that, the main thread does the same work by direct calls. Every action chunk, every row of the
-planner, and every frame, stream and planner row in a capsule must have the same bytes.
+The engine thread computes frames, chunks and language; a planner thread plans over memory and
+loads stored KV; a third thread takes snapshots to the host and to the disk and reads them back.
+Before that, the main thread does the same work by direct calls. Every action chunk, every row of
+the planner, and every frame, stream and planner row in a capsule must have the same bytes.
 
-Beside that: what a token of the planner takes alone and together; what a snapshot takes by tier;
-and whether an engine can be built, which captures graphs, while another thread copies.
+In addition: the time of a token of the planner, alone and together; the time of a snapshot by
+tier; and whether an engine can be built, which captures graphs, while another thread copies.
 
 Physics: no two streams of a device are ordered unless one waits for the other. A missing wait
-costs no time and raises no error: another thread reads what was there before.
+costs no time and raises no error: another thread reads the former content.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def size(dry: bool) -> Size:
 
 @dataclass
 class Reference:
-    """What one thread made alone: by frame, and by the tokens of a prompt."""
+    """The results of one thread alone: by frame, and by the tokens of a prompt."""
 
     chunks: dict[int, Tensor] = field(default_factory=dict)
     frames: dict[int, Mapping[str, Tensor]] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class Tally:
 
 
 def same(one: Tensor | None, other: Tensor | None) -> bool:
-    """Return whether both are there and have the same shape and bytes."""
+    """Return whether both tensors exist and have the same shape and bytes."""
     if one is None or other is None or one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(*(x.cpu().contiguous().view(-1).view(torch.uint8) for x in (one, other)))
@@ -174,7 +174,7 @@ def on_host(tensors: Mapping[str, Tensor], start: str) -> dict[str, Tensor]:
 
 
 def plan(planning: Planning, s: Size, number: int) -> Plan:
-    """Remember something, compute KV that is missing, and plan; no two prompts are equal."""
+    """Store new facts, compute missing KV, and plan; no two prompts are equal."""
     news = [number] if number else range(s.segments)
     planning.upsert(*((f's{n}', 'object', f'Thing {n} is in place {n + number}.') for n in news))
     planning.warm()
@@ -212,7 +212,7 @@ def alone(engine: Engine, planner: LoadedPlanner, s: Size, folder: Path) -> Refe
 
 
 class Together:
-    """The same work on three threads, and what comes of it beside a reference."""
+    """The same work on three threads, compared with a reference."""
 
     def __init__(self, engine: Engine, planner: LoadedPlanner, s: Size, reference: Reference):
         self.engine, self.planner, self.size, self.reference = engine, planner, s, reference
@@ -244,7 +244,7 @@ class Together:
 
     @property
     def is_over(self) -> bool:
-        """Return whether nothing more is to begin."""
+        """Return whether no more work is to begin."""
         return self.over.is_set() or time.monotonic() > self.ends
 
     def step(self, work: Callable[[], object]) -> object:
@@ -252,7 +252,7 @@ class Together:
         return self.device.background(work).result()
 
     def act(self) -> None:
-        """Make chunks of frames in turn, and open a stream wherever none is live."""
+        """Make chunks of frames in turn, and open a stream if none is live."""
         for number in count():
             if self.over.is_set():
                 return
@@ -297,7 +297,7 @@ class Together:
             self.tally.took[tier].append(report.once(partial(session.snapshot, name, tier=tier)))
             try:
                 self.compare(session.registry.get(name, promote=Tier.DISK), tier.value)
-            except CapsuleError:  # the file does not have its checksum: it changed meanwhile
+            except CapsuleError:  # the file does not match its checksum: it has changed
                 self.tally.add('frame', tier.value, False)
             session.registry.drop(name)
 

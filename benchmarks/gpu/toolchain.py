@@ -1,8 +1,8 @@
-"""Where this machine has what inductor compiles for a card with: CUDA's headers, and the driver.
+"""Location of what inductor needs to compile for a card: CUDA's headers, and the driver.
 
-Torch takes CUDA to lie where `nvcc` does, which may be a script elsewhere, and links with
-`libcuda.so`, a name that a driver without CUDA's stubs need not have. Knows files and environment
-variables. Does not import torch.
+Torch expects CUDA where `nvcc` is, which may be a script elsewhere, and links with `libcuda.so`, a
+name that a driver without CUDA's stubs need not have. Knows files and environment variables. Does
+not import torch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ FOLDERS = Path('/usr/local/nvidia/lib64'), Path('/usr/lib64'), Path('/usr/lib/x8
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """Variables for whoever compiles; none for what is not found. folder: for a link of ours."""
+    """Return variables for a compiler; none for what is not found.
+
+    folder: for a link to the driver.
+    """
     found: dict[str, str] = {}
     if home := cuda_home():
         found['CUDA_HOME'] = str(home)
@@ -35,7 +38,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def cuda_home() -> Path | None:
-    """The first folder that has CUDA's headers; what CUDA_HOME says comes before any other."""
+    """Return the first folder that has CUDA's headers; CUDA_HOME comes before any other."""
     return next((p for p in _roots() if all((p / 'include' / h).is_file() for h in HEADERS)), None)
 
 
@@ -51,14 +54,14 @@ def _roots() -> Iterator[Path]:
 
 
 def driver_library() -> Path | None:
-    """The driver's, as programs find it."""
+    """Return the path of the driver's library, as programs find it."""
     own = [Path(place) for place in os.environ.get('LD_LIBRARY_PATH', '').split(':') if place]
     places = (folder / DRIVER for folder in (*own, *_cached(), *FOLDERS))
     return next((place for place in places if place.exists()), None)
 
 
 def _cached() -> Iterator[Path]:
-    """Folders in which the loader's cache has it."""
+    """Yield the folders in which the loader's cache has the driver."""
     command = shutil.which('ldconfig') or '/sbin/ldconfig'
     try:
         said = subprocess.run([command, '-p'], capture_output=True, text=True, timeout=30)

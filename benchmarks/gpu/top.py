@@ -22,7 +22,7 @@ NAMED = 90  # characters of a kernel's name
 
 
 def longest(phase: str, found: list[Kernel], calls: int) -> Iterator[dict]:
-    """Rows of a phase; calls: units of it in what was profiled."""
+    """Yield the rows of a phase; calls: units of it in what was profiled."""
     whole = sum(kernel.us for kernel in found) or 1.0
     for kernel in found[:MOST]:
         yield dict(
@@ -36,7 +36,7 @@ def longest(phase: str, found: list[Kernel], calls: int) -> Iterator[dict]:
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Profiles each phase once, prints the table, and returns all figures."""
+    """Profile each phase once, print the table, and return all figures."""
     (views,) = args.views
     made = engine(random_policy(args), views, 'captured', args.device)
     phases, rows = [], []

@@ -1,10 +1,9 @@
-"""Whether saved tensors and facts are the whole state of one session at one boundary.
+"""Check that saved tensors and facts are the whole state of one session at one boundary.
 
-Knows what must be there and agree. It changes nothing, so a refusal leaves the live state as it
-was.
+The check changes nothing, so a refusal leaves the live state as it was.
 
 Source: Execution-State Capsules, section 5: keys and values are positional, but the fold is a
-function of the whole prefix; to restore the one without the other's prefix is wrong, not slow.
+function of the whole prefix; restoring the one without the other's prefix is wrong, not slow.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ NEEDED, OPTIONAL = ('kv', 'fold', 'head'), 'checkpoint'  # parts
 
 
 def marks(tokens: Tensor, aligned: int | None) -> dict[str, Mark]:
-    """The facts of all parts after tokens int64 [length]; each token is read once.
+    """Return the facts of all parts after tokens int64 [length]; each token is read once.
 
     aligned: tokens that the checkpoint has folded; None where there is no checkpoint.
     """
@@ -38,7 +37,7 @@ def _mark(length: int, digest: hashlib._Hash) -> Mark:
 
 
 def check(state: Mapping[str, Tensor], facts: Mapping[str, Mark], live: HybridState) -> None:
-    """Raises ValueError that says why `state` cannot become `live`."""
+    """Raise ValueError with the reason if `state` cannot become `live`."""
     _check_names(state, live)
     _check_facts(state, facts, live)
     valid = live.valid(facts['kv']['length'])
@@ -68,7 +67,7 @@ def _check_names(state: Mapping[str, Tensor], live: HybridState) -> None:
 def _check_facts(
     state: Mapping[str, Tensor], facts: Mapping[str, Mark], live: HybridState
 ) -> None:
-    """Every part is there, at a boundary that this planner can stand at."""
+    """Check that every part is there, at a boundary that this planner supports."""
     if missing := {name.split('/')[0] for name in state} - facts.keys():
         raise ValueError(f'no facts of: {", ".join(sorted(missing))}')
     length, capacity = facts['kv']['length'], live.config.capacity
@@ -83,7 +82,7 @@ def _check_facts(
 
 
 def _check_tokens(state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
-    """Every part has folded the tokens that lie beside the keys and values."""
+    """Check that every part has folded the tokens that are stored with keys and values."""
     tokens = state['kv/tokens']
     if int(state['kv/length']) != len(tokens):
         raise ValueError(f'kv/length says {int(state["kv/length"])}, facts say {len(tokens)}')
@@ -94,5 +93,5 @@ def _check_tokens(state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> Non
 
 
 def _some(names: list[str]) -> str:
-    """The first names, and how many there are."""
+    """Return the first names, and how many there are."""
     return ', '.join(names[:3]) + (f', ... ({len(names)} in all)' if len(names) > 3 else '')

@@ -47,21 +47,21 @@ class HybridConfig:
 
     @property
     def full_layers(self) -> tuple[int, ...]:
-        """Indices of the layers that keep keys and values."""
+        """Return the indices of the layers that keep keys and values."""
         return tuple(range(self.full_every - 1, self.layers, self.full_every))
 
     @property
     def linear_layers(self) -> tuple[int, ...]:
-        """Indices of the layers that keep a recurrent and a convolution state."""
+        """Return the indices of the layers that keep a recurrent and a convolution state."""
         return tuple(i for i in range(self.layers) if i not in self.full_layers)
 
     @property
     def linear_channels(self) -> int:
-        """Channels of a linear layer's convolution: its queries, keys and values."""
+        """Return the channels of a linear layer's convolution: queries, keys and values."""
         return 3 * self.linear_heads * self.linear_dim
 
     def aligned(self, length: int) -> int:
-        """The last block boundary within `length` tokens."""
+        """Return the last block boundary within `length` tokens."""
         return length - length % self.block
 
 
@@ -81,7 +81,7 @@ PLANNERS: dict[str, HybridConfig] = {c.name: c for c in (PLANNER_TINY, PLANNER_S
 
 
 def planner_preset(name: str) -> HybridConfig:
-    """The planner of that name. Raises ValueError that lists the names."""
+    """Return the planner of that name. Raises ValueError that lists the names."""
     if name not in PLANNERS:
         raise ValueError(f'no planner {name!r}; there are: {", ".join(PLANNERS)}')
     return PLANNERS[name]

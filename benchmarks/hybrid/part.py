@@ -1,6 +1,6 @@
 """A planner with recurrent state, as a part of a capsule.
 
-Knows which tensors go in. Does not know when; what fits, the planner itself knows.
+Knows which tensors go in. Does not know when. The planner itself checks what fits.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ class PlannerPart:
         }
 
     def buffers(self) -> Iterable[Tensor]:
-        """All that the planner keeps."""
+        """Return all buffers of the planner."""
         return self._planner.buffers.values()
 
     def freeze(self) -> FrozenPart:
-        """Copies of `HybridPlanner.state`, and what they are states of."""
+        """Return copies of `HybridPlanner.state`, and the facts about them."""
         state = {name: tensor.clone() for name, tensor in self._planner.state().items()}
         return FrozenPart(state, {'model': self._model, 'marks': self._planner.facts()})
 
     def check(self, frozen: FrozenPart) -> None:
-        """Raises CapsuleError for a state of another model, or for half a state."""
+        """Raise CapsuleError for a state of another model, or for half a state."""
         if frozen.facts['model'] != self._model:
             raise CapsuleError('the capsule has the state of a planner with other weights')
         try:
@@ -46,5 +46,5 @@ class PlannerPart:
             raise CapsuleError(f'the planner cannot go on from the capsule: {error}') from error
 
     def resume(self, frozen: FrozenPart) -> None:
-        """The planner goes on from there, in place."""
+        """Continue the planner from a frozen state, in place."""
         self._planner.put(frozen.tensors, frozen.facts['marks'])

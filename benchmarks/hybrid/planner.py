@@ -39,26 +39,29 @@ class HybridPlanner:
         self.config, self.model = config, model
         self._live = HybridState(config, model.device)
         self._slots = torch.arange(config.capacity, device=model.device)
-        self._aligned: int | None = 0  # where the checkpoint stands; None: there is none
+        self._aligned: int | None = 0  # position of the checkpoint; None: there is none
 
     @property
     def buffers(self) -> Mapping[str, Tensor]:
-        """All that it keeps, whole: addresses that a captured step may hold. See `HybridState`."""
+        """Return all buffers, whole: a captured step may hold their addresses.
+
+        See `HybridState`.
+        """
         return self._live.buffers
 
     @property
     def length(self) -> int:
-        """Tokens folded so far."""
+        """Return the number of tokens folded so far."""
         return int(self._live['kv/length'])
 
     @property
     def logits(self) -> Tensor:
-        """What the next token will be taken from: the live float32 [vocab]."""
+        """Return the live logits of the next token, float32 [vocab]."""
         return self._live['head/logits']
 
     @torch.inference_mode()
     def prefill(self, tokens: Sequence[int]) -> None:
-        """Folds tokens from empty. Raises ValueError, with nothing changed, if they do not fit."""
+        """Fold tokens from empty. Raises ValueError, with nothing changed, if they do not fit."""
         new = self._admit(tokens, 0)
         self._live.clear()
         self._aligned = 0
@@ -66,7 +69,7 @@ class HybridPlanner:
 
     @torch.inference_mode()
     def append(self, tokens: Sequence[int]) -> None:
-        """Folds more tokens: the same bytes as a cold prefill of all tokens.
+        """Fold more tokens: the same bytes as a cold prefill of all tokens.
 
         Raises AlignmentError where no checkpoint is kept, ValueError if they do not fit; with
         nothing changed.
@@ -82,7 +85,10 @@ class HybridPlanner:
 
     @torch.inference_mode()
     def decode(self, n: int) -> list[int]:
-        """The next n tokens, greedy, each folded before the next. Raises ValueError if no room."""
+        """Return the next n tokens, greedy, each folded before the next.
+
+        Raises ValueError if there is no room, or nothing was prefilled.
+        """
         start = self.length
         if not start:
             raise ValueError('nothing has been prefilled: there is nothing to decode from')
@@ -93,7 +99,7 @@ class HybridPlanner:
         return self._live['kv/tokens'][start : start + n].tolist()
 
     def state(self) -> dict[str, Tensor]:
-        """Live views of all that the next step depends on, valid positions only.
+        """Return live views of all that the next step depends on, valid positions only.
 
         Clone them to keep them. Names and shapes: `HybridState`, with `length` positions.
         """
@@ -102,18 +108,18 @@ class HybridPlanner:
         return {name: valid[name] for part in parts for name in self._live.names(part)}
 
     def facts(self) -> dict[str, Mark]:
-        """By part: how many tokens it has folded, and the digest of these tokens."""
+        """Return, by part, how many tokens it has folded, and the digest of these tokens."""
         return marks(self._live['kv/tokens'][: self.length], self._aligned)
 
     def check(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
-        """Raises ValueError for what `load` would refuse."""
+        """Raise ValueError for what `load` would refuse."""
         check(state, facts, self._live)
 
     def load(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
-        """Writes a saved state over the live one, in place; nothing of another prompt stays.
+        """Write a saved state over the live one, in place; nothing of another prompt stays.
 
-        The checkpoint part may be left out: then decode goes on, and append is refused unless the
-        state stands at a block boundary, where its fold is the checkpoint. Raises ValueError, with
+        The checkpoint part may be left out: then decode continues, and append is refused unless
+        the state is at a block boundary, where its fold is the checkpoint. Raises ValueError, with
         nothing changed, for any other part that is missing or has folded another prompt.
         """
         self.check(state, facts)
@@ -121,7 +127,7 @@ class HybridPlanner:
 
     @torch.inference_mode()
     def put(self, state: Mapping[str, Tensor], facts: Mapping[str, Mark]) -> None:
-        """As `load`, of what `check` has let pass already."""
+        """Write a saved state as `load` does, after `check` has accepted it."""
         length = facts['kv']['length']
         self._live.write(state, length)
         self._aligned = facts.get(OPTIONAL, {}).get('length')
@@ -130,7 +136,7 @@ class HybridPlanner:
             self._aligned = length if self._aligned == length else None
 
     def _admit(self, tokens: Sequence[int], length: int) -> Tensor:
-        """Tokens int64 [T] on the device, if they can be folded after `length` others."""
+        """Return tokens int64 [T] on the device, if they can be folded after `length` others."""
         new = torch.as_tensor(tokens, dtype=torch.int64, device=self.model.device)
         if not len(new):
             raise ValueError('there are no tokens to fold')
@@ -147,7 +153,7 @@ class HybridPlanner:
             )
 
     def _fold(self, tokens: Tensor) -> None:
-        """Folds tokens int64 [T] after the checkpoint: whole blocks, then the rest."""
+        """Fold tokens int64 [T] after the checkpoint: whole blocks, then the rest."""
         live, end = self._live, self._aligned
         live.claim(end + len(tokens))
         live.copy_fold('checkpoint', 'fold')
@@ -162,7 +168,7 @@ class HybridPlanner:
         live['kv/length'].fill_(end)
 
     def _step(self) -> None:
-        """One token. Every shape and address is the same at any position, nothing waits."""
+        """Decode one token. Shapes and addresses are the same at any position; nothing waits."""
         length, tokens = self._live['kv/length'], self._live['kv/tokens']
         token = self.logits.argmax(keepdim=True)
         tokens.index_copy_(0, length, token)
@@ -170,7 +176,7 @@ class HybridPlanner:
         length.add_(1)
 
     def _run(self, tokens: Tensor, positions: Tensor, visible: int) -> None:
-        """tokens, positions int64 [T]: K, V, fold and logits of the last token, in place."""
+        """Compute int64 [T] tokens at their positions: K, V, fold and last logits, in place."""
         causal = self._slots[:visible] <= positions[:, None]  # [T, visible]
         out = self.model(
             input_ids=tokens[None],

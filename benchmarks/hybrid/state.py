@@ -30,8 +30,8 @@ class HybridState:
     int64 [1]; fold/recurrent float32 [linear layers, heads, key_dim, value_dim]; fold/conv [linear
     layers, channels, kernel - 1]; checkpoint/... as fold/...; head/logits float32 [vocab].
 
-    by_layer: of each, its own part of what layers of its kind keep, `KV` or `FOLD`.
-    used: positions from here on are zero, as nothing was written there since they were cleared.
+    by_layer: of each layer, its own part of the buffers of its kind, `KV` or `FOLD`. used:
+    positions from here on are zero, as nothing was written there since they were cleared.
     """
 
     def __init__(self, c: HybridConfig, device: torch.device | str = 'cpu') -> None:
@@ -65,21 +65,21 @@ class HybridState:
         return self.buffers[name]
 
     def names(self, part: str) -> list[str]:
-        """Of the buffers of a part."""
+        """Return the names of the buffers of a part."""
         return [name for name in self.buffers if name.startswith(f'{part}/')]
 
     def valid(self, length: int) -> dict[str, Tensor]:
-        """All buffers; of those that have positions, a view of the first `length`."""
+        """Return all buffers; of those that have positions, a view of the first `length`."""
         return self.buffers | {name: self._positions(name, 0, length) for name in POSITIONAL}
 
     def claim(self, end: int) -> None:
-        """From now on, positions before `end` may hold anything."""
+        """Allow any content in positions before `end` from now on."""
         self.used = max(self.used, end)
 
     def write(self, saved: Mapping[str, Tensor], length: int) -> None:
-        """Copies saved bytes over their `valid(length)`; positions after them become zero.
+        """Copy saved bytes over their `valid(length)`; positions after them become zero.
 
-        A masked slot has weight zero, so what lies there must be finite, whoever wrote it.
+        A masked slot has weight zero, so its content must be finite, wherever it comes from.
         """
         valid = self.valid(length)
         for name, tensor in saved.items():
@@ -90,13 +90,13 @@ class HybridState:
         self.used = length
 
     def clear(self) -> None:
-        """Back to no tokens, and zero at every position."""
+        """Reset to no tokens, and zero at every position."""
         for buffer in self.buffers.values():
             buffer.zero_()
         self.used = 0
 
     def copy_fold(self, source: str, target: str) -> None:
-        """Copies the fold of one part ('fold' or 'checkpoint') over the other's."""
+        """Copy the fold of one part ('fold' or 'checkpoint') over the other's."""
         for a, b in zip(self.names(source), self.names(target), strict=True):
             self.buffers[b].copy_(self.buffers[a])
 
@@ -106,10 +106,10 @@ class HybridState:
 
 @dataclass(frozen=True)
 class HybridView:
-    """A state as transformers' layers want their cache, for one call.
+    """A state with the interface of a cache of transformers' layers, for one call.
 
     positions: int64 [T], where the call's tokens lie. visible: slots that attention is given; the
-    mask decides which of them count. The layers' batch of one is added and taken off here.
+    mask decides which of them count. The layers' batch of one is added and removed here.
     """
 
     state: HybridState
@@ -117,7 +117,7 @@ class HybridView:
     visible: int
 
     def update(self, k: Tensor, v: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """k, v [1, kv_heads, T, head_dim] into their slots -> all visible keys and values."""
+        """Store k, v [1, kv_heads, T, head_dim] in their slots; return all visible K and V."""
         stored = []
         for name, new in zip(KV, (k, v), strict=True):
             slots = self.state.by_layer[layer][name]
@@ -126,24 +126,27 @@ class HybridView:
         return stored[0], stored[1]
 
     def get_conv_state(self, layer: int, state_idx: int = 0) -> Tensor:
-        """The last inputs of the convolution, [1, channels, kernel - 1], shifted in place."""
+        """Return the last inputs of the convolution, [1, channels, kernel - 1].
+
+        `update_conv_state` shifts them in place.
+        """
         return self.state.by_layer[layer]['fold/conv'][None]
 
     def get_recurrent_state(self, layer: int, state_idx: int = 0) -> Tensor:
-        """The fold of all tokens so far, [1, heads, key_dim, value_dim]."""
+        """Return the fold of all tokens so far, [1, heads, key_dim, value_dim]."""
         return self.state.by_layer[layer]['fold/recurrent'][None]
 
     def update_conv_state(self, new: Tensor, layer: int, conv_kernel_size: int) -> Tensor:
-        """New inputs [1, channels, T] -> with the last ones before them."""
+        """Return new inputs [1, channels, T] after the last ones, and keep the newest."""
         last = self.get_conv_state(layer)
         inputs = torch.cat([last, new], dim=-1)
         last.copy_(inputs[..., 1 - conv_kernel_size :])
         return inputs
 
     def update_recurrent_state(self, new: Tensor, layer: int) -> None:
-        """The fold after this call, [1, heads, key_dim, value_dim]."""
+        """Store the fold after this call, [1, heads, key_dim, value_dim]."""
         self.get_recurrent_state(layer).copy_(new)
 
     def is_recording_past(self, layer: int) -> bool:
-        """Never: to go back, a checkpoint is loaded."""
+        """Return False: to go back, a checkpoint is loaded."""
         return False

@@ -1,6 +1,6 @@
-"""The hybrid network itself: transformers' Qwen3.5 text model at seeded random weights.
+"""The hybrid network: transformers' Qwen3.5 text model with seeded random weights.
 
-Knows the scale and the memory that make its words depend on all it has read. Does not know
+Knows scales and decay rates with which the output depends on all tokens so far. Does not know
 sessions or states.
 """
 
@@ -12,12 +12,12 @@ from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from benchmarks.hybrid.config import HybridConfig
 
-# A head forgets a factor e in about 0.8 / A tokens: from one token to a thousand.
+# A head decays by a factor e in about 0.8 / A tokens: from one token to a thousand.
 SLOWEST, FASTEST = 1e-3, 1.0
 
 
 def random_hybrid(c: HybridConfig, seed: int = 0, device: str = 'cpu') -> Qwen3_5ForCausalLM:
-    """A model to serve, a function of sizes and seed alone; its head is not its token table."""
+    """Return a model, a function of sizes and seed alone; its head is not its token table."""
     with torch.random.fork_rng(devices=[]):
         model = Qwen3_5ForCausalLM(_text_config(c))
     generator = torch.Generator().manual_seed(seed)
@@ -27,7 +27,7 @@ def random_hybrid(c: HybridConfig, seed: int = 0, device: str = 'cpu') -> Qwen3_
 
 
 def _text_config(c: HybridConfig) -> Qwen3_5TextConfig:
-    """Our sizes under the names of transformers."""
+    """Return our sizes under the names of transformers."""
     return Qwen3_5TextConfig(
         vocab_size=c.vocab_size,
         hidden_size=c.width,
@@ -50,7 +50,10 @@ def _text_config(c: HybridConfig) -> Qwen3_5TextConfig:
 
 
 def _init(name: str, parameter: nn.Parameter, generator: torch.Generator) -> None:
-    """Matrices by their fan in, memories log-uniform; norms and time steps stay as built."""
+    """Draw matrices by their fan in and decay rates log-uniform.
+
+    Norms and time steps stay as built.
+    """
     if name.endswith('A_log'):
         low, high = torch.tensor([SLOWEST, FASTEST]).log().tolist()
         parameter.uniform_(low, high, generator=generator)

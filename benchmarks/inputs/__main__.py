@@ -1,19 +1,19 @@
-"""What it costs to observe a real robot, and how often there is a moment.
+"""CPU time to observe a real robot, and how often there is a complete observation.
 
 Drivers in one process publish 640 x 480 images and joint states, 500 a second of a six-joint arm
 and 50 of a gripper; another process listens with the input side of a perception node, up to the
 pixels of each frame. CPU is that process's share of one core. Joint states are taken in three
-ways: when a frame asks for them (the product), by a callback for each, and not at all.
+ways: when a frame requests them (the product), by a callback for each, and not at all.
 
-Physics: a raw image is 0.9 MB, and its way through rclpy copies it several times; a joint state is
-some 200 bytes. What a callback costs is the executor's wake-up, not the message: it builds the
-wait set anew, in Python, over every entity of the node. A frame needs one state, so n joint states
+Physics: a raw image is 0.9 MB, and rclpy copies it several times; a joint state is some 200 bytes.
+What a callback costs is the executor's wake-up, not the message: the executor builds the wait set
+from scratch, in Python, over every entity of the node. A frame needs one state, so n joint states
 a second cost n wake-ups where each calls back, and n times the taking alone where they wait until
-they are asked for. Two cameras of one rate that see t apart give moments t apart, at most half a
-period; of a camera that comes late the other one's images wait.
+they are requested. Two cameras of one rate with an offset of t give observations whose images are
+t apart, at most half a period; if one camera is late, the images of the other wait.
 
-Fast DDS is given 16 MiB of shared memory; a row shows what is lost with the 512 KiB that it has by
-itself, less than one image. Other middlewares have rooms of their own: both are then the same.
+Fast DDS is given 16 MiB of shared memory; a row shows what is lost with its default of 512 KiB,
+less than one image. Other middlewares have buffers of their own: both are then the same.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ HERE = 'benchmarks.inputs'
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--seconds', type=float, default=10.0, help='that each run is measured')
     parser.add_argument('--rate', type=float, default=10.0, help='frames a second that are asked')
     parser.add_argument('--quick', action='store_true', help='3 s a run')
 
 
 def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[str, str]) -> dict:
-    """One run of both processes. Raises BenchmarkError where the listener failed.
+    """Run both processes once. Raises BenchmarkError if the listener failed.
 
-    variables: of their environment, beside those of this one.
+    variables: of their environment, in addition to those of this process.
     """
     namespace, env = f'/inputs_{uuid.uuid4().hex[:8]}', environment(**variables)
     words = [namespace, rig.to_json()]
@@ -63,7 +63,7 @@ def measure(rig: Rig, way: str, rate: float, seconds: float, variables: Mapping[
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures every rig, prints the table, and returns all figures."""
+    """Measure every rig, print the table, and return all figures."""
     seconds = 3.0 if args.quick else args.seconds
     runs = [(name, way, True) for name in RIGS for way in (WAYS if name == FIRST else WAYS[-1:])]
     runs.append((FIRST, WAYS[-1], False))

@@ -1,7 +1,8 @@
-"""The input side of a node in a process of its own, and what it costs (see `robot`).
+"""The input side of a node in a process of its own, and its cost (see `robot`).
 
 `... listener NAMESPACE RIG WAY RATE SECONDS` prints one JSON line. Ways: 'asked', as the product
-takes joint states; 'called', a callback for each of them, merged all the same; 'none' takes none.
+takes joint states; 'called', a callback for each of them, merged in the same way; 'none' takes
+none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ JOINTS = tuple(JointInput(*pair) for pair in zip(TOPICS, (ARM, HAND), strict=Tru
 class Frames(ObservationInputs):
     """Takes frames as perception does, up to their pixels.
 
-    images: how many arrived. ages, apart: of each frame, s.
+    images: how many arrived. ages: of each frame, s. apart: s between the images of each frame.
     """
 
     def __init__(
@@ -68,9 +69,9 @@ class Frames(ObservationInputs):
 
 
 class Listener(SuiteNode):
-    """A node without an engine; what it observes is the rig's, whatever robot it is told to be.
+    """A node without an engine that observes the rig, whatever robot its contract has.
 
-    heard: joint states that were called back for.
+    heard: joint states that arrived by a callback.
     """
 
     on_engine = False
@@ -106,7 +107,10 @@ class Listener(SuiteNode):
 
 
 def measured(node: Listener, seconds: float) -> dict[str, float]:
-    """cpu: share of a core. images, frames, heard: a second. age, apart: means, ms."""
+    """Measure the node for `seconds`.
+
+    cpu: share of a core. images, frames, heard: a second. age, apart: means, ms.
+    """
     executor = SingleThreadedExecutor()
     executor.add_node(node)
 

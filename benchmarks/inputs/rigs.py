@@ -1,6 +1,6 @@
-"""Cameras and joints that are measured, and what they send by.
+"""Cameras and joints that are measured, and the settings of their middleware.
 
-Plain data: it crosses to two processes, as JSON and in their environment.
+Plain data: two processes receive it, as JSON and in their environment.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ ARM, HAND = tuple(f'joint_{i}' for i in range(6)), ('finger',)
 
 @dataclass(frozen=True)
 class Camera:
-    """rate: Hz. phase: s by which it sees later. latency: s from an image to its message."""
+    """A camera.
+
+    rate: Hz. phase: s by which its images are later. latency: s from an image to its message.
+    """
 
     name: str
     rate: float = 30.0
@@ -33,7 +36,10 @@ class Camera:
 
 @dataclass(frozen=True)
 class Rig:
-    """joint_rate: joint states of the arm a second, Hz; the gripper says a tenth of that."""
+    """Cameras and joints.
+
+    joint_rate: joint states of the arm a second, Hz; the gripper publishes a tenth of that.
+    """
 
     cameras: tuple[Camera, ...]
     joint_rate: float = 500.0
@@ -58,7 +64,7 @@ RIGS = {
 
 
 def roomy() -> dict[str, str]:
-    """Variables by which Fast DDS, older or newer, has room for images; others ignore them."""
+    """Return variables that give Fast DDS, older or newer, room for images; others ignore them."""
     path = Path(get_package_share_directory('embodied_kv')) / 'config' / 'fastdds.xml'
     names = 'FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE'
     return dict.fromkeys(names, str(path))

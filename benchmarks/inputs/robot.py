@@ -24,11 +24,11 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from benchmarks.inputs.rigs import ARM, HAND, HEIGHT, TOPICS, WIDTH, Camera, Rig
 from embodied_kv.nodes.common import conversions, qos
 
-Send = Callable[[float], None]  # takes the moment that the message is of, s on the ROS clock
+Send = Callable[[float], None]  # takes the stamp of the message, s on the ROS clock
 
 
 def camera(node: Node, described: Camera) -> Send:
-    """Publishes one picture, again and again."""
+    """Return a function that publishes the same image at each call."""
     scene = np.linspace(0, 255, HEIGHT * WIDTH * 3).astype(np.uint8).reshape(HEIGHT, WIDTH, 3)
     if described.compressed:
         data = array('B', cv2.imencode('.jpg', scene)[1].tobytes())
@@ -40,7 +40,7 @@ def camera(node: Node, described: Camera) -> Send:
 
 
 def joints(node: Node, topic: str, names: tuple[str, ...]) -> Send:
-    """Publishes one state."""
+    """Return a function that publishes the same state at each call."""
     zeros = array('d', [0.0] * len(names))
     message = JointState(name=names, position=zeros, velocity=zeros)
     return sender(node.create_publisher(JointState, topic, qos.JOINTS), message)
@@ -57,7 +57,7 @@ def sender(publisher: object, message: Image | CompressedImage | JointState) -> 
 def events(
     start: float, rate: float, phase: float, latency: float, send: Send
 ) -> Iterator[tuple[float, int, float, Send]]:
-    """(when it is sent, a number of its own, moment that it is of, send), s on the ROS clock."""
+    """Yield (when to send, id, stamp, send) in order, s on the ROS clock."""
     for number in itertools.count():
         moment = start + phase + number / rate
         yield moment + latency, id(send), moment, send

@@ -1,1 +1,1 @@
-"""Latency: how well, how fast and how smoothly an arm acts when its chunks come late, by way."""
+"""Latency: success, time and smoothness of an arm whose chunks arrive late, by chunking method."""

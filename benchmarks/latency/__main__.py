@@ -1,22 +1,26 @@
-"""Late chunks: success, time and smoothness by injected latency, in five ways to go on.
+"""Late chunks: success, time and smoothness by injected latency, for five chunking methods.
 
-The tabletop policy in the worlds of evaluation. Scenes, tasks, noise and latencies are the same
-in every way, so all differences are of pairs of episodes. A latency is of simulated time: from an
-observation until its chunk takes over, one chunk at a time; it is fixed, or it varies: uniformly
-by --spread, and one in 20 is twice as long. Each point is kept under --out as soon as it is
-measured and is not measured again under the same conditions, so a run may be cut off.
+The tabletop policy runs in the worlds of evaluation. Scenes, tasks, noise and latencies are the
+same for every method, so all differences are paired by episode. A latency is simulated time from
+an observation until its chunk takes over; one chunk is made at a time. The latency is fixed, or it
+varies uniformly by --spread, and one in 20 is twice as long. Each point is stored under --out as
+soon as it is measured and is not measured again under the same conditions, so a run may be
+interrupted.
 
-off takes a chunk over by time. guided and vjp pull each Euler step towards what is left of the
-running chunk, with the Jacobian of the step as the identity and as it is. trained is given the
-actions that will have passed. ensemble averages what all chunks of `off` say of a moment.
-The defaults of guidance are the papers': the greatest weight is 5, weights fall exponentially;
-they end with the chunk. --steps with several counts asks how few Euler steps do, at 0 and 200 ms.
+With the method off, a new chunk takes over at the action that is due by time. guided and vjp pull
+each Euler step towards the leftover actions of the running chunk: guided takes the Jacobian of the
+step as the identity, vjp computes it. trained receives the actions that will have been executed
+when the chunk arrives. ensemble averages all actions that the chunks of `off` have for a moment.
+The defaults of guidance are those of the papers: the maximum weight is 5, and the weights fall
+exponentially until the end of the chunk. With several counts, --steps measures how few Euler steps
+suffice, at 0 and 200 ms.
 
-Physics: a chunk that comes d actions late was made for an arm that has moved on by what it was
-doing. Where the chunk says otherwise of these d actions, the arm is thrown by the difference: a
-seam. It grows with latency and with how many answers a policy has to the same view; only a way
-that knows these d actions can make it smaller. The world moves on as well: what nobody can see
-while a chunk is made costs every way alike.
+Physics: a chunk that arrives d actions late was made for an arm that has since executed d actions
+of the running chunk. Where the new chunk differs from these d actions, the arm jumps by the
+difference: a seam. It grows with latency and with the number of different answers that a policy
+has to the same view; only a method that knows these d actions can make it smaller. The world moves
+on as well: what happens while a chunk is made is unseen by the policy and costs every method
+equally.
 
 Sources: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies",
 and Black et al. 2025, "Training-time action conditioning" (arXiv 2512.05964); Zhao et al. 2023
@@ -55,11 +59,11 @@ EPISODES, QUICK_EPISODES = 100, 2  # of each family
 LATENCIES, QUICK_LATENCIES, STEPS_LATENCIES = (0, 50, 100, 200, 300, 400), (0, 300), (0, 200)
 VARYING, SPREAD = (200,), 0.5
 STEPS = 4
-SET = 3  # of scenes; `train.evaluate` looks at 0 to 2
+SET = 3  # set of scenes; `training.evaluate` uses 0 to 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     add = parser.add_argument
     add('--checkpoint', help="file or folder, or 'random'; else the bundled one")
     add('--ways', nargs='+', choices=WAYS, help='all; of several step counts: off and trained')
@@ -80,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def plan(args: argparse.Namespace) -> list[Point]:
-    """What is to be measured, latency by latency."""
+    """Return the points to measure, ordered by latency."""
     several = len(args.steps) > 1
     ways = args.ways or ((OFF, TRAINED) if several else WAYS)
     fixed, varying = (STEPS_LATENCIES, ()) if several else (LATENCIES, VARYING)
@@ -99,7 +103,7 @@ def plan(args: argparse.Namespace) -> list[Point]:
 
 
 def conditions(args: argparse.Namespace) -> Conditions:
-    """What is the same for all of it."""
+    """Return the conditions that all points share."""
     episodes = args.episodes or (QUICK_EPISODES if args.quick else EPISODES)
     families = tuple(dict.fromkeys(args.families))
     guided = Chunking(
@@ -109,7 +113,7 @@ def conditions(args: argparse.Namespace) -> Conditions:
 
 
 def check(args: argparse.Namespace, dt: float) -> None:
-    """Raises BenchmarkError for a number out of range. dt: s between two actions."""
+    """Raise BenchmarkError for a number out of range. dt: s between two actions."""
     for name in ('episodes', 'robots'):
         if getattr(args, name) is not None and getattr(args, name) < 1:
             raise BenchmarkError(f'--{name} is at least 1')
@@ -130,7 +134,7 @@ def check(args: argparse.Namespace, dt: float) -> None:
 def gathered(
     policy: Policy, points: Sequence[Point], store: Store, quiet: bool
 ) -> dict[Point, Episodes]:
-    """All points; those that the store lacks are measured and kept."""
+    """Return all points; measure and store those that the store lacks."""
     missing = [point for point in points if not store.has(point)]
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=quiet) as bar:
@@ -143,7 +147,7 @@ def gathered(
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures what is missing, draws, prints the tables, and returns all figures."""
+    """Measure the missing points, draw, print the tables, and return all figures."""
     torch.set_num_threads(1)
     policy = evaluation.load(args.checkpoint)
     check(args, policy.config.action_dt)

@@ -1,4 +1,4 @@
-"""What is to be reached, fixed before any result, and whether it is.
+"""The aims of the benchmark, fixed before any result, and whether the points reach them.
 
 Knows the figures of points. Does not know how they are made.
 """
@@ -12,17 +12,17 @@ from benchmarks.latency.figures import Points, beside, lost
 from benchmarks.latency.points import Point
 from benchmarks.latency.ways import OFF, TRAINED
 
-LATE = 300.0  # ms at which `trained` may have lost
-LOSES, LOSES_AT_MOST, FAMILY_LOSES = 3.0, 5.0, 6.0  # points: pooled, its bound, any family
-LONG = 200.0  # ms from which on it has to beat `off`
-SEAM = 1 / 3  # of off's largest step
-FEW, FEW_LOSE = 3, 2.0  # Euler steps, and the points that they may lose on the most steps
+LATE = 300.0  # ms at which the losses of `trained` are judged
+LOSES, LOSES_AT_MOST, FAMILY_LOSES = 3.0, 5.0, 6.0  # points: pooled, its bound, each family
+LONG = 200.0  # ms from which `trained` has to beat `off`
+SEAM = 1 / 3  # maximum ratio to the seam of `off`
+FEW, FEW_LOSE = 3, 2.0  # Euler steps, and the points they may lose against the most steps
 
 
 def verdict(points: Points) -> list[dict]:
-    """A line an aim and a point at which it has to hold: reached or missed.
+    """Return a row for each aim and point that it applies to: reached or missed.
 
-    No line: what it takes was not measured.
+    An aim has no row if the points that it needs were not measured.
     """
     return [*_loses_little(points), *_beats_off(points)]
 
@@ -50,7 +50,10 @@ def _beats_off(points: Points) -> Iterator[dict]:
 
 
 def few_steps(points: Points) -> list[dict]:
-    """Whether a schedule that finishes near actions first is needed; a line a way and latency."""
+    """Return whether FEW Euler steps lose at most FEW_LOSE points; a row for each way and latency.
+
+    Where they lose more, a schedule that finishes near actions first is needed.
+    """
     most = max(point.euler_steps for point in points)
     return [
         _line(few, f'lost on {most} steps, points', found['lost'], '<=', FEW_LOSE)
@@ -61,7 +64,7 @@ def few_steps(points: Points) -> list[dict]:
 
 
 def _pairs(points: Points, **other: object) -> Iterator[tuple[Point, Point]]:
-    """Each point with the one that differs from it so, where there is one."""
+    """Yield each point with the point that differs only in `other`, if it was measured."""
     for point in points:
         if (reference := replace(point, **other)) in points and reference != point:
             yield point, reference

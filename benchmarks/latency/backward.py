@@ -1,10 +1,10 @@
-"""Real-time chunking as it was published: guided through the Jacobian of the denoising step.
+"""Real-time chunking as published: guidance through the Jacobian of the denoising step.
 
     v <- v - min(c / r^2, beta) J^T diag(w) (A - x_hat),  x_hat = x - t v(x, t),  J = dx_hat / dx
 
-with A the leftover and w its weights (t = 1 is noise; the paper counts tau = 1 - t, and its v is
-ours turned round). A step costs a backward pass through the action expert, so this is measured
-and not served. Prefixes are those that the engine has prefilled; noise and Euler steps are the
+A are the leftover actions and w their weights. t = 1 is noise; the paper counts tau = 1 - t, and
+its v has the opposite sign. A step costs a backward pass through the action expert, so this method
+is measured but not served. The engine prefills the prefixes; noise and Euler steps are the
 engine's as well.
 
 Source: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies",
@@ -35,9 +35,10 @@ Velocity = Callable[[Tensor, Tensor], Tensor]  # x [B, chunk, dim], its flow tim
 def denoised(
     velocity: Velocity, x: Tensor, steps: int, target: Tensor, weights: Tensor, most: float
 ) -> Tensor:
-    """Noise x [B, chunk, dim] -> actions, by so many Euler steps that are guided to the target.
+    """Return the actions denoised from noise x [B, chunk, dim] by guided Euler steps.
 
-    target: like x. weights: [B, chunk, 1]. most: beta, the greatest weight of guidance.
+    steps: number of Euler steps. target: like x. weights: [B, chunk, 1]. most: beta, the maximum
+    weight of guidance.
     """
     times = [1.0 + step * (-1.0 / steps) for step in range(steps)]
     times = torch.tensor(times, dtype=x.dtype, device=x.device)
@@ -53,9 +54,9 @@ def denoised(
 
 
 class Backward:
-    """A policy whose prefixes the engine makes, and whose chunks are made here.
+    """A policy whose prefixes the engine prefills, and whose chunks are denoised here.
 
-    chunking: its Euler steps, and the schedule, horizon and greatest weight of guidance.
+    chunking: its Euler steps, and the schedule, horizon and maximum weight of guidance.
     """
 
     def __init__(self, policy: Policy, robots: int, chunking: Chunking) -> None:
@@ -76,7 +77,7 @@ class Backward:
         ]
 
     def _denoised(self, frames: Sequence[Frame], prefix: PrefixCache) -> Tensor:
-        """Normalised actions [frames, chunk, padded_action_dim]."""
+        """Return the normalised actions [frames, chunk, padded_action_dim]."""
         policy, how, c = self._policy, self._chunking, self._policy.config
         shape, seed = (c.chunk_size, c.padded_action_dim), self._engine.config.seed
         noises, targets, weights = [], [], []
@@ -94,11 +95,11 @@ class Backward:
         return denoised(velocity, x, how.euler_steps, target, weight, how.rtc_max_guidance)
 
     def finish(self) -> None:
-        """Has nothing to end."""
+        """Do nothing: there is nothing to end."""
 
 
 def velocity_of(model: Pi05, prefix: PrefixCache) -> Velocity:
-    """The policy's v after prefixes, [B] of them; gradients pass to x."""
+    """Return the policy's velocity v for a batch of B prefixes; gradients reach x."""
     view = SuffixCache(prefix, 1, model.config.chunk_size)
     rope = model.suffix_rope(view.positions)
 
@@ -111,7 +112,7 @@ def velocity_of(model: Pi05, prefix: PrefixCache) -> Velocity:
 
 
 def prefix_of(prefixes: Arena, rows: Sequence[int]) -> PrefixCache:
-    """What these rows hold, copied to where gradients may pass."""
+    """Return a copy of the KV in these rows that gradients may pass through."""
     taken = list(rows)
     lengths = torch.from_numpy(prefixes.positions[taken]).to(prefixes.device)
     cache = PrefixCache(lengths, int(lengths.max()))

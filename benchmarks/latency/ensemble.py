@@ -1,8 +1,8 @@
-"""Temporal ensembling: what is done at a moment is the mean of all that was said of it.
+"""Temporal ensembling: the executed action is the mean of all actions predicted for its moment.
 
-Knows chunks and the periods they were made for. Does not know who made them. A chunk that comes
-late is averaged with what the older ones say of its moments, as one that comes at once: by then
-all of them are there.
+Knows chunks and the periods they were made for. Does not know which policy made them. A chunk that
+arrives late is averaged with the older chunks like one that arrives at once, because all of them
+are available by then.
 
 Source: Zhao et al. 2023, "Learning Fine-Grained Bimanual Manipulation with Low-Cost Hardware"
 (ACT), section III-B and algorithm 2.
@@ -21,10 +21,13 @@ DECAY = 0.01  # m of the weights exp(-m k), as in ACT
 
 
 def average(chunks: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
-    """The newest chunk, of each of its moments the weighted mean of all that say it, [chunk, dim].
+    """Return the newest chunk, averaged with the older chunks, [chunk, dim].
+
+    Each action is the weighted mean over all chunks that cover its moment.
 
     chunks: the period of the first action, and the actions [chunk, dim], a period apart; oldest
-    first. The weight of the k-th that says a moment is exp(-m k), the oldest of them being 0.
+    first. The k-th chunk that covers a moment has the weight exp(-m k); the oldest of them has k =
+    0.
     """
     newest, (length, dim) = chunks[-1][0], chunks[-1][1].shape
     said = np.full((len(chunks), length, dim), np.nan)
@@ -37,7 +40,7 @@ def average(chunks: Sequence[tuple[int, np.ndarray]]) -> np.ndarray:
 
 
 class Ensemble:
-    """Another actor whose chunks are averaged over each episode."""
+    """Another actor, whose chunks are averaged over each episode."""
 
     def __init__(self, actor: Actor) -> None:
         self._actor = actor

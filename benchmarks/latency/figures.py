@@ -1,7 +1,7 @@
-"""What the points say: rates and means, what latency costs, one way beside another, the aims.
+"""Figures of the points: rates, means, the cost of latency, and each way compared with `off`.
 
-All differences are of the same episodes. Knows points and episodes. Does not know how they came
-about.
+All differences are paired by episode. Knows points and episodes. Does not know how they were
+measured.
 
 Source: see `benchmarks.common.paired`; Efron and Tibshirani 1993, chapter 13, percentiles of
 resampled episodes.
@@ -27,7 +27,10 @@ Points = Mapping[Point, Episodes]
 
 
 def rows(points: Points) -> list[dict]:
-    """A row a point. seconds: median of those that succeeded; the rest are means of episodes."""
+    """Return a row for each point.
+
+    seconds: median of the episodes that succeeded; the other figures are means over all episodes.
+    """
     return [
         named(point)
         | dict(
@@ -47,12 +50,12 @@ def rows(points: Points) -> list[dict]:
 
 
 def named(point: Point) -> dict:
-    """Its first columns."""
+    """Return the first columns of the row of a point."""
     return dict(way=point.way, latency=point.latency, euler_steps=point.euler_steps)
 
 
 def costs(points: Points) -> list[dict]:
-    """What each way loses from its own 0 ms; a row a later point, see `lost`."""
+    """Return what each way loses on its own 0 ms; a row for each later point, see `lost`."""
     return [
         named(point) | lost(some, points[at_once])
         for point, some in points.items()
@@ -61,7 +64,7 @@ def costs(points: Points) -> list[dict]:
 
 
 def by_steps(points: Points) -> list[dict]:
-    """What fewer Euler steps lose on the most; a row a point, see `lost`."""
+    """Return what fewer Euler steps lose on the most; a row for each point, see `lost`."""
     most = max(point.euler_steps for point in points)
     return [
         named(point) | dict(than=most) | lost(some, points[whole])
@@ -71,7 +74,7 @@ def by_steps(points: Points) -> list[dict]:
 
 
 def against_off(points: Points) -> list[dict]:
-    """Each other way beside `off` at the same latency; a row a point, see `beside`."""
+    """Compare each way with `off` at the same latency; a row for each point, see `beside`."""
     return [
         named(point) | beside(some, points[off])
         for point, some in points.items()
@@ -80,9 +83,9 @@ def against_off(points: Points) -> list[dict]:
 
 
 def lost(some: Episodes, reference: Episodes) -> dict:
-    """Points of success that these episodes lose on the reference.
+    """Return how many points of success these episodes lose compared with the reference.
 
-    at_most: it is no more, with 95% on one side. by_family: the same of each.
+    at_most: upper bound of the loss, with 95% on one side. by_family: the same for each family.
     """
 
     def of(which: np.ndarray) -> dict:
@@ -93,11 +96,11 @@ def lost(some: Episodes, reference: Episodes) -> dict:
 
 
 def beside(some: Episodes, off: Episodes) -> dict:
-    """One way beside another.
+    """Compare the episodes of one way with those of `off`.
 
-    difference, low, high: points of success, with a 95% interval; above: it exceeds that, with 95%
-    on one side; p_value: see `paired`. by_family: the same of each. jerk_rms, jerk_max, seam: see
-    `ratio`.
+    difference, low, high: points of success, with a 95% interval. above: lower bound of the
+    difference, with 95% on one side. p_value: see `paired`. by_family: the same for each family.
+    jerk_rms, jerk_max, seam: see `ratio`.
     """
 
     def of(which: np.ndarray) -> dict:
@@ -111,17 +114,22 @@ def beside(some: Episodes, off: Episodes) -> dict:
 
 
 def _pooled_and_by_family(some: Episodes, of: Callable[[np.ndarray], dict]) -> dict:
-    """of: the figures of which episodes, bool [n]."""
+    """Return the figures of all episodes, and of each family.
+
+    of: takes a mask of episodes, bool [n], and returns their figures.
+    """
     every = np.full(len(some.outcomes), True)
     families = dict.fromkeys(some.families)
     return of(every) | dict(by_family={family: of(some.of(family)) for family in families})
 
 
 def ratio(of: np.ndarray, to: np.ndarray, scenes: np.ndarray) -> dict | None:
-    """Mean of one way over the mean of another, over the episodes [n] in which both have a value.
+    """Return the mean of one way over the mean of another.
 
-    low, high: 95% interval; at_most: with 95% on one side. Scenes are resampled, each with all its
-    episodes. None where there is nothing to compare.
+    Both means are over the episodes [n] that have a value in both ways.
+
+    low, high: 95% interval; at_most: bound with 95% on one side. Scenes are resampled, each with
+    all its episodes. None if there is nothing to compare.
     """
     both = np.isfinite(of) & np.isfinite(to)
     if not both.any() or not to[both].any():
@@ -137,6 +145,6 @@ def ratio(of: np.ndarray, to: np.ndarray, scenes: np.ndarray) -> dict | None:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """Of those that are there."""
+    """Return the mean of the finite values, None if there are none."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None

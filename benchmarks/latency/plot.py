@@ -1,4 +1,4 @@
-"""The picture of late chunks, PNG under out/bench."""
+"""The plot of late chunks, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LABELS = dict(jerk_rms='jerk, rms of an episode, rad/s³', seam='largest step at
 
 
 def plot(points: Points) -> None:
-    """Success with 95% intervals, jerk and seams over latency; hollow where latency varies."""
+    """Plot success (95% intervals), jerk and seams over latency; hollow where latency varies."""
     figure, axes = plt.subplots(1, 3, figsize=(14, 4.2), layout='constrained')
     lines = dict.fromkeys((point.way, point.euler_steps) for point in points)
     counts = {steps for _, steps in lines}
@@ -24,7 +24,7 @@ def plot(points: Points) -> None:
                 for point, episodes in points.items()
                 if (point.way, point.euler_steps, bool(point.spread)) == (way, steps, varies)
             }
-            # Side by side, so that intervals can be told apart.
+            # Shifted sideways, so that the intervals do not overlap.
             at = np.array(sorted(some)) + 3 * (number - len(lines) / 2)
             style = dict(color=f'C{number}', marker='o', linestyle='none' if varies else '-')
             style |= dict(markerfacecolor='none') if varies else dict(label=label)
@@ -39,7 +39,7 @@ def plot(points: Points) -> None:
 
 
 def _draw(axes: np.ndarray, at: np.ndarray, some: list, style: dict) -> None:
-    """One line in each of the axes."""
+    """Draw one line into each of the axes."""
     if not some:
         return
     shares = [rate(int(of.done.sum()), len(of.done)) for of in some]

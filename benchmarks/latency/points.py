@@ -1,6 +1,6 @@
-"""A point: all episodes in one way at one latency. What of them is kept, and how they are run.
+"""A point: all episodes of one way at one latency, what is stored of them, and how they are run.
 
-Knows cases, worlds and outcomes. Does not know what the figures say, or where they are kept.
+Knows cases, worlds and outcomes. Does not know the figures made of them, or where they are stored.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from training.evaluate.actors import Chunking
 from training.evaluate.cases import Case, Outcome, Setting
 from training.evaluate.worlds import ARM, World, run
 
-JERK = 3  # differences that make one
+JERK = 3  # the jerk is the third difference
 
 
 @dataclass(frozen=True)
 class Point:
-    """latency_ms: from an observation until its chunk takes over. spread: as in `Setting`."""
+    """A measured way and latency.
+
+    latency_ms: from an observation until its chunk takes over. spread: as in `Setting`.
+    """
 
     way: str
     latency_ms: float
@@ -33,16 +36,16 @@ class Point:
 
     @property
     def latency(self) -> str:
-        """As it is shown, ms."""
+        """Return the latency (ms) as text for tables."""
         return f'{self.latency_ms:g}' + f' ±{100 * self.spread:g}%' * bool(self.spread)
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What all points share.
+    """The conditions that all points share.
 
-    episodes: of each family. seed: the set of scenes. robots: worlds of one engine, in lockstep.
-    guidance: schedule, horizon and greatest weight of the ways that are guided.
+    episodes: number of each family. seed: the set of scenes. robots: worlds of one engine, in
+    lockstep. guidance: schedule, horizon and maximum weight of the ways that are guided.
     """
 
     families: tuple[str, ...]
@@ -54,7 +57,7 @@ class Conditions:
 
     @property
     def cases(self) -> list[Case]:
-        """Scene by scene, the families in turn: the same for every point."""
+        """Return the cases, scene by scene with the families in turn: the same for every point."""
         scenes = range(self.episodes)
         return [Case(family, self.seed, scene) for scene in scenes for family in self.families]
 
@@ -64,14 +67,14 @@ class Conditions:
 
 @dataclass(frozen=True, eq=False)
 class Episodes:
-    """What became of the episodes of a point, in the order of the cases; each array is [n].
+    """Results of the episodes of a point, in the order of the cases; each array is [n].
 
-    outcomes: of each s for success, w for another object, else a dot. seconds: it lasted. chunks:
-    that were made. joint_path: rad, that the measured joints went, without the gripper. jerk_rms,
-    jerk_max: rad/s^3, of these joints, every 10 ms, see `control.smoothness`; seam: rad, the
-    largest step at which a chunk took over, in the joint that differs most. These three from the
-    second take-over on: the first finds an arm that stands, and throws it alike in every way. NaN
-    where there was no second.
+    outcomes: a character for each episode: s for success, w for another object, else a dot.
+    seconds: duration. chunks: number of chunks made. joint_path: path (rad) of the measured
+    joints, without the gripper. jerk_rms, jerk_max: rad/s^3, of these joints, every 10 ms, see
+    `smoothness`. seam: rad, the largest step at which a chunk took over, in the joint that differs
+    most. The last three count from the second take-over on: at the first the arm is at rest, and
+    the step is the same in every way. They are NaN without a second take-over.
     """
 
     families: tuple[str, ...]
@@ -101,19 +104,19 @@ class Episodes:
 
     @property
     def done(self) -> np.ndarray:
-        """Which succeeded, bool [n]."""
+        """Return which episodes succeeded, bool [n]."""
         return np.array([outcome == 's' for outcome in self.outcomes])
 
     def of(self, family: str) -> np.ndarray:
-        """Which are of a family, bool [n]."""
+        """Return which episodes are of a family, bool [n]."""
         return np.array([each == family for each in self.families])
 
 
 def _going(outcome: Outcome) -> Smoothness | None:
-    """From the second take-over on; None where there was none, or the end."""
+    """Return the smoothness from the second take-over on; None if there is too little of it."""
     if len(outcome.moments) < 2:
         return None
-    # The first jerk that the new chunk has a part in begins three set-points before.
+    # The first jerk that the new chunk affects begins three set-points earlier.
     since = outcome.joints[max(0, round(outcome.moments[1] / SET_POINT) - JERK) :]
     return _smoothness(since) if len(since) > JERK else None
 
@@ -128,7 +131,10 @@ def measure(
     conditions: Conditions,
     on_end: Callable[[], object] = lambda: None,
 ) -> list[Outcome]:
-    """Every case in the way and at the latency of a point. on_end: called at the end of each."""
+    """Run every case in the way and at the latency of a point.
+
+    on_end: called at the end of each episode.
+    """
     cases, dt = conditions.cases, policy.config.action_dt
     robots = min(conditions.robots, len(cases))
     latency = point.latency_ms / 1e3

@@ -1,4 +1,4 @@
-"""The tables of late chunks. Knows figures, and nothing of how they came about."""
+"""The tables of late chunks. Knows figures, not how they were measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TITLES = dict(
 
 
 def show(found: dict) -> None:
-    """Prints what there is, the verdict last."""
+    """Print the tables that have rows, the verdict last."""
     lines = dict(rows=_row, costs=_lost, by_steps=_lost, against_off=_beside)
     for key, line in lines.items():
         if found.get(key):

@@ -1,8 +1,8 @@
-"""How smoothly an arm is moved: jerk and path length.
+"""Smoothness of the motion of an arm: jerk and path length.
 
-Knows joint targets over time. Does not know limits, motions or what the arm made of them. Joints
-count alike, so whoever mixes rad and m, or wants no gripper in it, passes the columns that belong
-together.
+Knows joint targets over time. Does not know limits, motions or how the arm executed them. All
+columns count alike: to avoid mixing rad and m, or to leave out the gripper, pass only the columns
+that belong together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True)
 class Smoothness:
-    """Of targets over time.
+    """Smoothness of targets over time.
 
     jerk_rms, jerk_max: over all joints and moments, rad/s³ or m/s³. path_length: of all joints
     together, rad or m.
@@ -27,9 +27,10 @@ class Smoothness:
 
 
 def smoothness(positions: ArrayLike, rate: float) -> Smoothness:
-    """Of targets [n, joints] that are sent `rate` times a second. Raises ValueError.
+    """Return the smoothness of targets [n, joints] that are sent `rate` times a second.
 
-    The jerk is the third difference of the targets; with fewer than 4 there is none.
+    The jerk is the third difference of the targets; with fewer than 4 targets it is 0. Raises
+    ValueError for invalid targets or an invalid rate.
     """
     positions = _checked(positions)
     if not 0 < rate < np.inf:

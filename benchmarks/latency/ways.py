@@ -1,10 +1,10 @@
-"""The ways to go on while a chunk is late: who acts in each, and what it depends on.
+"""The chunking methods ("ways") for late chunks, and the actor of each.
 
-- off: a chunk takes over by time, and what of it has passed is never done.
-- guided: denoising is pulled towards what is left of the running chunk; the Jacobian is taken as
-  the identity, as LeRobot does and as the suite serves it.
-- vjp: the same with the Jacobian, as it was published; in this benchmark alone.
-- trained: the first actions are given, and the policy was trained to go on from them.
+- off: a chunk takes over by time; its actions that are already past are never executed.
+- guided: denoising is pulled towards the leftover actions of the running chunk. The Jacobian is
+  taken as the identity, as LeRobot does and as the suite serves it.
+- vjp: the same with the Jacobian, as published; only in this benchmark.
+- trained: the first actions are given, and the policy was trained to continue from them.
 - ensemble: temporal ensembling of the chunks of `off`.
 """
 
@@ -23,7 +23,7 @@ OFF, TRAINED = 'off', 'trained'
 
 
 def served(policy: Policy, robots: int, chunking: Chunking) -> Served:
-    """The suite's own engine; it says nothing."""
+    """Return an actor that uses the suite's own engine, without language streams."""
     return Served(policy, 'silent', robots, 1, 1, chunking=chunking)
 
 
@@ -42,7 +42,10 @@ WAYS = tuple(ACTORS)
 
 
 def chunking_of(way: str, steps: int, guidance: Chunking) -> Chunking:
-    """How chunks are made in a way. guidance: of those that are guided; the rest reads no more."""
+    """Return how the chunks of a way are made.
+
+    guidance: parameters of the guided ways; the others do not read them.
+    """
     if way in ('guided', 'vjp'):
         return replace(guidance, euler_steps=steps, rtc='guided')
     return Chunking(steps, TRAINED if way == TRAINED else OFF)

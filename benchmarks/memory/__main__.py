@@ -1,4 +1,4 @@
-"""`python -m benchmarks.memory`: says which benchmarks there are, each a command."""
+"""`python -m benchmarks.memory`: lists the benchmarks, each of which is a command."""
 
 from benchmarks import memory
 from benchmarks.common.command import overview

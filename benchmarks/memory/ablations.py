@@ -1,14 +1,15 @@
 """KEEP without each of its ideas, one at a time; other blocks, and other ratios.
 
-As `trace` in all but what is varied, at one number of segments. Blocks instead of groups: no
-static-dynamic construction (sizes in segments; 1 never shares, 16 loses most). No hops:
-importance to the question alone. restart: each hop keeps that share of the first scores.
-next_layer, separate: no balanced loading; what is said cannot differ, and is not asked. Keys not
-turned: stored ones stay as they were computed, wherever they come to. r: share of memory that is
-computed again, mean over the layers; the least is the first layer alone, as both methods have it.
+The setup is that of `trace`, except for what is varied, at one number of segments. Variants:
+"blocks of N" replaces the groups, without static-dynamic construction (N in segments; blocks of 1
+never share KV, blocks of 16 lose most). "no hops": importance to the question alone. "restart":
+each hop keeps that share of the first scores. "next_layer" and "separate": no balanced loading;
+the answers cannot differ, so they are only timed. "keys not turned": stored keys stay as they were
+computed, whatever position they come to. "r": share of memory that is recomputed, mean over the
+layers; with "r least" only the first layer recomputes, as it does in both methods.
 
-Physics: r bounds a plan's time from below, beside what is fresh and what is always computed; loads
-can be hidden behind no more than there is to compute.
+Physics: r bounds a plan's time from below, in addition to fresh KV and what is always computed.
+Loads can be hidden only as far as there is computation to hide them behind.
 
 Source: KEEP, section 6.3, table 3, figures 3 and 10.
 """
@@ -32,7 +33,7 @@ from benchmarks.memory.settings import Settings, load_settings
 from benchmarks.memory.trace import add_arguments, begin
 from benchmarks.memory.ways import BLEND, FULL, KEEP, Way, answering, timed
 
-BRIEF = (  # columns that are shown
+BRIEF = (  # columns of the printed table
     'way',
     'first_token_ms',
     'fresh_ms',
@@ -47,7 +48,7 @@ BRIEF = (  # columns that are shown
 
 
 def variants(settings: Settings, layers: int) -> Iterator[Way]:
-    """KEEP first, then all that differs from it in one thing; for a planner of so many layers."""
+    """Yield KEEP, then all variants that differ from it in one thing. layers: of the planner."""
     varied, block = settings.ablations, settings.construction.block
     yield Way(KEEP, KEEP)
     yield Way(FULL, FULL, 1)
@@ -69,7 +70,7 @@ def variants(settings: Settings, layers: int) -> Iterator[Way]:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Asks, times, prints the tables, and returns all figures."""
+    """Ask, time, print the tables, and return all figures."""
     result, settings = begin(args), load_settings(args.settings, args.quick)
     varied, count = settings.ablations, settings.ablations.retrieved
     said, large = answering(args.planner), timed(settings)
@@ -104,7 +105,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def answers(replies: Sequence[Reply], retrieved: int) -> list[dict]:
-    """A row per variant, with its paired difference to KEEP."""
+    """Return a row for each variant, with its paired difference to KEEP."""
     rows = []
     for name in tables.names(replies):
         row = tables.answers(replies, name, retrieved)

@@ -1,11 +1,11 @@
-"""All ways through the same stories: each memory gets the same updates, each planner is asked.
+"""Run all ways through the same stories: the same updates of memory, and the same questions.
 
-Ways take turns at every question, forwards and backwards; no KV is shared between them. What the
-updates before a question made useless is computed anew when the question needs it, inside the time
-that is measured. After its answer, as on a robot between two plans, every way computes the KV that
-it still lacks (`idle`), as it did after each step before the first question. Memory lies in files
-in RAM where there is room for them, as the paper keeps KV: a disk would add the time of its syncs
-to whatever is computed anew. Knows ways and stories. Does not know tables.
+Ways take turns at every question, forwards and backwards; they share no KV. KV that the updates
+before a question invalidated is recomputed when the question needs it, within the measured time.
+After its answer every way computes the KV that it still lacks (`idle`), as on a robot between two
+plans; it does the same after each step before the first question. Memory is stored in files in RAM
+if there is room for them, as the paper stores KV: a disk would add the time of its syncs to
+everything that is recomputed. Knows ways and stories. Does not know tables.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from benchmarks.memory.ways import BenchPlanning, TimedPlan, Way, open_way
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 
 RAM = '/dev/shm'
-ROOM = 2**31  # bytes: the memories of 30 ways, and as much again
+ROOM = 2**31  # bytes: twice the memories of 30 ways
 
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """What one way said to one question, and what that took.
+    """The answer of one way to one question, and its cost.
 
-    retrieved: segments that were asked for. story, number: which question. told: whether all that
-    decides it was in view. outdated: segments in view whose text is not the present one. lost:
-    tokens whose KV the updates before the question made useless; fresh: tokens of units whose KV
-    was computed for it; idle: those after the question before.
+    retrieved: number of segments requested. story, number: which question. told: whether all facts
+    that decide it were in view. outdated: number of segments in view whose text is not current.
+    lost: tokens whose KV the updates before the question invalidated; fresh: tokens of units whose
+    KV was computed for it; idle: tokens computed after the question before it.
     """
 
     way: str
@@ -57,7 +57,7 @@ class Reply:
 
     @property
     def computed_share(self) -> float:
-        """Tokens computed in all layers, those of fresh units with them, of the prompt's."""
+        """Return the tokens computed in all layers, with fresh units, as a share of the prompt."""
         plan = self.plan
         return (sum(plan.computed) / len(plan.computed) + self.fresh) / plan.tokens
 
@@ -66,7 +66,7 @@ class Reply:
 class Asked:
     """A way with its memory.
 
-    lost, fresh: as they were when last counted. idle: tokens that `settle` computed last.
+    lost, fresh: the counts at the last call of `_count`. idle: tokens that `settle` computed last.
     """
 
     way: Way
@@ -76,20 +76,20 @@ class Asked:
     idle: int = 0
 
     def learn(self, facts: Facts, side: Side) -> None:
-        """Updates of one step, or what is known in the beginning."""
+        """Add the updates of one step, or the initial facts, to memory."""
         width = side.segment_tokens - 1  # a segment begins with a line break; a byte is a token
         segments = [(fact.id, fact.kind, fact.text.ljust(width, '.')) for fact in facts]
         self.planning.upsert(*segments)
         self.planning.advance()
 
     def settle(self) -> None:
-        """All KV that the way keeps is there, and counted."""
+        """Compute and count all missing KV that the way stores."""
         if self.way.construction not in ('', PREFIX):
             self.planning.warm()
         _, self.idle = self._count()
 
     def ask(self, moment: Moment, retrieved: int, story: int, number: int) -> Reply:
-        """One question. Raises RuntimeError where a plan had to be made twice."""
+        """Ask one question, and return the reply. Raises RuntimeError if the plan is retried."""
         plan = self.planning.plan(moment.question, segments=retrieved)
         if plan.retries:
             raise RuntimeError(f'{self.way.name}: KV went while nobody changed memory')
@@ -112,7 +112,7 @@ class Asked:
         )
 
     def _count(self) -> tuple[int, int]:
-        """-> lost and fresh since the last time."""
+        """Return the tokens lost and the tokens computed since the last call."""
         before = self.lost, self.fresh
         self.lost, self.fresh = self.planning.lost, self.planning.fresh_tokens
         return self.lost - before[0], self.fresh - before[1]
@@ -128,9 +128,10 @@ def ask_all(
     title: str,
     idle: bool = True,
 ) -> list[Reply]:
-    """All questions of a side, to all ways, with so many segments in view each.
+    """Return the replies of all ways to all questions of a side, for each number of segments.
 
-    idle: whether there is time between a question and the next updates to compute what lacks.
+    retrieved: numbers of segments. idle: whether there is time between a question and the next
+    updates to compute missing KV.
     """
     total = len(retrieved) * side.households * (side.warm + side.questions)
     task, replies = bar.add_task(title, total=total), []
@@ -151,7 +152,7 @@ def _follow(
     number: int,
     idle: bool,
 ) -> Iterator[list[Reply]]:
-    """The replies to each question of one story, in the order of ways; none while warming up."""
+    """Yield the replies to each question of a story, in the order of ways; none in warm-up."""
     story = draw_story(settings.world, (settings.seed, number), side.warm + side.questions)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(dir=ram())))
@@ -175,16 +176,16 @@ def _follow(
 
 
 def ram() -> str | None:
-    """A folder in RAM with room for the memories of a run, None where there is none."""
+    """Return a folder in RAM with room for the memories of a run, None if there is none."""
     return RAM if os.path.isdir(RAM) and shutil.disk_usage(RAM).free >= ROOM else None
 
 
 def of(replies: Sequence[Reply], way: str, retrieved: int | None = None) -> list[Reply]:
-    """Those of one way, in the order of questions."""
+    """Return the replies of one way, in the order of questions."""
     return [r for r in replies if r.way == way and retrieved in (None, r.retrieved)]
 
 
 def waiting(timeline: Timeline) -> float:
-    """Seconds in which no layer was computed, until the last one began."""
+    """Return the seconds in which no layer was computed, until the last one began."""
     last = max((span.start for span in timeline.lane(COMPUTE)), default=0.0)
     return sum(end - start for start, end in timeline.bubbles(COMPUTE) if end <= last)

@@ -1,11 +1,11 @@
-"""Memory as KEEP's baselines keep it: fixed blocks of segments, in the order in which they came.
+"""Memory as KEEP's baselines store it: fixed blocks of segments, in order of arrival.
 
-A block is computed together and retrieved as a whole, like a static group. After a change its KV
-in front of the change is still good: what lies behind is computed anew, and that alone. This
-favours blocks: the front is held in memory, wherever the rest of a store lies, and costs no load
-beyond a copy; and a new segment goes to the end, where it invalidates nothing.
+A block is computed jointly and retrieved as a whole, like a static group. After a change, its KV
+in front of the change stays valid, so only the tokens behind it are recomputed. This favours
+blocks: the front is held in memory, wherever the rest of a store is, and costs only a copy; and a
+new segment is appended, where it invalidates nothing.
 
-Knows ids, tokens and a planner's row. Nothing is ever removed here.
+Knows ids, tokens and a planner's row. Segments are never removed here.
 
 Source: KEEP, section 3, challenge 1.
 """
@@ -32,9 +32,9 @@ from embodied_kv.planning.planner_row import PlannerRow
 
 
 class Blocks:
-    """In place of `memory.groups.Groups`: `size` segments each, all of them static.
+    """Replaces `memory.groups.Groups`: blocks of `size` segments each, all of them static.
 
-    counts and moved are there for who asks groups; nothing is counted.
+    counts and moved exist because callers of groups read them; they stay empty.
     """
 
     def __init__(self, width: int, size: int) -> None:
@@ -56,14 +56,14 @@ class Blocks:
         return self._of[id].members[id]
 
     def ids(self, block: Group) -> tuple[str, ...]:
-        """Of its members, in the order in which they came."""
+        """Return the ids of the members of a block, in order of arrival."""
         return tuple(block.members)
 
     def units(self) -> list[tuple[str, ...]]:
         return [self.ids(block) for block in self]
 
     def put(self, id: str, embedding: np.ndarray, tokens: int, step: int) -> int:
-        """A new segment goes to the end, a changed one stays."""
+        """Append a new segment, or change one in place, and return 0 invalidated tokens."""
         if (block := self._of.get(id)) is None:
             if len(self._of) == self.size * len(self._blocks):
                 number, mean = len(self._blocks), np.zeros(self.vectors.width, np.float32)
@@ -75,13 +75,13 @@ class Blocks:
         return 0
 
     def advance(self, step: int) -> tuple[Transition, ...]:
-        """Blocks stay what they are."""
+        """Set the step. Return no transitions, because blocks do not change."""
         self.step = step
         return ()
 
 
 class Behind(FullRecompute):
-    """Everything but the first `front` tokens, whose KV lies in the row."""
+    """Recomputes everything except the first `front` tokens, whose KV is in the row."""
 
     def __init__(self, front: int) -> None:
         self._front = front
@@ -91,12 +91,12 @@ class Behind(FullRecompute):
 
 
 class WatchedRow(PlannerRow):
-    """Counts the tokens whose KV it computes for units; `loader` has the timeline of the last run.
+    """A row that counts the tokens computed for units; `loader` has the timeline of the last run.
 
-    The config is a `VariantConfig`, and its methods are those of `variant_method`.
+    The config is a `VariantConfig`, and the methods are those of `variant_method`.
 
-    fronts: of a unit that was computed before, only what lies behind the first change. rotate:
-    whether stored keys are turned to the positions they come to.
+    fronts: whether a unit that was computed before is recomputed only behind its first change.
+    rotate: whether stored keys are rotated to their new positions.
     """
 
     methods = (*PlannerRow.methods, 'cacheblend', 'epic')
@@ -134,7 +134,7 @@ class WatchedRow(PlannerRow):
         return made
 
     def _bring(self, block: int, tokens: Sequence[Sequence[int]], length: int) -> int:
-        """Puts the KV of a block's unchanged first segments into the row -> their tokens.
+        """Copy the KV of a block's unchanged first segments into the row, and return their tokens.
 
         At least one token of `length` is left to compute.
         """
@@ -152,5 +152,5 @@ class WatchedRow(PlannerRow):
 
 
 def _stays(k: Tensor, by: int, layer: int) -> Tensor:
-    """Keys as they were computed, wherever they come to."""
+    """Return the keys as they were computed, whatever position they come to."""
     return k

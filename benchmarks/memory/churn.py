@@ -1,22 +1,22 @@
-"""Plans in a world that changes and leaves no time between: churn x what loads cost, by way.
+"""Plans in a world that changes without idle time: churn and the cost of loads, by way.
 
-An update is a step of the world, so many of them come between two plans, and what they made
-useless is computed inside the plan that needs it. What each way computes and loads is counted from
-real plans over one story; how long that takes is foretold by `memory.pipeline`, in parts of a full
-recompute, for loads from the speed of memory to half of a full recompute. No clock is in it. With
---measured the planner of `speed` is timed, too, its loads slowed down by waiting, one thread,
-ratios within the run.
+An update is a step of the world. A given number of updates comes between two plans, and the KV
+that they invalidated is recomputed inside the plan that needs it. The tokens that each way
+computes and loads are counted in real plans over one story; `memory.pipeline` predicts the time
+from these counts, as a fraction of a full recompute, for loads from the speed of memory to half of
+a full recompute. No clock is involved. With --measured the planner of `speed` is timed as well,
+with its loads slowed down by waiting, on one thread, and the ratios are taken within the run.
 
-KEEP has its groups; CacheBlend has blocks of four segments as its paper, single segments, and
-KEEP's groups, each with loads as its paper has them (next_layer) and balanced. Both compute the
-same share of memory. Not counted: KEEP's choice and CacheBlend's comparison of keys. A block keeps
-its KV in front of a change, and this costs no load (`blocks`), which favours blocks.
+KEEP has its groups. CacheBlend has blocks of four segments as in its paper, single segments, or
+KEEP's groups, each with the loads of its paper (next_layer) and with balanced loads. Both methods
+recompute the same share of memory. Not counted: KEEP's choice and CacheBlend's comparison of keys.
+A block keeps its KV in front of a change, and this costs no load (`blocks`), which favours blocks.
 
-Physics: a plan computes at least its fresh tokens in all layers, and its share of the others. A
-block's KV behind a change is useless, half of it on average: u updates in different blocks of b
-segments make u (b + 1) / 2 of them fresh, single segments u. What is left of CacheBlend's time is
-that every token is loaded in every layer but the first. Where many updates hit the same segments,
-fresh tokens saturate, and so does what better construction is worth.
+Physics: a plan computes at least its fresh tokens in all layers, and its share of the others. The
+KV of a block behind a change is invalid, half of it on average: u updates in different blocks of b
+segments make u (b + 1) / 2 segments fresh, with single segments u. CacheBlend also loads every
+token in every layer but the first. Where many updates change the same segments, the number of
+fresh tokens saturates, and so does the gain of a better construction.
 
 Source: KEEP, sections 3, 4.1 and 6.2, figures 3 and 9.
 """
@@ -41,20 +41,23 @@ from benchmarks.memory.ways import BLEND, FULL, KEEP, Way, encoder_of, timed
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 
 AIM = 1.5  # times as fast as CacheBlend at high churn
-LEVEL = 1.03  # up to that, few plans do not tell who is faster
-PAPERS = 'next_layer'  # CacheBlend's loads, in its paper
+LEVEL = 1.03  # smaller ratios are not significant with this few plans
+PAPERS = 'next_layer'  # the load policy of CacheBlend's paper
 
 
 @dataclass(frozen=True)
 class Counted:
-    """A plan's work. job: of its prefill; fresh: tokens of units; tokens: of its prompt."""
+    """The work of a plan. job: of its prefill; fresh: tokens of units; tokens: of its prompt."""
 
     job: Job
     fresh: int
     tokens: int
 
     def parts(self, load: float) -> dict[str, float]:
-        """Its time in parts of a full recompute of its prompt, by policy of loads."""
+        """Return its time as a fraction of a full recompute of its prompt, by load policy.
+
+        load: time to load a token in a layer, as a fraction of computing it.
+        """
         job, layers = self.job, len(self.job.computed)
         whole = self.tokens * layers
         loads = {unit: load * tokens for unit, tokens in job.tokens.items()}
@@ -63,13 +66,13 @@ class Counted:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the arguments of this part."""
     add_common(parser)
     parser.add_argument('--measured', action='store_true', help='time plans, too; half an hour')
 
 
 def ways(settings: Settings) -> list[Way]:
-    """What is compared; text first."""
+    """Return the ways to compare; full recompute of text first."""
     block = settings.construction.block
     return [
         Way(FULL, FULL, 1),
@@ -81,12 +84,12 @@ def ways(settings: Settings) -> list[Way]:
 
 
 def blend(blocks: int) -> str:
-    """CacheBlend's name over a construction."""
+    """Return the name of CacheBlend over a construction."""
     return f'{BLEND}, blocks of {blocks}' if blocks else f'{BLEND}, groups'
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Counts, foretells, prints the tables, draws, and returns all figures."""
+    """Count, predict, print the tables, draw, and return all figures."""
     result, settings = begin(args), load_settings(args.settings, args.quick)
     result['encoder'] = encoder_of(settings.construction.encoder).name
     with Progress(console=Console(stderr=True)) as bar:
@@ -106,7 +109,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def count(settings: Settings, updates: int, bar: Progress) -> dict[str, list[Counted]]:
-    """The work of each way's plans, with so many updates between."""
+    """Return the work of each way's plans, with so many updates between two plans."""
     c = settings.churn
     heads = dict(heads=1, kv_heads=1, head_dim=8)
     small = timed(settings, width=c.width, mlp=c.width, **heads)
@@ -136,7 +139,10 @@ def _ask(
 def foretold(
     counted: Mapping[int, Mapping[str, Sequence[Counted]]], settings: Settings
 ) -> Iterator[dict]:
-    """A row per updates, load and way, means over plans; how many times KEEP's time it takes."""
+    """Yield a row for each number of updates, load and way: means over plans.
+
+    of_keep_x: the time relative to KEEP's.
+    """
     for updates, by_way in counted.items():
         for load in settings.churn.loads:
             keep = _mean(by_way[KEEP], load)['balanced']
@@ -160,10 +166,10 @@ def _mean(some: Sequence[Counted], load: float) -> dict[str, float]:
 
 
 def crossovers(rows: Sequence[dict], settings: Settings) -> Iterator[dict]:
-    """By load and way beside KEEP: the fewest updates from which on KEEP stays so much faster.
+    """Yield, by load and way, the fewest updates from which KEEP stays faster.
 
-    faster_from: by more than LEVEL; aim_from: by more than AIM. Empty where it does not.
-    most: of KEEP's time, at any number of updates that was counted.
+    faster_from: by more than LEVEL; aim_from: by more than AIM; empty if it never does. most: the
+    largest ratio of the way's time to KEEP's at any counted number of updates.
     """
     beside = dict.fromkeys((row['way'], row['loads']) for row in rows if row['way'] != KEEP)
     for load in settings.churn.loads:
@@ -189,10 +195,13 @@ def _from(rows: Sequence[dict], times: float) -> int | str:
 
 
 def measured(settings: Settings, bar: Progress) -> Iterator[dict]:
-    """A row per updates, load and way, by the clock: medians, and of ratios in pairs."""
+    """Yield a row of measured times for each number of updates, load and way.
+
+    Times are medians, and ratios are medians of pairs.
+    """
     c, large = settings.churn, timed(settings)
     text = ways(settings)[0]
-    token = 0.0  # seconds of a token in a layer, in a full recompute
+    token = 0.0  # seconds per token and layer of a full recompute
     for updates in c.measured_updates:
         for load in c.measured_loads:
             if not token:

@@ -1,18 +1,18 @@
-"""KEEP without each of its ideas, in accuracy: groups, hops, segments; table 3 on chains.
+"""The effect of KEEP's groups, hops and segments on accuracy: table 3 on chains.
 
-The judge's chains (`judge`), of which half are static: linked segments that nobody has touched are
-a group, whose KV is computed jointly and which stands together in the prompt. Without
-static-dynamic construction each segment's KV is computed alone, or that of blocks of four
-segments, in the order in which they came. Each way is what the node runs with its defaults, but
-for what the row says; loads that are not balanced change no answer (a law with its test), and are
-not asked.
+Memory consists of the judge's chains (`judge`), half of which are static: the unchanged segments
+of such a chain form a group, whose KV is computed jointly and which is contiguous in the prompt.
+Without static-dynamic construction the KV is computed for each segment alone, or for blocks of
+four segments in order of arrival. Each way is what the node runs with its defaults, except for
+what its name states. Loads that are not balanced change no answer (a test checks this) and are
+left out.
 
-Groups here are the true chains: who builds them knows which segments are linked. `memory.groups`
-has to guess that by meaning, so what groups are worth here is an upper bound for it.
+The groups here are the true chains, because the benchmark knows which segments are linked.
+`memory.groups` has to guess that by meaning, so the gain of groups here is an upper bound for it.
 
-Physics: what a group has in itself no way of reuse has to compute again. Half of the chains are
-whole by construction, so full reuse is right there; the others hang on what is computed again.
-Blocks of unrelated segments bring no link together.
+Physics: no way of reuse has to recompute what a group contains. Half of the chains are complete by
+construction, so full reuse answers them correctly; the others depend on what is recomputed. Blocks
+of unrelated segments contain no complete link.
 
 Source: KEEP, sections 4.1 and 6.3, table 3.
 """
@@ -41,7 +41,7 @@ from training.judge.exam import draw_cell
 from training.judge.file import JUDGE, bundled_judge, load_judge
 
 PART = Part(judges=(1, 2), seed=8_000_009, problems=6)
-STATIC = 0.5  # of all chains
+STATIC = 0.5  # share of the chains
 BLOCK = 4  # segments
 GROUPS, ALONE, BLOCKS = 'groups', 'each alone', f'blocks of {BLOCK}'
 CONSTRUCTIONS = (GROUPS, ALONE, BLOCKS)
@@ -57,7 +57,7 @@ WAYS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the arguments of this part."""
     parser.add_argument(
         '--problems', type=int, default=PART.problems, help='of a cell and a judge'
     )
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Asks, prints the table, and returns all figures."""
+    """Ask, print the table, and return all figures."""
     figures = dict(settings=vars(PART) | dict(static=STATIC, problems=args.problems))
     figures['rows'] = rows(collect(args.segments, args.problems))
     if not args.json:
@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], list[bool]]:
-    """Right answers by share, construction and way; lists in step."""
+    """Return right answers by share, construction and way; the lists have the same order."""
     right, layers = {}, JUDGE.backbone.layers
     cells = [(s, layout, links) for s in sizes for layout in LAYOUTS for links in LINKS]
     with Progress(console=Console(stderr=True)) as bar:
@@ -96,17 +96,18 @@ def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], li
 
 
 def way(name: str, share: float, layers: int) -> Reuse:
-    """What the node runs, with that share of memory in each layer beyond the first."""
+    """Return the method as the node runs it. share: of memory, in each layer but the first."""
     config = VariantConfig(recompute_ratio=average(share, layers), **WAYS[name])
     return variant_method(config.reuse_method, config, layers)
 
 
 def constructed(chains: Chains, construction: str, static: np.ndarray) -> Iterator[Problem]:
-    """The problems with units as they are built; static: bool [B, S], of a chain's first segment.
+    """Yield the problems with the units of a construction.
 
-    A static chain stands together, where the first of its segments in the prompt stood.
+    static: whether a chain is static, bool [B, S], indexed by the first segment of the chain. A
+    static chain is contiguous in the prompt, at the position of the first of its segments there.
     """
-    first = furthest(chains.behind, MAX_HOPS)  # [B, S]: the chain that a segment is of
+    first = furthest(chains.behind, MAX_HOPS)  # [B, S]: the chain of each segment
     for row, of in enumerate(first):
         index = np.arange(len(of))
         joint = static[row][of] if construction == GROUPS else np.zeros(len(of), bool)
@@ -124,7 +125,7 @@ def constructed(chains: Chains, construction: str, static: np.ndarray) -> Iterat
 
 
 def rows(right: dict[tuple[float, str, str], list[bool]]) -> list[dict]:
-    """A row per share, construction and way, with its paired difference to KEEP with groups."""
+    """Return a row per share, construction and way, with its difference to KEEP with groups."""
     found = []
     for (share, built, name), said in right.items():
         keep = np.asarray(right[share, GROUPS, KEEP])

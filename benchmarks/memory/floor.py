@@ -1,9 +1,9 @@
-"""The least that a plan can take, from its operations and bytes and what the machine does at best.
+"""The lower bound of a plan's time, from its operations and bytes and the limits of the machine.
 
-A token that a layer computes goes through its matrices once, and looks at no fewer tokens than
-were computed before it; one that is loaded is read once, K and V. Head and question are computed,
-too. Loads may run beside the computation, so the floor is the larger of the two. Knows counts and
-dimensions.
+A token that a layer computes passes through its matrices once and attends at least to the tokens
+that were computed before it; a token that is loaded is read once, K and V. Head and question are
+computed, too. Loads may run during the computation, so the floor is the larger of the two. Knows
+counts and dimensions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ from embodied_kv.model.planner import PlannerConfig
 
 
 def ceilings(n: int = 2048, repeats: int = 5) -> Ceilings:
-    """Of float32 matrix products, and of reading in products of one row, at best of so many."""
+    """Return the rates of float32 matrix products and of reading memory, the best of `repeats`.
+
+    Reading is measured in products of one row.
+    """
     a, b, row = torch.randn(n, n), torch.randn(n, n), torch.randn(1, n)
     weights = torch.zeros(16, n, n)
 
@@ -31,7 +34,7 @@ def ceilings(n: int = 2048, repeats: int = 5) -> Ceilings:
 
 
 def flops(config: PlannerConfig, reply: Reply) -> float:
-    """Of all layers, for the prompt and for units whose KV was computed first."""
+    """Return the operations of all layers, for the prompt and for the units computed first."""
     b = config.backbone
     weights = layer_weights(b.width, b.mlp, b.heads, b.kv_heads, b.head_dim)
     rows = sum(reply.plan.computed) + reply.fresh * b.layers
@@ -40,11 +43,11 @@ def flops(config: PlannerConfig, reply: Reply) -> float:
 
 
 def loaded_bytes(config: PlannerConfig, reply: Reply) -> int:
-    """K and V of all tokens that were loaded."""
+    """Return the bytes of K and V of all loaded tokens."""
     b = config.backbone
     return sum(reply.plan.loaded) * 2 * b.kv_heads * b.head_dim * BYTES[config.dtype]
 
 
 def floor_seconds(config: PlannerConfig, reply: Reply, machine: Ceilings) -> float:
-    """To the first token."""
+    """Return the lower bound of the time (s) to the first token."""
     return machine.floor(flops(config, reply), loaded_bytes(config, reply))

@@ -1,8 +1,8 @@
-"""A household over time: which updates are likely, one after another, by a seed.
+"""A household over time: a seeded sequence of likely updates.
 
-A few hot objects are carried back and forth between a few hot places; whatever else there is stays
-as it is for long, and is touched now and then. Knows likelihoods alone: what an update changes,
-`household` says.
+A few hot objects are carried back and forth between a few hot places; everything else stays
+unchanged for a long time and is touched now and then. Knows only likelihoods; `household` defines
+what an update changes.
 
 Source: KEEP, figure 5 (memories are updated at very different rates).
 """
@@ -29,9 +29,10 @@ from training.planner.household import (
 
 @dataclass(frozen=True)
 class TraceConfig:
-    """objects, places: that are hot. cold: share of updates that may touch any other.
+    """How likely updates are.
 
-    carry: share of updates that pick or put; of the others, half open or close, half move.
+    objects, places: number of hot ones. cold: share of updates that may touch any other. carry:
+    share of updates that pick or put; of the others, half open or close, half move.
     """
 
     objects: int = 3
@@ -42,7 +43,7 @@ class TraceConfig:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """What the robot did, the state after it, and the facts that it changed."""
+    """The action of the robot, the state after it, and the facts that it changed."""
 
     words: str
     household: Household
@@ -55,7 +56,7 @@ def draw_trace(
     updates: int,
     config: TraceConfig = TraceConfig(),
 ) -> Iterator[Update]:
-    """So many updates, each possible in the state before it; each changes a fact."""
+    """Yield so many updates, each possible in the state before it; each changes a fact."""
     hot = some_of(rng, household.objects, config.objects)
     places = [*household.receptacles, *TABLES]
     hot_places = some_of(rng, places, config.places)
@@ -74,7 +75,7 @@ def _act(
     places: list[str],
     carry: float,
 ) -> tuple[str, Household]:
-    """One update. Whatever is closed in its way is opened instead."""
+    """Draw one update. A closed lid in its way is opened instead."""
     held, luck = household.held, rng.random()
     if luck < carry:
         thing, place = held or any_of(rng, things), any_of(rng, places)

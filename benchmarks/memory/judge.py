@@ -1,21 +1,21 @@
 """KEEP and CacheBlend at equal tokens, by token and by segment, on chains across segments.
 
-Source: KEEP, section 6.2, tables 1 and 3, on a task where recomputing is all that can help.
+Source: KEEP, section 6.2, tables 1 and 3, on a task that only recomputation can solve.
 
-A judge (`train.judge`) answers at the end of a chain of two-token segments. It follows chains
+A judge (`training.judge`) answers with the end of a chain of two-token segments. It follows chains
 inside memory, segment by segment; its question only looks the answer up. Where the KV of segments
-was computed apart, all links are lost, so a way of reuse is right as often as it computes again,
-in each layer, the segments that the answer hangs on. The gate: full recompute is right, and full
-reuse is not; else nothing is compared. What is asked, of whom and by which ways stands in
-`judge_ways`; development chooses KEEP and CacheBlend, on problems and a judge of their own, and
-the report compares what was chosen.
+was computed separately, all links are lost, so a way of reuse is right as often as it recomputes,
+in each layer, the segments that the answer depends on. The gate: full recompute is right and full
+reuse is not; otherwise nothing is compared. `judge_ways` defines the problems, the judges and the
+ways; the development part selects a KEEP and a CacheBlend, on problems and a judge of its own, and
+the report part compares the selected ones.
 
 Physics: a share of 0.16 has room for 4 of 25 segments and 8 of 50, and a chain of 3 links is 4
-segments. What a layer dropped is lost to all later ones. A third of all segments point to an
-earlier one, and meeting it changes one token of their two: 0.16 of the tokens is as many as that,
-so CacheBlend by token has room for all of them, asked or not; by segment it has room for half.
-A forward chain cannot be followed by a choice after the first layer alone: a segment sees none
-that stand later.
+segments. What a layer drops is lost to all later layers. A third of all segments point to an
+earlier one, and attending to it changes one of their two tokens: that is about 0.16 of the tokens,
+so CacheBlend by token has room for all of them, asked about or not; by segment it has room for
+half. A forward chain cannot be followed by a choice after the first layer alone, because a segment
+does not attend to later ones.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ LAYERS = JUDGE.backbone.layers
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the arguments of this part."""
     parser.add_argument('--problems', type=int, help='of a cell and a judge, instead of the fixed')
     parser.add_argument('--segments', type=int, nargs='+', default=list(SIZES), help='of memory')
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Asks, prints the tables, and returns all figures.
+    """Ask, print the tables, and return all figures.
 
-    Raises BenchmarkError where the gate does not hold.
+    Raises BenchmarkError if the gate does not hold.
     """
     asked = {name: collect(part, args.segments, args.problems) for name, part in PARTS.items()}
     gates = [dict(part=name, **tables.gate(some)) for name, some in asked.items()]
@@ -85,12 +85,12 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def layouts(asked: Asked) -> list[str]:
-    """Of each problem."""
+    """Return the layout of each problem."""
     return [layout for _, layout, _ in asked.cells]
 
 
 def collect(part: Part, sizes: Sequence[int], count: int | None = None) -> Asked:
-    """All problems of a part, in all ways; a bar on stderr meanwhile."""
+    """Ask all problems of a part in all ways, with a progress bar on stderr."""
     asked = Asked()
     cells = [(s, layout, links) for s in sizes for layout in LAYOUTS for links in LINKS]
     with Progress(console=Console(stderr=True)) as bar:
@@ -104,7 +104,7 @@ def collect(part: Part, sizes: Sequence[int], count: int | None = None) -> Asked
 
 
 def all_ways() -> Iterator[tuple[tuple[float, str], Reuse]]:
-    """By share of memory in the later layers and name."""
+    """Yield the ways, each with its share of memory in the later layers and its name."""
     for (name, reuse), share in zip(bounds().items(), (1.0, 0.0), strict=True):
         yield (share, name), reuse
     for share in SHARES:

@@ -1,7 +1,7 @@
-"""Problems of chains through the prefill that serves memory, one by one, by any way of reuse.
+"""Problems of chains through the serving prefill of memory, one by one, by any way of reuse.
 
-Each segment's KV is computed alone, once, and kept; a problem's pieces name it. Beside the answer
-it is noted which of the asked chain's tokens each layer computed.
+Each segment's KV is computed alone, once, and stored; the pieces of a problem name it. In addition
+to the answer, a reply has the share of the asked chain's tokens that each layer computed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from training.judge.chains import ASK, BOS, MAX_HOPS, Chains, walk
 
 @dataclass(frozen=True, eq=False)
 class Problem:
-    """A prompt, its answer, and the indices of the asked chain's segments, as they stand."""
+    """A prompt, its answer, and the indices of the asked chain's segments in the prompt."""
 
     prompt: Prompt
     answer: int
@@ -34,7 +34,7 @@ class Problem:
 
 
 def problems(chains: Chains) -> Iterator[Problem]:
-    """Those that ask for `start`; each segment's KV is computed alone."""
+    """Yield the problems that ask for `start`; each segment's KV is computed alone."""
     for row, (keys, values) in enumerate(zip(chains.keys, chains.values, strict=True)):
         pairs = list(zip(keys.tolist(), values.tolist(), strict=True))
         yield problem(
@@ -43,7 +43,10 @@ def problems(chains: Chains) -> Iterator[Problem]:
 
 
 def problem(chains: Chains, row: int, pieces: Sequence[Piece]) -> Problem:
-    """One of them, its segments, named by their index, in any order and of any units."""
+    """Return the problem of a row.
+
+    pieces: its segments, named by their index, in any order and of any units.
+    """
     start = chains.start[row]
     path = {str(i) for i in walk(chains.ahead, MAX_HOPS)[row, :, start]}
     prompt = Prompt((BOS,), tuple(pieces), (ASK, int(chains.keys[row, start])))
@@ -52,7 +55,7 @@ def problem(chains: Chains, row: int, pieces: Sequence[Piece]) -> Problem:
 
 
 class IsolatedKv:
-    """`load_memory`: the KV of a two-token segment, computed alone, from position 0 on."""
+    """Replaces `load_memory`: the KV of a two-token segment, computed alone from position 0."""
 
     def __init__(self, model: Planner) -> None:
         self._model, self._kv = model, {}
@@ -72,7 +75,7 @@ class IsolatedKv:
 
 
 def arena_of(model: Planner, tokens: int) -> Arena:
-    """One row for this model."""
+    """Return an arena of one row for this model."""
     b = model.config.backbone
     return Arena(
         layers=b.layers,
@@ -85,7 +88,7 @@ def arena_of(model: Planner, tokens: int) -> Arena:
 
 
 class Watched(Reuse):
-    """Another way of reuse, whose choices are kept. masks: of each layer, bool [length]."""
+    """Wraps another way of reuse and records its choices. masks: of each layer, bool [length]."""
 
     def __init__(self, reuse: Reuse) -> None:
         self._reuse, self.masks = reuse, []
@@ -104,7 +107,10 @@ class Watched(Reuse):
 
 @dataclass(frozen=True, eq=False)
 class Reply:
-    """right; kept: share of the asked chain's tokens that each layer computed; work done."""
+    """Whether the answer is right, and its cost.
+
+    kept: share of the asked chain's tokens that each layer computed.
+    """
 
     right: bool
     kept: tuple[float, ...]
@@ -112,7 +118,10 @@ class Reply:
 
 
 class Asking:
-    """A judge with the KV of its segments, and a row to prefill. load: that KV, if not whole."""
+    """A judge with the KV of its segments, and a row to prefill.
+
+    load: returns the KV of a unit; default: `IsolatedKv`.
+    """
 
     def __init__(self, model: Planner, load: Load | None = None) -> None:
         b = model.config.backbone
@@ -122,7 +131,7 @@ class Asking:
         self._prefill = ComparingPrefill(model, arena, 0, load or IsolatedKv(model), move)
 
     def ask(self, problem: Problem, reuse: Reuse) -> Reply:
-        """The answer, read greedily off the prompt's last token."""
+        """Answer greedily from the last token of the prompt."""
         watched, prompt = Watched(reuse), problem.prompt
         hidden, work = self._prefill.run(prompt, watched)
         said = int(self._model.logits(self._model.backbone.norm(hidden)).argmax())

@@ -1,12 +1,12 @@
-"""Many problems of one length at once, by any way of reuse: the serving prefill, dense.
+"""Many problems of one length at once, by any way of reuse: the serving prefill, made dense.
 
-One problem at a time, a prefill spends most of a judge's time on threads and loads. Here a layer
-computes all tokens of all problems, and what a way does not compute is replaced by stored K and V
-before anything attends to it; each problem's choice is the library's own `Reuse.after`. A test
-asks both for the same answers.
+With one problem at a time, a prefill spends most of the time on threads and loads. Here each layer
+computes all tokens of all problems, and tokens that a way does not compute are replaced by stored
+K and V before any token attends to them; the choice for each problem is the library's own
+`Reuse.after`. A test compares the answers of both implementations.
 
-Knows prompts whose units lie in one piece, as they were computed: rotary attention knows distances
-alone, so their KV is that of a pass in which each unit sees itself.
+Knows prompts whose units are contiguous, as they were computed: rotary attention depends only on
+distances, so their KV equals that of a pass in which each unit attends only to itself.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from training.common.views import seen
 class _Mixed:
     """A cache view: stored K and V, [B, T, kv_heads, head_dim], where `computed` [B, T] is false.
 
-    stored: None takes all that is computed. Of the layer attended last it has q, k, v, and sums,
-    the log-sum-exp of the scores, [B, heads, T]. mask: additive [B or 1, T, T].
+    stored: None uses all computed values. mask: additive, [B or 1, T, T]. After a layer, q, k, v
+    and sums (the log-sum-exp of the scores, [B, heads, T]) are those of that layer.
     """
 
     def __init__(self, mask: Tensor) -> None:
@@ -54,8 +54,9 @@ class _Mixed:
 
 @dataclass(frozen=True, eq=False)
 class Replies:
-    """right: bool [B]. kept: of the asked chain's tokens, share computed by layer, [B, layers].
+    """Replies to a batch of problems.
 
+    right: bool [B]. kept: share of the asked chain's tokens that each layer computed, [B, layers].
     computed: share of the prompt's tokens that layers computed on average, [B].
     """
 
@@ -65,7 +66,7 @@ class Replies:
 
 
 class ProblemBatch:
-    """Problems of one length, their stored KV, and what the first layer makes of all of them."""
+    """Problems of one length with the stored KV of their units."""
 
     @torch.inference_mode()
     def __init__(self, model: Planner, problems: Sequence[Problem]) -> None:
@@ -84,7 +85,7 @@ class ProblemBatch:
 
     @torch.inference_mode()
     def ask(self, reuse: Reuse) -> Replies:
-        """The answers by one way of reuse, greedily."""
+        """Answer all problems by one way of reuse, greedily."""
         layers = len(self._stored)
         computed = torch.stack([reuse.first(problem.prompt) for problem in self._problems])
         hidden, masks = self._model.embed(self._ids), [computed]
@@ -106,7 +107,7 @@ class ProblemBatch:
     def _choose(
         self, reuse: Reuse, layer: int, hidden: Tensor, view: _Mixed, computed: Tensor
     ) -> Tensor:
-        """What the next layer computes of each problem, bool [B, T]."""
+        """Return which tokens of each problem the next layer computes, bool [B, T]."""
         deviations = cache(partial(self._deviations, layer + 1, hidden))
         chosen = []
         for i, problem in enumerate(self._problems):
@@ -124,13 +125,16 @@ class ProblemBatch:
         return torch.stack(chosen)
 
     def _deviations(self, layer: int, hidden: Tensor) -> Tensor:
-        """How far each token's keys in a layer are from the stored ones, [B, T]."""
+        """Return the squared distance of each token's new keys from the stored ones, [B, T]."""
         new = layer_keys(self._model, layer, hidden, self._rope)
         return (new - self._stored[layer][0]).float().square().sum((2, 3))
 
 
 def _units(problem: Problem) -> Tensor:
-    """A number for each token's unit, int64 [length]; head and question are one of their own."""
+    """Return a number for each token's unit, int64 [length].
+
+    Head and question are one unit of their own.
+    """
     pieces = problem.prompt.pieces
     names = {name: i for i, name in enumerate(dict.fromkeys(piece.unit for piece in pieces))}
     return torch.tensor([*(names[piece.unit] for piece in pieces), -1])[problem.prompt.owner]

@@ -1,6 +1,6 @@
-"""Figures of judges: rates with intervals, the gate, what development chooses, differences.
+"""Figures of judges: rates with intervals, the gate, the selected ways, and differences.
 
-Knows right and wrong, by way and share. Does not know how an answer came about.
+Knows right and wrong answers, by way and share. Does not know how an answer was computed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Key = tuple[float, str]  # share of memory in the later layers, way
 
 @dataclass
 class Asked:
-    """What was asked and said; lists in step. right, kept, computed: by share and way.
+    """The problems and the replies to them; all lists have the same order.
 
-    kept: of the chain's tokens, share that layers beyond the first computed. computed: of the
-    prompt's tokens in all layers.
+    right, kept, computed: by share and way. kept: share of the chain's tokens that layers beyond
+    the first computed. computed: share of the prompt's tokens, over all layers.
     """
 
     judges: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Asked:
     computed: dict[Key, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, judge: int, cell: tuple, replies: Mapping[Key, Replies]) -> None:
-        """The problems of a cell, one judge's replies by share and way."""
+        """Add the problems of a cell with one judge's replies, by share and way."""
         for key, reply in replies.items():
             self.right[key] += reply.right.tolist()
             self.kept[key] += reply.kept[:, 1:].mean(1).tolist()
@@ -48,19 +48,19 @@ class Asked:
 
     @property
     def shares(self) -> list[float]:
-        """At which ways are compared: all but those of the bounds."""
+        """Return the shares at which ways are compared: all but those of the bounds."""
         return [share for share in dict.fromkeys(s for s, _ in self.right) if 0 < share < 1]
 
 
 def gate(asked: Asked) -> dict:
-    """Whether full recompute is right and full reuse is not, often enough to compare ways."""
+    """Return whether full recompute is right, and full reuse wrong, often enough."""
     full, reuse = (float(np.mean(asked.right[key])) for key in ((1.0, FULL), (0.0, REUSE)))
     holds = full >= LEAST_FULL and full - reuse >= LEAST_LOST
     return dict(full=100 * full, full_reuse=100 * reuse, n=len(asked.cells), holds=holds)
 
 
 def chosen(asked: Asked) -> dict[str, str]:
-    """Of each family the way that is right most often over all shares; the first of equals."""
+    """Return the way of each family that is right most often over all shares; ties: the first."""
     shares = asked.shares
     names = list(dict.fromkeys(name for share, name in asked.right if share in shares))
     total = {name: sum(sum(asked.right[s, name]) for s in shares) for name in names}
@@ -71,10 +71,10 @@ def chosen(asked: Asked) -> dict[str, str]:
 
 
 def differences(asked: Asked, chosen: Mapping[str, str], labels: Sequence[str]) -> list[dict]:
-    """The chosen KEEP, and the paper's, less what each is compared with.
+    """Compare the chosen KEEP, and the paper's, with other ways.
 
-    That is the chosen CacheBlends, those of its own schedule, and its own without hops. labels: of
-    each problem; every label has a column.
+    These are the chosen CacheBlends, the CacheBlends of the same schedule, and KEEP without hops
+    of the same schedule. labels: one for each problem; every label has a column.
     """
     pairs = [
         (keep, other)
@@ -106,13 +106,13 @@ def _schedule(way: str) -> str:
 
 
 def _by(right: np.ndarray, labels: Sequence[str]) -> dict[str, float]:
-    """Rates, %, of each label's problems."""
+    """Return the rate (%) of right answers for each label."""
     labels = np.asarray(labels)
     return {str(name): 100 * float(right[labels == name].mean()) for name in np.unique(labels)}
 
 
 def rates(asked: Asked, labels: Sequence[str]) -> list[dict]:
-    """A row per share and way. labels: of each problem; every label has a column."""
+    """Return a row for each share and way. labels: of each problem; every label has a column."""
     rows = []
     for (share, name), said in asked.right.items():
         right = np.asarray(said)

@@ -1,20 +1,21 @@
-"""What the judge compares, and what is fixed before any result on these problems.
+"""The ways that the judge compares, and the settings fixed before any result on these problems.
 
-Ways that are compared have the same share of memory in each layer beyond the first, on average
-over those layers, by the same schedule; numbers of segments are such that this is the same number
-of tokens by token and by segment (25 and 50 segments of two tokens; 0.16 is the share of
-CacheBlend's paper, 0.32 twice that).
+The compared ways recompute the same share of memory in each layer beyond the first, on average
+over those layers, by the same schedule. The numbers of segments are chosen so that this is the
+same number of tokens by token and by segment (25 and 50 segments of two tokens; 0.16 is the share
+of CacheBlend's paper, 0.32 twice that).
 
 KEEP: hops of importance as the paper's text has them (directed), with each segment's attention to
-itself (diagonal), in both directions (symmetric), and so with hops added up (accumulated), each
-without restart and with 0.5; and none. CacheBlend: by token as its paper has it, and by segment.
-Each with the same share in every layer (even), with one that goes down from one and a half to half
-of it (gradual), and with one that falls geometrically from all (falling).
+itself (diagonal), in both directions (symmetric), and in both directions with the hops added up
+(accumulated), each without restart and with 0.5; and without hops. CacheBlend: by token as in its
+paper, and by segment. Each of them with the same share in every layer (even), with a share that
+falls from one and a half to half of it (gradual), and with one that falls geometrically from 1
+(falling).
 
-Development and report are judges and problems apart: the first says which KEEP is the default (the
+Development and report have separate judges and problems. Development selects the default KEEP (the
 one that is right most often over both shares and all problems; the first named of equals), and the
-second says how good it is. The judges of the report are not unseen: restart, an even share and
-CacheBlend by token were once compared on other problems of all three.
+report measures it. The judges of the report are not unseen: restart, an even share and CacheBlend
+by token were once compared on other problems of all three.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ SIZES = (25, 50)  # segments
 LINKS = (1, 2, 3)
 RESTART = 0.5
 FULL, REUSE = 'full recompute', 'full reuse'
-LEAST_FULL, LEAST_LOST = 0.99, 0.30  # the gate: full recompute's rate, and what full reuse loses
+LEAST_FULL, LEAST_LOST = 0.99, 0.30  # the gate: rate of full recompute, loss of full reuse
 
 
 @dataclass(frozen=True)
 class Part:
-    """judges: seeds of those who are asked. seed: of problems. problems: of a cell and a judge.
+    """A part of the benchmark.
 
-    A cell is a number of segments, a layout and a number of links.
+    judges: seeds of the judges. seed: of the problems. problems: number for each cell and judge. A
+    cell is a number of segments, a layout and a number of links.
     """
 
     judges: tuple[int, ...]
@@ -58,12 +60,12 @@ PARTS = dict(
 
 
 def average(share: float, layers: int) -> float:
-    """Mean over all layers, of which the first computes everything."""
+    """Return the mean share over all layers, of which the first computes everything."""
     return (1 + share * (layers - 1)) / layers
 
 
 def ways(share: float, layers: int) -> Iterator[tuple[str, Reuse]]:
-    """By name: all that compute this share; KEEP first, as the paper has it."""
+    """Yield all ways that recompute this share, with their names; KEEP of the paper first."""
     for name in SCHEDULES:
         schedule = named_schedule(name, layers, average(share, layers))
         for restart, added in ((0.0, ''), (RESTART, ' restart')):
@@ -76,5 +78,5 @@ def ways(share: float, layers: int) -> Iterator[tuple[str, Reuse]]:
 
 
 def bounds() -> dict[str, Reuse]:
-    """What is computed in full, and what is not at all."""
+    """Return the two bounds: full recompute and full reuse."""
     return {FULL: FullRecompute(), REUSE: Reuse()}

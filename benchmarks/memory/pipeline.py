@@ -1,7 +1,7 @@
-"""The pipeline of loads and computation for given times, without doing either.
+"""A simulation of the pipeline of loads and computation from given times.
 
-Knows what `pending` decides and arithmetic: it draws figure 8 of the paper for a model that is not
-at hand, and foretells what a policy is worth.
+Knows the decisions of a `LoadQueue`, and arithmetic. It draws figure 8 of the paper for a model
+that is not available, and predicts the gain of a load policy.
 
 Source: KEEP, section 4.3 and figures 7 and 8.
 """
@@ -21,15 +21,15 @@ def simulate(
     drops: Sequence[Iterable[str]],
     decided: float = 1.0,
 ) -> Timeline:
-    """One pass over the layers.
+    """Return the timeline of one pass over the layers.
 
     compute: s per layer. load: s of (unit, layer). drops: per layer, the units that it is the
-    first not to compute. decided: when, as a part of a layer's computation, it is known what the
-    next one drops; below 1 the choice runs beside the rest of the layer.
+    first not to compute. decided: when, as a fraction of a layer's computation, it is known what
+    the next layer drops; below 1 the choice runs in parallel with the rest of the layer.
     """
     spans: list[Span] = []
-    ready = [0.0] * pending.layers  # when the loads of each layer are done
-    free = now = 0.0  # of loading, of computation
+    ready = [0.0] * pending.layers  # time at which the loads of each layer are done
+    free = now = 0.0  # time at which loading, and computation, become free
 
     def load_until(end: float, layer: int, computing: bool, start: float) -> None:
         nonlocal free

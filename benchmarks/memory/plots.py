@@ -1,4 +1,4 @@
-"""The pictures of memory, PNG under out/bench."""
+"""The plots of the memory benchmarks, PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEEP = 'keep'
 
 
 def trace(accuracy: Sequence[dict], seconds: Sequence[dict]) -> None:
-    """Left time against segments (figure 9), right accuracy against time, a point per count."""
+    """Plot time against segments (figure 9), and accuracy against time with a point per count."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.6), layout='constrained')
     rate = {(row['way'], row['retrieved']): row['right'] for row in accuracy}
     for way in dict.fromkeys(row['way'] for row in seconds):
@@ -30,7 +30,7 @@ def trace(accuracy: Sequence[dict], seconds: Sequence[dict]) -> None:
 
 
 def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
-    """Right answers against time, a point per variant that has both."""
+    """Plot right answers against time, a point per variant that has both."""
     figure, axis = plt.subplots(figsize=(9, 5.5), layout='constrained')
     right = {row['way']: row['right'] for row in answers}
     for row in seconds:
@@ -43,9 +43,9 @@ def ablations(answers: Sequence[dict], seconds: Sequence[dict]) -> None:
 
 
 def churn(rows: Sequence[dict], aim: float) -> None:
-    """How many times KEEP's time each way takes, a panel per way, a line per cost of loads.
+    """Plot each way's time relative to KEEP's: a panel per way, a line per cost of loads.
 
-    They cross where a line is at 1.
+    KEEP and the way are equally fast where a line is at 1.
     """
     panels = list(dict.fromkeys(row['way'] for row in rows))
     size = dict(figsize=(3.2 * len(panels), 3), layout='constrained')
@@ -67,7 +67,7 @@ def churn(rows: Sequence[dict], aim: float) -> None:
 
 
 def timelines(drawn: Mapping[str, Mapping[str, Timeline]]) -> None:
-    """A row per source, on the time of its longest; a column per policy (figure 8)."""
+    """Plot timelines (figure 8): a row per source, scaled to its longest; a column per policy."""
     policies = len(next(iter(drawn.values())))
     size = dict(figsize=(4.6 * policies, 1.5 * len(drawn)), layout='constrained')
     figure, axes = plt.subplots(len(drawn), policies, squeeze=False, **size)
@@ -81,7 +81,7 @@ def timelines(drawn: Mapping[str, Mapping[str, Timeline]]) -> None:
 
 
 def _draw(axis: Axes, timeline: Timeline) -> None:
-    """The colour is the layer; computation has its number, too."""
+    """Draw the spans of a timeline, coloured by layer; computation also has the layer's number."""
     colours = plt.get_cmap('viridis')
     last = max(1, *(span.layer for span in timeline.spans))
     for y, lane in enumerate((COMPUTE, LOAD)):

@@ -1,17 +1,19 @@
 """KEEP and CacheBlend at equal tokens on records of eight tokens, by a deeper judge.
 
-A judge of eight layers (`train.records`) is asked for an attribute of a record, which may be that
-of an earlier record, and so on: links. The gate (`train.records.gate`) says whether it can tell
-ways of reuse apart; where it does not hold, nothing is compared. What is compared stands below and
-in `judge_ways`: each way computes the same share of memory in each layer beyond the first, by the
-same schedule, by token or by segment. Development chooses KEEP and CacheBlend, and the report
-compares what was chosen, on problems of its own; one judge answers both, since there is one.
+A judge of eight layers (`training.records`) is asked for an attribute of a record, which may be
+that of an earlier record, and so on; these are links. The gate (`training.records.gate`) checks
+whether the judge can distinguish ways of reuse; if it does not hold, nothing is compared. The
+compared ways are defined below and in `judge_ways`: each recomputes the same share of memory in
+each layer beyond the first, by the same schedule, by token or by segment. Development selects a
+KEEP and a CacheBlend, and the report compares the selected ones on problems of its own; the same
+judge answers both, because there is only one.
 
-Physics: with no link nothing has to be computed again. With l links the asked record and the l - 1
-after it, walking back, hold one token each that means nothing apart, and every one of them needs
-those before it: by token, l tokens a layer would do, if the way knew which. A quarter of all
-attributes, about a fifth of all tokens, are such tokens, asked or not; so a share of 0.2 has room
-for nearly all of them by token, and by segment for 2 of 10 records, 4 of 20, or 6 of 30.
+Physics: without links nothing has to be recomputed. With l links, the asked record and the l - 1
+records behind it in the chain hold one token each that has no meaning alone, and each of these
+tokens needs the ones before it: by token, l tokens per layer would suffice if the way knew which.
+A quarter of all attributes, about a fifth of all tokens, are such tokens, asked about or not; so a
+share of 0.2 has room for nearly all of them by token, and by segment for 2 of 10 records, 4 of 20,
+or 6 of 30.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ from training.records.records import (
 SHARES = (0.1, 0.2, 0.4)  # of memory, in each layer beyond the first: whole records of SIZES
 LINKS = range(MAX_LINKS + 1)
 GATE = dict(problems=200, seed=8_000_009)
-# problems: of a cell, which is a number of records and of links
+# problems: per cell; a cell is a number of records and a number of links
 PARTS = dict(
     development=Part(judges=(0,), seed=8_100_007, problems=20),
     report=Part(judges=(0,), seed=8_200_009, problems=50),
@@ -58,16 +60,16 @@ PARTS = dict(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the arguments of this part."""
     parser.add_argument('--judge', type=Path, default=BUNDLED / 'records.safetensors')
     parser.add_argument('--problems', type=int, help='of a cell, instead of the fixed')
     parser.add_argument('--records', type=int, nargs='+', default=list(SIZES), help='of memory')
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Asks, prints the tables, and returns all figures.
+    """Ask, print the tables, and return all figures.
 
-    Raises BenchmarkError where the gate does not hold.
+    Raises BenchmarkError if the gate does not hold.
     """
     torch.set_num_threads(1)
     model = load_judge(args.judge)
@@ -95,12 +97,12 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def links(asked: Asked) -> list[str]:
-    """Of each problem."""
+    """Return the number of links of each problem, as text."""
     return [f'{links} links' for _, _, links in asked.cells]
 
 
 def collect(model: Planner, part: Part, args: argparse.Namespace) -> Asked:
-    """All problems of a part, in all ways; a bar on stderr meanwhile."""
+    """Ask all problems of a part in all ways, with a progress bar on stderr."""
     asked = Asked()
     cells = [(size, count) for size in args.records for count in LINKS]
     with Progress(console=Console(stderr=True), disable=args.json) as bar:
@@ -113,7 +115,7 @@ def collect(model: Planner, part: Part, args: argparse.Namespace) -> Asked:
 
 
 def all_ways(model: Planner) -> Iterator[tuple[tuple[float, str], Reuse]]:
-    """By share of memory in the later layers and name."""
+    """Yield the ways, each with its share of memory in the later layers and its name."""
     for (name, reuse), share in zip(bounds().items(), (1.0, 0.0), strict=True):
         yield (share, name), reuse
     for share in SHARES:
@@ -122,7 +124,7 @@ def all_ways(model: Planner) -> Iterator[tuple[tuple[float, str], Reuse]]:
 
 
 def problems(count: int, seed: int, size: int, links: int) -> Iterator[Problem]:
-    """So many of a cell, the same ones each time: those with as many links as the cell says."""
+    """Yield `count` problems of a cell with exactly its number of links; the same for a seed."""
     rng = np.random.default_rng((seed, size, links))
     left = count
     while left:
@@ -135,7 +137,7 @@ def problems(count: int, seed: int, size: int, links: int) -> Iterator[Problem]:
 
 
 def problem(records: Records, row: int, record: int, attribute: int) -> Problem:
-    """One prompt's question; each record is a unit of its own."""
+    """Return the problem of one prompt's question; each record is a unit of its own."""
     chain = [record]
     while records.links[row, chain[-1], attribute]:
         chain.append(int(records.like[row, chain[-1]]))

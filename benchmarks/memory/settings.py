@@ -1,6 +1,6 @@
-"""What is fixed before any result, from a YAML file that has every number; see `settings.yaml`.
+"""The settings fixed before any result, from a YAML file with every number: `settings.yaml`.
 
-Knows fields. Does not know what they are for: their reasons stand in the file.
+Knows fields. Does not know their purpose: the file gives the reasons.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATH = Path(__file__).with_name('settings.yaml')
 
 @dataclass(frozen=True)
 class World:
-    """The household and its updates, as `TraceConfig`; updates before and between questions."""
+    """The household and its updates, as in `TraceConfig`; updates before and between questions."""
 
     facts: int
     before: int
@@ -31,7 +31,7 @@ class World:
 
 @dataclass(frozen=True)
 class Construction:
-    """Which segments' KV is computed together. encoder: of meaning, as `memory.encoder` has it."""
+    """Which segments' KV is computed jointly. encoder: of meaning, a name of `memory.encoder`."""
 
     block: int
     stable_steps: int
@@ -42,7 +42,7 @@ class Construction:
 
 @dataclass(frozen=True)
 class ReuseNumbers:
-    """How much is computed again, and by what. schedule: KEEP's; CacheBlend's is even."""
+    """How much is recomputed, and by which method. schedule: KEEP's; CacheBlend's is even."""
 
     share: float
     schedule: str
@@ -50,13 +50,13 @@ class ReuseNumbers:
     restart: float
 
     def recompute_ratio(self, layers: int) -> float:
-        """Mean over the layers of CacheBlend's share: all in the first, `share` in the others."""
+        """Return the mean of CacheBlend's share over the layers: 1 in the first, else `share`."""
         return (1 + self.share * (layers - 1)) / layers
 
 
 @dataclass(frozen=True)
 class Side:
-    """A planner's part: how much it is asked, with how much in view, and how a segment looks."""
+    """How a planner is used: number of questions, tokens in view, and the size of a segment."""
 
     households: int
     questions: int
@@ -83,7 +83,7 @@ class Large:
 
 @dataclass(frozen=True)
 class Ablations:
-    """What is varied; timed: questions of the large planner."""
+    """The varied settings of the ablations; timed: number of questions of the large planner."""
 
     retrieved: int
     blocks: tuple[int, ...]
@@ -96,7 +96,7 @@ class Ablations:
 
 @dataclass(frozen=True)
 class TimelineNumbers:
-    """costs: by name, microseconds of `compute` and `load` per token and layer."""
+    """Settings of the timeline. costs: by name, µs of `compute` and `load` per token and layer."""
 
     retrieved: int
     repeats: int
@@ -105,10 +105,11 @@ class TimelineNumbers:
 
 @dataclass(frozen=True)
 class ChurnNumbers:
-    """What is varied, without idle time.
+    """The varied settings of churn, without idle time.
 
-    updates: between plans. loads, measured_loads: of a token in a layer, in parts of computing
-    it. questions, warm: of each number of updates. width: of the planner whose plans are counted.
+    updates: between plans. loads, measured_loads: time to load a token in a layer, as a fraction
+    of computing it. questions, warm: for each number of updates. width: of the planner whose plans
+    are counted.
     """
 
     retrieved: int
@@ -125,7 +126,7 @@ class ChurnNumbers:
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it."""
+    """All settings."""
 
     seed: int
     retrieved: tuple[int, ...]
@@ -141,7 +142,7 @@ class Settings:
 
 
 def load_settings(path: Path = PATH, quick: bool = False) -> Settings:
-    """quick: with what the file's `quick` replaces.
+    """Return the settings; quick: with the values of the file's section `quick`.
 
     Raises ValueError that names what is missing or unknown.
     """
@@ -153,7 +154,7 @@ def load_settings(path: Path = PATH, quick: bool = False) -> Settings:
 
 
 def _replaced(data: Mapping, new: Mapping, where: str) -> dict:
-    """data with the values of new instead of its own."""
+    """Return data with the values of `new` in place of its own."""
     if unknown := new.keys() - data.keys():
         raise ValueError(f'{where} replaces {", ".join(sorted(unknown))}: there is no such')
     return {

@@ -1,7 +1,7 @@
-"""What happens to every way alike: a household, its updates, and questions in between.
+"""The story that every way runs through: a household, its updates, and questions in between.
 
-Knows the simulated world. Does not know planners or KV. An update is a step of the world, and what
-it changed goes into memory as it happens.
+Knows the simulated world. Does not know planners or KV. An update is a step of the world, and the
+facts that it changed are written to memory at that step.
 
 Source: KEEP, sections 1 and 6.1: after each action the robot updates its memory and plans.
 """
@@ -20,15 +20,15 @@ from training.planner.household import Fact, Household, draw_household
 from training.planner.household_questions import KINDS, Question, answer, draw_question, was
 
 Facts = tuple[Fact, ...]
-TRIES = 200  # draws of a question whose truth has been another one
+TRIES = 200  # attempts to draw a question whose truth has changed
 
 
 @dataclass(frozen=True)
 class Moment:
-    """Updates, then a question. old: the truth before it changed last, None if it never did.
+    """Updates, then a question. old: the truth before its last change, None if it never changed.
 
-    known: text of each fact by id, as it is when the question is asked; needs: ids of those that
-    decide it.
+    known: text of each fact by id when the question is asked; needs: ids of the facts that decide
+    it.
     """
 
     updates: tuple[Facts, ...]
@@ -41,17 +41,20 @@ class Moment:
     needs: frozenset[str] = frozenset()
 
     def right(self, said: str) -> bool:
-        """Letter by letter."""
+        """Return whether an answer equals the truth exactly."""
         return said == self.truth
 
     def stale(self, said: str) -> bool:
-        """Whether it would have been right before the last update that mattered."""
+        """Return whether an answer was right before the last update that mattered."""
         return self.old is not None and said == self.old
 
 
 @dataclass(frozen=True)
 class Story:
-    """first: what is known in the beginning. before: updates until all is settled."""
+    """The facts and questions of a household.
+
+    first: facts known in the beginning. before: updates before the first question.
+    """
 
     first: Facts
     before: tuple[Facts, ...]
@@ -59,7 +62,7 @@ class Story:
 
 
 def draw_story(world: World, seed: tuple[int, ...], questions: int) -> Story:
-    """The same for the same seed, whatever it is told to; a longer one begins like a shorter."""
+    """Return the story of a seed; a longer story begins like a shorter one."""
     rng = np.random.default_rng((*seed, 0))
     household = draw_household(rng, world.facts)
     likely = TraceConfig(world.objects, world.places, world.cold, world.carry)
@@ -96,7 +99,7 @@ def _moments(
 
 
 def _ask(world: World, rng: np.random.Generator, past: list[Household], kind: str) -> Question:
-    """One whose truth has changed with probability `changed`, where there is one of its kind."""
+    """Draw a question, with probability `changed` one whose truth has changed, if there is one."""
     question = draw_question(rng, past[-1], kind)
     if rng.random() < world.changed:
         for _ in range(TRIES):

@@ -1,6 +1,6 @@
-"""Replies as rows: what was right, what was stale, how long it took, and one way beside another.
+"""Replies as rows: right and stale answers, times, and comparisons of ways.
 
-Knows replies. Does not know how they came about.
+Knows replies. Does not know how they were computed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from training.evaluate.report import rate
 
 
 def names(replies: Sequence[Reply]) -> list[str]:
-    """Of the ways, as they came."""
+    """Return the names of the ways, in order of appearance."""
     return list(dict.fromkeys(r.way for r in replies))
 
 
@@ -29,7 +29,7 @@ def right(replies: Sequence[Reply]) -> list[bool]:
 
 
 def differ(replies: Sequence[Reply], first: str, second: str, retrieved: int | None) -> dict:
-    """Right answers of the first way less those of the second, in points; see `paired`."""
+    """Return the difference of right answers, first way less second, in points; see `paired`."""
     some, other = (of(replies, name, retrieved) for name in (first, second))
     found = paired(right(some), right(other), [r.story for r in some])
     points = {name: 100 * found[name] for name in ('difference', 'low', 'high')}
@@ -45,11 +45,12 @@ def differ(replies: Sequence[Reply], first: str, second: str, retrieved: int | N
 
 
 def answers(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
-    """Right and stale answers of one way.
+    """Return right and stale answers of one way.
 
-    told: questions of which all that decides them was in view; told_right: % of those. stale: what
-    was true before the last update that mattered, where the truth was in view; guessed_stale:
-    where it was not, and the answer a guess. outdated: segments in view with an old text.
+    told: number of questions with all deciding facts in view; told_right: % of those that are
+    right. stale: answers that were true before the last update that mattered, where the truth was
+    in view; guessed_stale: where it was not, so the answer was a guess. outdated: number of
+    segments in view with an old text.
     """
     some = of(replies, way, retrieved)
     told = [r for r in some if r.told]
@@ -73,7 +74,10 @@ def answers(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
 
 
 def work(replies: Sequence[Reply]) -> dict:
-    """Of a question, means: tokens made useless before it; computed for units at it, and after."""
+    """Return means per question of the invalidated tokens, the fresh tokens and the idle tokens.
+
+    invalidated: before the question. fresh: computed for units at it. idle: computed after it.
+    """
     return dict(
         invalidated=_mean(r.lost for r in replies),
         fresh_tokens=_mean(r.fresh for r in replies),
@@ -84,7 +88,10 @@ def work(replies: Sequence[Reply]) -> dict:
 def seconds(
     replies: Sequence[Reply], way: str, retrieved: int, config: PlannerConfig, machine: Ceilings
 ) -> dict:
-    """Time to the first token, medians in ms; fresh: for KV that was not there, a part of it."""
+    """Return the time to the first token, medians in ms.
+
+    fresh: the part of it that computes missing KV.
+    """
     some = of(replies, way, retrieved)
     first = [r.plan.seconds_first_token for r in some]
     fresh = [r.plan.seconds_fresh for r in some]
@@ -106,10 +113,10 @@ def seconds(
 
 
 def spent(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
-    """Where the time to the first token goes, means in ms.
+    """Return how the time to the first token is spent, means in ms.
 
     layers: computing them, and choosing by importance; waiting: for loads, between layers; rest:
-    retrieval, tokens, the first word.
+    retrieval, tokenizing and the first token.
     """
     some = of(replies, way, retrieved)
     layers = [r.plan.timeline.busy(COMPUTE) for r in some]
@@ -124,14 +131,14 @@ def spent(replies: Sequence[Reply], way: str, retrieved: int) -> dict:
 
 
 def faster(replies: Sequence[Reply], way: str, other: str, retrieved: int) -> float:
-    """How often the way's time the other takes: the median over questions, taken in turn."""
+    """Return the ratio of the other way's time to the way's, the median over paired questions."""
     pairs = zip(of(replies, way, retrieved), of(replies, other, retrieved), strict=True)
     ratios = [o.plan.seconds_first_token / w.plan.seconds_first_token for w, o in pairs]
     return _median(ratios)
 
 
 def target(answered: Sequence[Reply], timed: Sequence[Reply], retrieved: int) -> dict:
-    """KEEP beside CacheBlend: whether it is faster, and not seen to be less often right."""
+    """Return whether KEEP is faster than CacheBlend, and not significantly less often right."""
     speed = faster(timed, KEEP, BLEND, retrieved)
     found = differ(answered, KEEP, BLEND, retrieved)
     said = 'better' if found['low'] > 0 else 'worse' if found['high'] < 0 else 'no difference'

@@ -1,14 +1,15 @@
-"""Loads beside computation, by policy: figure 8, measured on this machine and foretold.
+"""Loads during computation, by load policy: figure 8, measured on this machine and predicted.
 
-One question, KEEP, the same memory under each policy: separate loads between layers, next_layer
-beside the layer before, balanced beside any. Measured twice: stored KV in host memory, and read
-at every load from files, which lie in RAM where there is room. Foretold by `memory.pipeline`: from
-this machine's costs, as the separate policy has them undisturbed, and from stated ones. What is
-dropped in which layer is what this plan dropped; `waiting` is computation that waits for loads
-until the last layer begins.
+One question, with KEEP, on the same memory under each policy: separate loads between layers,
+next_layer during the layer before, balanced during any layer. It is measured twice: with stored KV
+in host memory, and with KV read at every load from files, which are in RAM if there is room.
+`memory.pipeline` predicts the timelines from this machine's costs, measured undisturbed with the
+policy separate, and from given costs. Which units each layer drops is taken from this plan.
+`waiting` is the time for which computation waits for loads until the last layer begins.
 
-Physics: no policy ends before its computation, nor before its loads; separate takes their sum. On
-cores that computation and loads share, beside is no faster than between.
+Physics: no policy ends before its computation, nor before its loads; separate takes their sum.
+Where computation and loads share the cores, loading during computation is no faster than between
+layers.
 
 Source: KEEP, section 4.3, figures 7 and 8.
 """
@@ -37,14 +38,14 @@ from benchmarks.memory.trace import add_common as add_arguments
 from benchmarks.memory.trace import begin
 from benchmarks.memory.ways import KEEP, Way, open_way, timed
 
-SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: as settings say
+SOURCES = {'host memory': None, 'files': 0}  # MiB of loaded layers; None: from the settings
 
 
 @dataclass(frozen=True)
 class Job:
-    """What one plan had to do.
+    """The work of one plan.
 
-    computed: tokens of each layer. tokens: of each unit. drops: units, by who drops them.
+    computed: tokens of each layer. tokens: of each unit. drops: the units that each layer drops.
     """
 
     computed: tuple[int, ...]
@@ -53,7 +54,7 @@ class Job:
 
     @classmethod
     def of(cls, reply: Reply, tokens: Mapping[str, int]) -> Job:
-        """A unit is dropped by the first layer that it is loaded for."""
+        """Return the job of a reply. The first layer that a unit is loaded for drops it."""
         first: dict[str, int] = {}
         for span in reply.plan.timeline.lane(LOAD):
             first[span.unit] = min(span.layer, first.get(span.unit, span.layer))
@@ -63,7 +64,7 @@ class Job:
         return cls(reply.plan.computed, order, drops)
 
     def foretold(self, compute: Sequence[float], load: Mapping[str, float]) -> dict[str, Timeline]:
-        """By policy. compute: s of each layer; load: s of each unit, in any layer."""
+        """Predict the timeline by policy. compute: s of each layer; load: s of each unit."""
         found = {}
         for policy in POLICIES:
             pending = PolicyQueue(len(compute), list(self.tokens), policy)
@@ -72,7 +73,7 @@ class Job:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, foretells, prints the table, draws, and returns all figures."""
+    """Measure, predict, print the table, draw, and return all figures."""
     result, settings = begin(args), load_settings(args.settings, args.quick)
     drawn: dict[str, dict[str, Timeline]] = {}
     for source, mib in SOURCES.items():
@@ -95,7 +96,10 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def measure(settings: Settings, mib: int | None) -> tuple[Job, dict[str, Timeline]]:
-    """One question under each policy, in turn, once without counting; of each the median run."""
+    """Ask one question under each policy in turn, and return its job and the median runs.
+
+    The first round does not count.
+    """
     side, count = settings.speed, settings.timeline.retrieved
     story, planner = draw_story(settings.world, (settings.seed, 0), 1), timed(settings)
     (moment,) = story.moments
@@ -120,7 +124,7 @@ def measure(settings: Settings, mib: int | None) -> tuple[Job, dict[str, Timelin
 
 
 def costs(separate: Timeline, job: Job) -> tuple[list[float], dict[str, float]]:
-    """Seconds of each layer, and of a load of each unit, its mean over the layers."""
+    """Return the seconds of each layer, and of a load of each unit as a mean over the layers."""
     compute = [span.end - span.start for span in separate.lane(COMPUTE)]
     loads: dict[str, list[float]] = {unit: [] for unit in job.tokens}
     for span in separate.lane(LOAD):
@@ -129,7 +133,7 @@ def costs(separate: Timeline, job: Job) -> tuple[list[float], dict[str, float]]:
 
 
 def rows(drawn: Mapping[str, Mapping[str, Timeline]]) -> Iterator[dict]:
-    """A row per source and policy."""
+    """Yield a row for each source and policy."""
     for source, by_policy in drawn.items():
         for policy, timeline in by_policy.items():
             yield dict(
@@ -144,7 +148,7 @@ def rows(drawn: Mapping[str, Mapping[str, Timeline]]) -> Iterator[dict]:
 
 
 def _median(replies: Sequence[Reply]) -> Timeline:
-    """Of the run in the middle by its end."""
+    """Return the timeline with the median end."""
     ordered = sorted((reply.plan.timeline for reply in replies), key=lambda t: t.end)
     return ordered[len(ordered) // 2]
 

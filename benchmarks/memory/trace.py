@@ -1,23 +1,23 @@
-"""An embodied trace: a household, updates between questions, and memory kept in each way.
+"""An embodied trace: a household, updates between questions, and memory stored in each way.
 
-Two planners hear the same stories: the trained one is asked, and says how often a way is right;
-a larger one with random weights is timed, for a prefill of the trained one costs nothing. All
-numbers were fixed in settings.yaml before any result.
+Two planners run the same stories: the answers of the trained one measure how often a way is right;
+a larger one with random weights is timed, because a prefill of the trained one takes hardly any
+time. All numbers were fixed in settings.yaml before any result.
 
-Text (full, prefix) is retrieved by segment; full_reuse, epic and cacheblend keep blocks of a fixed
-number of segments, and retrieve blocks; keep has groups. KEEP recomputes CacheBlend's share, mean
-over the layers. Time to the first token is from the question on, with KV that updates made useless
-and that this question needs; the rest is computed after its answer, as on a robot. `outdated`
-counts segments in view whose text is not the present one: 0 or a fault. A stale answer is what was
-true before the last update that mattered, said where the present truth was in view (`told`); where
-it was not, any answer is a guess, and may be that one.
+Text (full, prefix) is retrieved by segment; full_reuse, epic and cacheblend store blocks of a
+fixed number of segments, and retrieve blocks; keep has groups. KEEP recomputes the same share as
+CacheBlend, mean over the layers. The time to the first token counts from the question on and
+includes the recomputation of invalidated KV that this question needs; the rest is recomputed after
+its answer, as on a robot. `outdated` counts segments in view whose text is not current: it must be
+0. A stale answer was true before the last update that mattered and was given although the present
+truth was in view (`told`); where it was not in view, any answer is a guess, which may be stale.
 
-Physics: a plan computes a share s of its prompt and is at most 1 / s faster than text. All of
-memory goes through the first layer in KEEP and CacheBlend alike, 1 / 8 of this planner and 1 / 48
-of the paper's, and there is attention over it. KEEP's choice is a second attention, of some tokens
-and with its weights added up: on a GPU beside other work, on one core after it. The paper's
-baseline also waits for loads over a bus; here loads are copies in the same memory, that share the
-core with computation.
+Physics: a plan that computes a share s of its prompt is at most 1 / s times as fast as text. In
+KEEP and CacheBlend alike all of memory passes through the first layer, 1/8 of this planner and
+1/48 of the paper's, and attention covers all of it. KEEP's choice is a second attention of some
+tokens with its weights added up: on a GPU it runs in parallel with other work, on one core after
+it. The paper's baseline also waits for loads over a bus; here loads are copies within the same
+memory, which share the core with computation.
 
 Source: KEEP, section 6.2, table 1 and figure 9.
 """
@@ -57,7 +57,7 @@ PAPER = {  # figure 9, 40 segments: Qwen-2.5-14B, and 32B in INT4
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the arguments of this part."""
     parser.add_argument(
         '--planner',
         default='planner_missions',
@@ -67,13 +67,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
-    """Of every part over settings."""
+    """Add the arguments that all parts with settings share."""
     parser.add_argument('--quick', action='store_true', help='few questions, in a minute')
     parser.add_argument('--settings', type=Path, default=PATH, help='what is fixed')
 
 
 def begin(args: argparse.Namespace) -> dict:
-    """What every part's figures begin with; one thread from here on."""
+    """Return the first figures of every part, and use one thread from here on."""
     torch.set_num_threads(1)
     return dict(
         quick=args.quick,
@@ -85,7 +85,7 @@ def begin(args: argparse.Namespace) -> dict:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Asks, times, prints the tables, and returns all figures."""
+    """Ask, time, print the tables, and return all figures."""
     result, settings = begin(args), load_settings(args.settings, args.quick)
     ways, counts = trace_ways(settings.construction.block), settings.retrieved
     said, large = answering(args.planner), timed(settings)
@@ -115,7 +115,10 @@ def run(args: argparse.Namespace) -> dict:
 def differences(
     replies: Sequence[Reply], ways: Sequence[Way], counts: Sequence[int]
 ) -> list[dict]:
-    """KEEP less CacheBlend, by segments and in all; and each less full recompute of its view."""
+    """Compare KEEP with CacheBlend, by number of segments and in all.
+
+    In addition, each way of reuse is compared with full recompute of the same view.
+    """
     rows = [tables.differ(replies, KEEP, BLEND, n) for n in (*counts, None)]
     reusing = [way for way in ways if way.method != FULL]
     rows += [tables.differ(replies, w.name, full_view(w.blocks), None) for w in reusing]
@@ -123,7 +126,7 @@ def differences(
 
 
 def paper(replies: Sequence[Reply]) -> list[dict]:
-    """How many times KEEP's time others take, with 40 segments, in the paper and here."""
+    """Return the ratio of other ways' times to KEEP's with 40 segments, in the paper and here."""
     return [
         dict(
             keep_beside=other,
@@ -136,7 +139,7 @@ def paper(replies: Sequence[Reply]) -> list[dict]:
 
 
 def show(result: dict, planner: str) -> None:
-    """Prints the tables."""
+    """Print the tables."""
     c, ceilings = result['settings']['planner'], result['ceilings']
     size = f'{c["width"]} wide, {c["layers"]} layers, random weights'
     rates = f'{ceilings["gflops"]:.0f} GFLOP/s, {ceilings["gbytes"]:.1f} GB/s'

@@ -1,6 +1,6 @@
 """The ways that are compared: a method of reuse over a construction of memory, and its planning.
 
-Knows names and numbers, and opens what is asked. Does not know questions.
+Knows names and numbers, and opens the planning of a way. Does not know questions.
 """
 
 from __future__ import annotations
@@ -40,11 +40,12 @@ RANDOM = 'random'
 
 @dataclass(frozen=True)
 class Way:
-    """blocks: segments of a fixed block, 0 for KEEP's groups. numbers: of the VariantConfig.
+    """A method of reuse over a construction of memory.
 
-    rotate: whether stored keys are turned to where they come. timed, answered: where it differs
-    from others, in seconds, in what it says. load_seconds: that reading a token of a layer takes
-    longer than here, as from a slower medium.
+    blocks: segments of a fixed block, 0 for KEEP's groups. numbers: fields of the VariantConfig.
+    rotate: whether stored keys are rotated to their new positions. timed, answered: whether the
+    way is timed, and whether its answers are judged; False where they cannot differ from another
+    way's. load_seconds: additional time to load a token of a layer, as from a slower medium.
     """
 
     name: str
@@ -58,17 +59,17 @@ class Way:
 
     @property
     def construction(self) -> str:
-        """What updates make useless, by the name that `Invalidation` has for it."""
+        """Return the name by which `Invalidation` counts what updates invalidate."""
         if self.method in (FULL, 'prefix'):
             return PREFIX if self.method == 'prefix' else ''
         return f'blocks of {self.blocks}' if self.blocks else 'groups'
 
 
 def trace_ways(block: int) -> list[Way]:
-    """As the paper compares them; text is retrieved by segment, as it came.
+    """Return the ways that the paper compares; text is retrieved by segment, in order of arrival.
 
-    Two more are full recompute with in view what blocks, and groups, bring there: what a way of
-    reuse loses against them, reuse alone has lost.
+    Two more are full recompute with the same view as blocks and as groups: a loss of a way of
+    reuse against them is due to reuse alone.
     """
     return [
         Way(FULL, FULL, 1),
@@ -83,19 +84,19 @@ def trace_ways(block: int) -> list[Way]:
 
 
 def full_view(blocks: int) -> str:
-    """Name of full recompute with in view what a construction brings there."""
+    """Return the name of full recompute with the view that a construction retrieves."""
     return FULL if blocks == 1 else f'{FULL}, view of {"blocks" if blocks else "groups"}'
 
 
 @dataclass(frozen=True)
 class TimedPlan(Plan):
-    """A plan, and the loads and computation of its prefill."""
+    """A plan, and the timeline of the loads and computation of its prefill."""
 
     timeline: Timeline
 
 
 class BenchPlanning(Planning):
-    """Planning with another construction, or without turned keys, that says what it computed."""
+    """Planning with another construction, or unrotated keys, that counts what it computed."""
 
     def __init__(
         self,
@@ -144,12 +145,12 @@ class BenchPlanning(Planning):
 
     @property
     def fresh_tokens(self) -> int:
-        """Whose KV was computed for units, so far."""
+        """Return the number of tokens whose KV was computed for units so far."""
         return self.row.fresh_tokens
 
     @property
     def lost(self) -> int:
-        """Tokens whose KV updates made useless, until the end of the last step."""
+        """Return the number of tokens whose KV updates invalidated, up to the last step."""
         counted = self.stats().invalidated | self._invalidation.lost
         return counted.get(self._way.construction, 0)
 
@@ -157,7 +158,7 @@ class BenchPlanning(Planning):
 def open_way(
     way: Way, planner: LoadedPlanner, folder: Path, settings: Settings, side: Side
 ) -> BenchPlanning:
-    """Over a new folder."""
+    """Return the planning of a way over a new folder."""
     made, reuse = settings.construction, settings.reuse
     numbers = dict(
         max_context_tokens=side.tokens,
@@ -178,12 +179,15 @@ def open_way(
 
 @cache
 def encoder_of(name: str) -> Encoder:
-    """One of each name for all ways."""
+    """Return the encoder of a name; all ways share one."""
     return encoder(name)
 
 
 def slowed(load: Load, seconds: float) -> Load:
-    """The same, by so many seconds a token and layer later; other threads go on meanwhile."""
+    """Return a load that takes so many seconds longer per token and layer.
+
+    Other threads run during that time.
+    """
     if not seconds:
         return load
 
@@ -196,7 +200,7 @@ def slowed(load: Load, seconds: float) -> Load:
 
 
 def answering(name: str) -> LoadedPlanner:
-    """The planner that is asked: a bundled one, a folder, or random weights of the same size."""
+    """Return the planner whose answers are judged: bundled, from a folder, or random weights."""
     if name == RANDOM:
         words = planner_tokenizer(PLANNER_MISSIONS.backbone.vocab_size)
         return random_planner(PLANNER_MISSIONS, words)
@@ -204,7 +208,7 @@ def answering(name: str) -> LoadedPlanner:
 
 
 def timed(settings: Settings, **others: int) -> LoadedPlanner:
-    """The large planner, by bytes; others: dimensions instead of its own."""
+    """Return the large planner; its tokens are bytes. others: dimensions that replace its own."""
     c = replace(settings.planner, **others)
     size = (c.width, c.layers, c.heads, c.kv_heads, c.head_dim, c.mlp)
     config = PlannerConfig('memory_bench', BackboneConfig(*size, vocab_size=260), c.max_tokens)

@@ -1,1 +1,1 @@
-"""Missions: how often words are brought about, by who plans, remembers and acts."""
+"""Missions: success, steps and seconds, by planner, memory and policy."""

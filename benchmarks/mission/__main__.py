@@ -1,24 +1,26 @@
-"""Missions in simulated time: success, steps and seconds, by who plans, remembers and acts.
+"""Missions in simulated time: success, steps and seconds, by planner, memory and policy.
 
-Scenes with two places and two to four things, a history of 5 to 20 tasks, and a mission of one to
-three parts in words; every other one needs memory. The policy looks, acts and says whether a step
-is done; the simulator's truth judges only the end: all things lie where they should, nothing else
-was moved, and what was to be said was said. Ways:
+Each mission has a scene with two places and two to four things, a history of 5 to 20 tasks, and a
+natural-language request of one to three parts; every other mission needs memory. The policy
+answers scene queries, acts, and reports whether a step is done. The simulator's truth judges only
+the end: all things are where they should be, nothing else was moved, and the right answers were
+given. Ways:
 
 memory       the planner, with all that was remembered
 no memory    the planner knows only what is seen when the mission begins
-stale        some things were moved since by somebody else, and nobody said so
-full         as `memory`, but every plan computes all of it again
-rules        the rules that the planner learnt from, in its place
-expert       the scripted expert, which sees the truth, in place of the policy's actions
-rules+expert both: what looking alone costs
+stale        memory has one thing in a wrong place, as if it had been moved without an update
+full         as `memory`, but every plan is computed without stored KV
+rules        the rules that the planner was trained on, in its place
+expert       the scripted expert, which knows the truth, in place of the policy's actions
+rules+expert both: the cost of scene queries alone
 
-What the engine and the planner compute is charged to the scene's clock: their process's own time,
-in proportion to what a chunk takes just before each mission, which is charged as CHUNK_SECONDS.
+The computation of the engine and the planner is charged to the scene's clock: the CPU time of the
+process, in proportion to the time of a chunk just before each mission, which is charged as
+CHUNK_SECONDS.
 
-Physics: a mission cannot succeed oftener than its steps do. `product` is of the rates at which
-this way's steps were done, by family, mean over missions; what is below it was lost by looking,
-planning and checking.
+Physics: a mission cannot succeed more often than its steps. `product` is the product of the rates
+at which this way's steps were done, by family, mean over missions; the rest of the failures is due
+to scene queries, planning and checking.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from training.planner.simulated_table import ROOM
 
 MISSIONS, QUICK_MISSIONS = 200, 4
 PLANNER = 'planner_missions'
-CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, on one thread, by `benchmarks.parts`
+CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, one thread (`benchmarks.parts`)
 CALIBRATIONS = 9  # chunks; the median counts
 WAYS = {
     'memory': How(),
@@ -71,7 +73,7 @@ WAYS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     add = parser.add_argument
     add('--checkpoint', help='of the policy; else the bundled one')
     add('--planner', help='folder; else the bundled one')
@@ -84,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the table, and returns all figures."""
+    """Measure, print the table, and return all figures."""
     torch.set_num_threads(1)
     count = args.missions or (QUICK_MISSIONS if args.quick else MISSIONS)
     if count < 1 or not 0 <= args.latency_ms < 1000:
@@ -116,7 +118,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def calibrate(engine: Engine, charged: clock.ChargedTime) -> None:
-    """From now on, work is charged in proportion to what a chunk takes just now."""
+    """Charge work in proportion to the present time of a chunk, from now on."""
     chunk = [blank(engine)]
     took = [
         clock.seconds(lambda: serve(engine, chunk, math.inf), 'cpu') for _ in range(CALIBRATIONS)
@@ -132,7 +134,7 @@ def one(
     how: How,
     charged: clock.ChargedTime,
 ) -> dict[str, object]:
-    """A mission from its scene to its end."""
+    """Run a mission from its scene to its end, and return its row."""
     case = draw_case(table, number)
     with (
         torch.inference_mode(),
@@ -167,7 +169,7 @@ def one(
 
 
 def remembered(case: Case, how: How) -> list:
-    """What is known at first."""
+    """Return the facts that are known at the start of a mission."""
     if how.memory == 'none':
         return []
     facts = case.table.facts()
@@ -184,7 +186,7 @@ def remembered(case: Case, how: How) -> list:
 
 
 def cause(account: object) -> str:
-    """What was wrong first, as far as counts tell."""
+    """Return the first cause of a failure, as far as the counts show it."""
     if account.wrong_plans:
         return 'planner'
     if account.failed:
@@ -193,7 +195,7 @@ def cause(account: object) -> str:
 
 
 def row(way: str, found: Sequence[dict]) -> dict[str, object]:
-    """A line of the table."""
+    """Return a row of the table."""
     done = sum(one['success'] for one in found)
     low, high = wilson(done, len(found))
     needing = [one for one in found if one['needs_memory']]
@@ -217,7 +219,7 @@ def row(way: str, found: Sequence[dict]) -> dict[str, object]:
 
 
 def product(found: Sequence[dict]) -> float:
-    """Of the rates of the steps that missions took, mean over missions."""
+    """Return the product of the success rates of a mission's steps, mean over missions."""
     steps = [step for one in found for step in one['steps']]
     rates = {
         family: float(np.mean([done for name, done in steps if name == family]))

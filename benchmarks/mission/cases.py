@@ -1,7 +1,7 @@
-"""Missions on drawn scenes: what lies where, what was done before, what is wanted, what is right.
+"""Missions on drawn scenes: the scene, its history, the request and the right end.
 
-Knows scenes, tables and the rules of missions. Does not know who carries them out. Seeds of scenes
-begin where no training, evaluation or demo has any.
+Knows scenes, tables and the rules of missions. Does not know how they are carried out. The seeds
+of the scenes begin beyond all those of training, evaluation and the demo.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from training.planner.missions import Mission
 from training.planner.simulated_table import ROOM, SimulatedTable
 
 FIRST_SCENE = 5_000_000
-RECORDS = (5, 20)  # of tasks before
-TRIES = 200  # draws of a mission that is wanted
+RECORDS = (5, 20)  # fewest and most tasks in the history
+TRIES = 200  # attempts to draw a suitable mission
 ENDS = ('over', 'impossible')
 
 
 @dataclass(frozen=True)
 class Case:
-    """A scene, what was done there before, and what is wanted.
+    """A scene, its history, and a mission.
 
-    needs_memory: it cannot be done from what is seen alone. table: the truth, with its history.
-    after: the table once all of it is done. said: what is to be said. ends: one of ENDS.
+    needs_memory: whether the mission needs more than the visible scene. table: the true table,
+    with its history. after: the table after the mission. said: the answers that are expected.
+    ends: one of ENDS.
     """
 
     number: int
@@ -46,14 +47,14 @@ class Case:
 
 
 def scene(image_size: int) -> SceneConfig:
-    """Two places, two to four things, of which some are put away."""
+    """Return the config of scenes with two places and two to four things, some put away."""
     return task_scene('put', crowded=True, image_size=image_size)
 
 
 def draw_case(table: Tabletop, number: int) -> Case:
-    """The scene of that number, which the table is in from then on, and a mission there.
+    """Reset the table to the scene of that number, and return a mission in it.
 
-    Every other one needs memory.
+    Every other mission needs memory.
     """
     table.reset(FIRST_SCENE + number)
     rng = np.random.default_rng((FIRST_SCENE, number))
@@ -71,12 +72,12 @@ def draw_case(table: Tabletop, number: int) -> Case:
 
 
 def needs_memory(mission: Mission) -> bool:
-    """Whether it asks for what was done before."""
+    """Return whether a mission asks about earlier tasks."""
     return any(part.kind in ('back', 'undo') or part.about == 'moved' for part in mission.parts)
 
 
 def with_history(rng: np.random.Generator, lying: SimulatedTable, records: int) -> SimulatedTable:
-    """The same table after so many tasks, or some more, the last of which made it as it lies."""
+    """Return the same table with a history of at least so many tasks that lead to it."""
     table = SimulatedTable(dict.fromkeys(lying.where, TABLE), lying.places)
     for _ in range(records):
         name = any_of(rng, list(table.where))
@@ -84,12 +85,12 @@ def with_history(rng: np.random.Generator, lying: SimulatedTable, records: int) 
             table = table.do(task)
     while off := [name for name in table.where if table.where[name] != lying.where[name]]:
         task = next((t for n in off if (t := _move(table, n, lying.where[n]))), None)
-        table = table.do(task or _move(table, off[0], TABLE))  # two that change places
+        table = table.do(task or _move(table, off[0], TABLE))  # two things exchange their places
     return SimulatedTable(lying.where, lying.places, lying.beside, table.records)
 
 
 def _move(table: SimulatedTable, name: str, place: str) -> Task | None:
-    """The task that brings a thing to a place; None where there is no such."""
+    """Return the task that moves a thing to a place; None if there is none."""
     if table.where[name] == place:
         return None
     if place == TABLE:
@@ -98,7 +99,7 @@ def _move(table: SimulatedTable, name: str, place: str) -> Task | None:
 
 
 def is_done(case: Case, truth: Truth, said: tuple[str, ...]) -> bool:
-    """Whether all lies where it should, and nothing else was moved or said."""
+    """Return whether all things are where they should be, and nothing else was moved or said."""
     now = true_table(truth)
     beside = {n: w for n, w in case.after.beside.items() if case.table.beside.get(n) != w}
     lies = all(

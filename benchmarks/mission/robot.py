@@ -1,9 +1,9 @@
-"""A suite in simulated time: the tabletop, a policy behind the engine, a planner over its memory.
+"""A robot in simulated time: the tabletop, a policy behind the engine, a planner over its memory.
 
-Knows the engine, planning and the clock of the scene. Does not know which mission it is given.
-What the engine and the planner compute is charged to the scene's clock: a chunk takes over once
-it is made, a period lasts until its answer is there, and the arm stands while the robot looks and
-plans.
+Knows the engine, planning and the clock of the scene. Does not know which mission it is given. The
+computation of the engine and the planner is charged to the scene's clock: a chunk takes over once
+it is made, a period lasts until its answer is complete, and the arm stands during scene queries
+and planning.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ AT_ONCE = 8  # questions
 
 @dataclass(frozen=True)
 class How:
-    """Who does what.
+    """The planner, the policy and the memory of a mission.
 
-    planner: `model` or `rules`. policy: `model` or `expert`. memory: what is known at first,
+    planner: `model` or `rules`. policy: `model` or `expert`. memory: the facts known at the start,
     `all`, `none` or `stale`. method: of reuse, for planning. latency: s from an observation to its
-    chunk, beside what the engine takes.
+    chunk, in addition to the engine's time.
     """
 
     planner: str = 'model'
@@ -63,10 +63,13 @@ class How:
 
 @dataclass
 class Account:
-    """What a mission took: s of acting, looking and planning, plans, and steps.
+    """The cost of a mission.
 
-    failed: steps. wrong_beliefs: plans made of what was not so. wrong_plans: those that the rules
-    would not have made of the same memory.
+    acting, looking, planning: s of acting, of scene queries and of planning. plans: their number.
+
+    failed: number of failed steps. wrong_beliefs: number of plans made while memory differed from
+    the truth. wrong_plans: number of plans that differ from those of the rules for the same
+    memory.
     """
 
     acting: float = 0.0
@@ -76,14 +79,14 @@ class Account:
     failed: int = 0
     wrong_beliefs: int = 0
     wrong_plans: int = 0
-    steps: list[tuple[str, bool]] = field(default_factory=list)  # the family, whether it was done
+    steps: list[tuple[str, bool]] = field(default_factory=list)  # (family, whether it was done)
 
 
 class SimulatedRobot:
-    """`planning.mission.Robot` on a table that stands in its scene.
+    """`planning.mission.Robot` on a simulated table.
 
-    state: how far the mission is, for the rules. truth: the table as it is, for the account.
-    charged: s of work so far; differences count.
+    state: returns the progress of the mission, for the rules. truth: returns the true table, for
+    the account. charged: returns the s of work so far; only differences are used.
     """
 
     def __init__(
@@ -109,7 +112,7 @@ class SimulatedRobot:
     # ------------------------------------------------------------------ memory
 
     def memory(self) -> tuple[str, ...]:
-        """Things first, then records as they were made."""
+        """Return the texts of memory: things first, then the task records in order."""
         segments = self._planning.memory.store.list()
         records = sorted((s for s in segments if s.kind == 'task'), key=lambda s: s.step)
         return tuple(s.text for s in (*(s for s in segments if s.kind != 'task'), *records))
@@ -176,7 +179,7 @@ class SimulatedRobot:
         self._before = read_table(self.memory())
         truth, ask_at = self._table.truth(), began + ASK_EVERY
         is_real = {task.target, task.place or task.target} <= {t.name for t in truth.things}
-        judge = Judge(task, truth) if is_real else None  # None: the eyes erred
+        judge = Judge(task, truth) if is_real else None  # None: the scene queries were wrong
         said = False
         while is_real or self._how.policy == 'model':
             start = self._rollout.time
@@ -195,7 +198,10 @@ class SimulatedRobot:
         return Outcome(said)
 
     def _period(self, instruction: str, task: Task, start: float, asks: bool) -> bool:
-        """A control period, or as long as an answer takes; whether the policy says it is done."""
+        """Run one control period, or longer until an answer is complete.
+
+        Return whether the policy reports that the step is done. asks: whether the policy is asked.
+        """
         seen, began, said = self._observe(instruction), self._charged(), False
         if self._how.policy == 'expert':
             chunk, made, answered = self._expert_chunk(task), 0.0, 0.0
@@ -223,7 +229,7 @@ class SimulatedRobot:
         return expert_plan(self._table.state()[None], Tables.of([truth]), orders, 10)[0][0]
 
     def _rest(self) -> None:
-        """The arm comes to rest where it is."""
+        """Stop the arm at its present position."""
         here = np.repeat(self._table.state()[None].astype(np.float64), 2, 0)
         self._rollout.follow(here, self._rollout.time, self._dt)
         self._rollout.advance(self._dt)
@@ -241,7 +247,7 @@ class SimulatedRobot:
         )
 
     def _ask(self, handle: KvHandle, questions: list[str]) -> list[str]:
-        """What the policy answers on a frame, some questions at once."""
+        """Return the policy's answers to questions about a frame, AT_ONCE questions at a time."""
         engine, answers = self._engine, []
         for begin in range(0, len(questions), AT_ONCE):
             asked = questions[begin : begin + AT_ONCE]
@@ -255,10 +261,10 @@ class SimulatedRobot:
     # ------------------------------------------------------------------ the rest of a robot
 
     def mark(self, step: int) -> None:
-        """Between two steps nothing decodes here, and no chunk is left: there is nothing."""
+        """Do nothing: between two steps no stream decodes and no chunk is left."""
 
     def rewind(self) -> None:
-        """Nor to roll back."""
+        """Do nothing: there is no checkpoint."""
 
     def say(self, words: str) -> None:
         self.said.append(words)

@@ -14,7 +14,7 @@ ratio is the median of the rounds' ratios, LeRobot over the engine, with a 95% i
 
 In bfloat16 LeRobot rounds the positions' frequencies of pi0.5 too, which changes its results:
 outputs must agree within the tolerance in float32; in bfloat16 the difference is only reported.
-LeRobot computes SmolVLA in float32 beside an engine in bfloat16.
+LeRobot computes SmolVLA in float32 also for an engine in bfloat16.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def floors(c: ModelConfig, ceiling: Mapping[str, float]) -> dict[str, float]:
 
 
 def show(what: str, rows: Sequence[dict], ratios: Sequence[dict]) -> None:
-    """Print both tables. what: was measured."""
+    """Print both tables. what: the title of the measurement."""
     machine = report.machine()
     note = f'{machine["cpu"]}, {machine["threads"]} threads: {" ".join(machine["cpu_flags"])}'
     report.show(f'peers, {what}', rows, note)

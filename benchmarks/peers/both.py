@@ -22,7 +22,7 @@ def family(c: ModelConfig) -> ModuleType:
 
 @dataclass(frozen=True, eq=False)
 class Both:
-    """policy: the engine's. peer: LeRobot's model. parameters: of each."""
+    """The two models. policy: the engine's. peer: LeRobot's. parameters: number of each."""
 
     policy: Network
     peer: Peer
@@ -30,14 +30,14 @@ class Both:
 
     @classmethod
     def random(cls, c: ModelConfig, module: ModuleType, device: str) -> Both:
-        """Return both in float32. Raises BenchmarkError where LeRobot's cannot be like this."""
+        """Return both in float32. Raises BenchmarkError if LeRobot does not support `c`."""
         c = replace(c, dtype='float32')
         peer = family(c).Peer(module, c, device)
         policy = Network.random(c, device=device)
         return cls(policy, peer, weights.copy(policy.model, peer.model))
 
     def to(self, dtype: str) -> Both:
-        """Return the same in another dtype. LeRobot's weights are converted in place."""
+        """Return both in another dtype. LeRobot's weights are converted in place."""
         if dtype == self.policy.config.dtype:
             return self
         self.peer.round(dtype)

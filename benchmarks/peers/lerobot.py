@@ -93,7 +93,7 @@ def _import(package: Path, model: str) -> ModuleType:
             module = sys.modules.setdefault(name, ModuleType(name))
             vars(module).update(dict.fromkeys(missing, StandIn))
         return import_module(model)
-    except Exception as error:  # whatever code of another day may raise
+    except Exception as error:  # another version of LeRobot may raise anything
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise BenchmarkError(
             f'the model in {package} cannot be imported ({reason[0]}): that of {TRIED} can'

@@ -1,6 +1,6 @@
-"""Equal first, then timed in turn: every phase of every way.
+"""Compares the outputs of all ways, then times every phase of every way in turn.
 
-Knows ways and their clock. Does not know whose they are.
+Knows ways and their clock. Does not know which model a way runs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ WARM_UP = 2  # rounds that do not count
 
 
 def greatest_difference(way: Way, frames: Sequence[Asked], reference: Way) -> float:
-    """Of the chunks of all frames, and of that which is denoised from a held prefix."""
+    """Return the greatest difference of the chunks of all frames.
+
+    It includes the chunk that is denoised from a held prefix.
+    """
     pairs = [(way.frame(asked), reference.frame(asked)) for asked in frames]
     pairs.append((way.denoise(), pairs[0][1]))
     return float(np.max([np.abs(a - b) for a, b in pairs]))  # NaN, where there is one
@@ -29,9 +32,10 @@ def greatest_difference(way: Way, frames: Sequence[Asked], reference: Way) -> fl
 def check(
     ways: Mapping[str, Way], frames: Sequence[Asked], reference: Way, tolerance: float
 ) -> dict[str, float]:
-    """The greatest difference of each way. Raises BenchmarkError if one exceeds the tolerance.
+    """Return the greatest difference of each way.
 
-    frames: the first is the one that the ways are timed with.
+    frames: the first is the one that the ways are timed with. Raises BenchmarkError if a
+    difference exceeds the tolerance.
     """
     found = {}
     for name, way in ways.items():
@@ -43,7 +47,7 @@ def check(
 
 
 def in_turn(ways: Mapping[str, Way], first: Asked, repeats: int, device: str) -> dict[str, Taken]:
-    """Wall seconds by phase and way, round by round."""
+    """Return the wall seconds by phase and way, round by round."""
     return {phase: _phase(ways, phase, first, repeats, device) for phase in PHASES}
 
 

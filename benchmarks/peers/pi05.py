@@ -35,7 +35,7 @@ def aims(dtype: str) -> dict[tuple[str, str], float]:
 class Peer:
     """A PI05Pytorch in float32, and the calls of its sample_actions.
 
-    module: MODULE. Raises BenchmarkError for what LeRobot's pi0.5 cannot have.
+    module: MODULE. Raises BenchmarkError for a config that LeRobot's pi0.5 does not support.
     """
 
     def __init__(self, module: ModuleType, c: ModelConfig, device: str) -> None:
@@ -70,7 +70,7 @@ class Peer:
         return valid, cache
 
     def denoise(self, valid: Tensor, cache: object, noise: Tensor) -> Tensor:
-        """Return the chunk that is denoised from such a prefix."""
+        """Return the chunk that is denoised from a prefix."""
         step = partial(self.model.denoise_step, valid, cache)
         return self._module.euler_integrate(step, noise, STEPS)
 
@@ -97,7 +97,7 @@ def build(module: ModuleType, c: ModelConfig, device: str) -> nn.Module:
     """Return a PI05Pytorch in float32 with the dimensions of `c` and its own random weights.
 
     Its code contains PaliGemma's dimensions as numbers; they are replaced after they are set.
-    Raises BenchmarkError for what it cannot have.
+    Raises BenchmarkError for a config that it does not support.
     """
     if c.vision.merge != 1:
         raise BenchmarkError(f"{c.name} merges patches of images, which LeRobot's pi0.5 cannot")

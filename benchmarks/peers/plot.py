@@ -1,4 +1,4 @@
-"""The picture of phases and ways, PNG under out/bench."""
+"""The plot of phases and ways, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.common.pictures import plt, save
 
 
 def plot(rows: Sequence[dict]) -> None:
-    """Time of each phase in each way, beside its floor. rows: of `figures.times`."""
+    """Plot the time of each phase in each way, and its floor. rows: of `figures.times`."""
     figure, axis = plt.subplots(figsize=(8, 4), layout='constrained')
     positions, names = np.arange(len(rows)), [name for name in rows[0] if name.endswith('_ms')]
     for i, name in enumerate(names):

@@ -57,7 +57,7 @@ class Peer:
         return valid, cache
 
     def denoise(self, valid: Tensor, cache: object, noise: Tensor) -> Tensor:
-        """Return the chunk that is denoised from such a prefix."""
+        """Return the chunk that is denoised from a prefix."""
 
         def step(input_x_t: Tensor, current_timestep: Tensor) -> Tensor:
             return self.model.denoise_step(valid, cache, input_x_t, current_timestep)
@@ -72,8 +72,8 @@ class Peer:
 def build(module: ModuleType, c: ModelConfig, device: str) -> nn.Module:
     """Return a VLAFlowMatching in float32 with the dimensions of `c` and its own random weights.
 
-    Neither its configuration nor its tokenizer is fetched. Raises BenchmarkError for what it
-    cannot have.
+    Neither its configuration nor its tokenizer is fetched. Raises BenchmarkError for a config that
+    it does not support.
     """
     if c.backbone.kind != 'llama':
         raise BenchmarkError(f"{c.name} has no backbone of LeRobot's SmolVLA")

@@ -31,7 +31,7 @@ WAYS = ('ours_eager', 'ours_compiled', 'theirs_eager', 'theirs_compiled')
 
 
 class Network(scene.FullPolicy):
-    """What leaves the network is not made into actions of a robot, so that it can be compared."""
+    """A policy that returns the network's output in place of actions, for comparison."""
 
     def actions(self, normalised: NDArray, state: NDArray) -> NDArray[np.float32]:
         return normalised.astype(np.float32)
@@ -39,7 +39,7 @@ class Network(scene.FullPolicy):
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """The same for both: an observation, and the tensors that are made of it.
+    """The same input for both models: an observation, and the tensors that are made of it.
 
     images: of each view [1, 3, size, size]. ids: int64 [1, tokens]. state: float32 [1,
     state_width]. noise: float32 [1, chunk, padded_action_dim], on the host.
@@ -53,7 +53,7 @@ class Asked:
 
     @classmethod
     def of(cls, policy: Network, number: int) -> Asked:
-        """The same for the same number."""
+        """Return the input of that number, always the same for the same number."""
         c, device = policy.config, policy.model.device
         o = scene.observation(c, number)
         shape = 1, c.chunk_size, c.padded_action_dim
@@ -71,9 +71,10 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """prefill: of the first frame; denoise: from its prefix, which is held; frame: of any.
+    """The calls of a model, by phase.
 
-    A chunk is float32 [chunk, padded_action_dim].
+    prefill: of the first frame; denoise: from its prefix, which is held; frame: of any frame. A
+    chunk is float32 [chunk, padded_action_dim].
     """
 
     prefill: Callable[[], object]
@@ -83,7 +84,10 @@ class Way:
 
 @contextmanager
 def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[Way]:
-    """An engine's calls. compile: as its parameter. Raises BenchmarkError if it cannot compile."""
+    """Yield the calls of an engine. compile: its parameter.
+
+    Raises BenchmarkError if nothing can be compiled.
+    """
     config = EngineConfig(
         rows=4,
         streams=1,
@@ -115,7 +119,10 @@ def ours(policy: Network, first: Asked, threads: int, compile: str) -> Iterator[
 
 
 class Peer(Protocol):
-    """A model of LeRobot. inputs: its own, of a frame; prefix: what `denoise` reads of them."""
+    """A model of LeRobot.
+
+    inputs: returns its input tensors of a frame. prefix: returns what `denoise` reads.
+    """
 
     model: nn.Module
     compile_mode: str

@@ -1,4 +1,4 @@
-"""Weights of a model of ours, copied by name into LeRobot's."""
+"""Copies the weights of the engine's model by name into LeRobot's."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from embodied_kv.model.pi05 import Pi05
 
 @torch.no_grad()
 def copy(ours: Pi05, theirs: nn.Module) -> int:
-    """All of ours become all of theirs that anything uses -> how many numbers these are.
+    """Copy all weights of our model into LeRobot's, and return the number of parameters.
 
-    Raises BenchmarkError that names what is on one side alone, or of another shape.
+    Weights of LeRobot's model that nothing uses are left out. Raises BenchmarkError that names
+    what is on one side alone, or of another shape.
     """
     pieces = dict(piece for name in ours.state_dict() for piece in _pieces(ours, name))
     there: dict[str | None, list[Tensor]] = {}
     for name, tensor in theirs.state_dict().items():
         there.setdefault(canonical(name), []).append(tensor)
-    there.pop(None, None)  # what nothing uses
+    there.pop(None, None)  # unused weights
     if odd := sorted(pieces.keys() ^ there.keys()):
         raise BenchmarkError(f'weights that only one of the two models has: {", ".join(odd)}')
     for name, rows in pieces.items():
@@ -33,7 +34,7 @@ def copy(ours: Pi05, theirs: nn.Module) -> int:
 
 
 def _pieces(ours: Pi05, name: str) -> list[tuple[str, Tensor]]:
-    """A parameter of ours under the names of theirs that make it, each with its rows."""
+    """Return a parameter of ours as (name, rows) of LeRobot's parameters that form it."""
     names, parameter = sources(name, ours.config), ours.state_dict()[name]
     rows = row_counts(name, len(parameter), ours.config) if len(names) > 1 else [len(parameter)]
     return list(zip(names, parameter.split(rows), strict=True))

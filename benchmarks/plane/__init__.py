@@ -1,5 +1,5 @@
-"""One budget for all KV against fixed shares of it, in virtual time.
+"""One KV budget compared with fixed shares of it, in virtual time.
 
-- settings: what is fixed before any result; story: what a robot is asked for, by a seed.
+- settings: values fixed before any result; story: the requests of a robot, from a seed.
 - world: the real pools without memory, under one budget or under three; figures: rows.
 """

@@ -1,24 +1,26 @@
-"""Whether one budget for all KV beats fixed shares of it, at equal bytes, in virtual time.
+"""Compares one budget for all KV with fixed shares of it, at equal bytes, in virtual time.
 
-The real pools (frames, decode streams, loaded units of memory, capsules on the device) of tensors
-that have sizes and no bytes; frames, words, loads and returns cost what `settings.yaml` gives. A
-story by a seed says what is asked for. In `shifting` each phase asks for one kind most, as a
-mission does that plans, then acts and speaks, then tries again from a capsule; in `steady` all
-kinds are asked for at the same mean rates all the time. Ways, each with the same bytes:
+The pools are the real ones (frames, decode streams, loaded units of memory, capsules on the
+device), with tensors that have sizes and no bytes; frames, tokens, loads and restores have the
+costs of `settings.yaml`. A seeded story lists the requests. In `shifting` each phase requests
+mostly one kind, like a mission that plans, then acts and speaks, then retries from a capsule; in
+`steady` all kinds are requested at the same mean rates all the time. Ways, each with the same
+bytes:
 
 static       the fixed shares that lose the fewest seconds on the development seeds
 static rate  the fixed shares with the highest mean of the three rates there
-shared       one budget, what is worth least by byte goes first: the shipped policy
-shared cost  the same, where cost does not fade without use
+shared       one budget, evicting what is worth least per byte: the shipped policy
+shared cost  the same, but cost does not decay without use
 
-lost: s a minute of making again what was given up or refused (loads, frames and words, returns).
-memory_hits, answers, capsules_kept: of the units in view, those that were loaded; of questions,
-those answered to the end; of restores, those from the device. live_streams, capsules_there: means.
+lost: s per minute spent on recomputing what was evicted or refused (loads, frames and tokens,
+restores). memory_hits: share of the units in view that were loaded. answers: share of the
+questions that were answered to the end. capsules_kept: share of the restores from the device.
+live_streams, capsules_there: means.
 
-Physics: a fixed share is idle while its kind is not asked for. One budget lends it to the others,
-so it can gain no more than what is idle; in `steady` that is only what chance leaves, and the rest
-of the gain is the order's: what is dear by byte stays, whatever kind it is.
-Frames have a floor of three rows in every way, and none may be refused.
+Physics: a fixed share is idle while its kind is not requested. One budget lends it to the other
+kinds, so it can gain no more than what is idle; in `steady` that is only what random variation
+leaves, and the rest of the gain is due to the eviction order: what is expensive per byte stays,
+whatever its kind. Frames have a floor of three rows in every way, and none may be refused.
 """
 
 from __future__ import annotations
@@ -35,14 +37,14 @@ from embodied_kv.kv.eviction import EvictionOrder
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     parser.add_argument(
         '--quick', action='store_true', help='short stories, few shares, two seeds'
     )
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Finds the best fixed shares, compares on other seeds, prints the tables."""
+    """Find the best fixed shares, compare on other seeds, print the tables, return all figures."""
     settings = load_settings(args.quick)
     found = {name: _compared(settings, name == 'shifting') for name in ('shifting', 'steady')}
     if not args.json:

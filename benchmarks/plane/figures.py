@@ -1,4 +1,4 @@
-"""Rows of figures, and which fixed shares are best. Knows worlds that were lived in."""
+"""Rows of figures, and the candidate fixed shares. Knows worlds after their run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from benchmarks.plane.story import story
 from benchmarks.plane.world import RESERVED, Way, World
 
 RATES = ('memory_hits', 'answers', 'capsules_kept')
-# Of a 95% interval of the mean of 2, 3, ... pairs (Student); of more, a little too wide.
+# Student's t for a 95% interval of the mean of 2, 3, ... pairs; the last one serves for more.
 T95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 
 
 def lived(settings: Settings, way: Way, seed: int, shifting: bool) -> dict:
-    """Figures of one run. Rates are shares of what was asked for; lost: s of a virtual minute."""
+    """Return the figures of one run.
+
+    Rates are shares of what was requested; lost: s per virtual minute.
+    """
     world = World(settings, way).live(story(settings, seed, shifting))
     c, minutes = world.counts, settings.seconds / 60
     return dict(
@@ -34,7 +37,7 @@ def lived(settings: Settings, way: Way, seed: int, shifting: bool) -> dict:
 
 
 def splits(settings: Settings) -> Iterable[Way]:
-    """All fixed shares of the budget in whole parts, each at least one, that frames fit into."""
+    """Yield all fixed shares of the budget, each at least one whole part, that frames fit into."""
     parts, budget, s = settings.parts, settings.budget, settings.sizes
     row = 8 * s.layers * s.head_dim * s.prefix_tokens
     for language, memory in product(range(1, parts), repeat=2):
@@ -45,17 +48,17 @@ def splits(settings: Settings) -> Iterable[Way]:
 
 
 def mean(runs: Sequence[dict]) -> dict:
-    """Of each figure."""
+    """Return the mean of each figure."""
     return {name: fmean(run[name] for run in runs) for name in runs[0]}
 
 
 def rate(run: dict) -> float:
-    """The mean of the three rates."""
+    """Return the mean of the three rates."""
     return fmean(run[name] for name in RATES)
 
 
 def difference(runs: Sequence[dict], others: Sequence[dict], name: str) -> tuple[float, float]:
-    """Mean of the paired differences, and half of its 95% interval."""
+    """Return the mean of the paired differences, and half of its 95% interval."""
     pairs = [a[name] - b[name] for a, b in zip(runs, others, strict=True)]
     t = T95[min(len(pairs) - 2, len(T95) - 1)]
     return fmean(pairs), t * stdev(pairs) / len(pairs) ** 0.5

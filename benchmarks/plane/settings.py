@@ -1,6 +1,6 @@
-"""What is fixed before any result, from a YAML file that has every number; see `settings.yaml`.
+"""The settings fixed before any result, from a YAML file with every number: `settings.yaml`.
 
-Knows fields. Does not know what they are for: their reasons stand in the file.
+Knows fields. Does not know their purpose: the file gives the reasons.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class Costs:
-    """s; of a frame, of a token, of a MiB of a unit, of a MiB of a capsule."""
+    """Costs (s): of a frame, of a token, of a MiB of a unit, of a MiB of a capsule."""
 
     prefill: float
     token: float
@@ -26,7 +26,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of arenas, and ranges of what is drawn."""
+    """Dimensions of the arenas, and the ranges of the sizes that are drawn."""
 
     layers: int
     head_dim: int
@@ -40,7 +40,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Talk:
-    """Questions a second; tokens of an answer, and how many come with a frame."""
+    """Questions per second; tokens of an answer; tokens decoded per frame."""
 
     own: float
     others: float
@@ -50,7 +50,7 @@ class Talk:
 
 @dataclass(frozen=True)
 class PlanRate:
-    """Plans a second; units in view, of a phase's working set, of all that are known."""
+    """Plans per second; units in view, of a phase's working set, and of all that are known."""
 
     own: float
     others: float
@@ -61,7 +61,7 @@ class PlanRate:
 
 @dataclass(frozen=True)
 class BranchRate:
-    """Snapshots a second; restores to one, of so many recent capsules, of those that are kept."""
+    """Snapshots per second; restores per snapshot; capsules they choose from; capsules kept."""
 
     own: float
     others: float
@@ -72,7 +72,7 @@ class BranchRate:
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it."""
+    """All settings."""
 
     development: tuple[int, ...]
     seeds: tuple[int, ...]
@@ -89,12 +89,12 @@ class Settings:
 
     @property
     def budget(self) -> int:
-        """Bytes."""
+        """Return the budget in bytes."""
         return self.budget_mib * MIB
 
 
 def load_settings(quick: bool = False) -> Settings:
-    """quick: with what the file's `quick` replaces."""
+    """Return the settings; quick: with the values of the file's section `quick`."""
     data = yaml.safe_load(PATH.read_text())
     shorter = data.pop('quick')
     data |= shorter if quick else {}

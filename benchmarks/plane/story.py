@@ -1,6 +1,6 @@
-"""What a robot is asked for, frame by frame, by a seed: every way hears the same story.
+"""The requests of a robot, frame by frame, from a seed: the same story for every way.
 
-Knows rates and sizes. Does not know pools, nor what is still there when it is asked for.
+Knows rates and sizes. Does not know pools, nor what is still stored when it is requested.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PHASES = ('talk', 'plan', 'branch')
 
 @dataclass(frozen=True)
 class Tick:
-    """What is asked for between two frames.
+    """The requests between two frames.
 
     questions: tokens of each answer. units: (name, bytes) in view of plans. snapshots: bytes of
-    each. restores: which of the recent capsules each wants, from 0 to 1, the newest first.
+    each. restores: for each, which of the recent capsules, from 0 to 1, the newest first.
     """
 
     questions: tuple[int, ...]
@@ -30,7 +30,10 @@ class Tick:
 
 
 def story(settings: Settings, seed: int, shifting: bool) -> Iterator[Tick]:
-    """shifting: each phase asks for one thing most; else all are asked for at their mean rates."""
+    """Yield the requests of each frame.
+
+    shifting: each phase requests mostly one kind; otherwise all are requested at their mean rates.
+    """
     random, s = np.random.default_rng(seed), settings
     sizes = _bytes(random, s.sizes.unit_kib, s.plan.known)
     phase, ends, working = '', 0.0, np.arange(0)

@@ -1,6 +1,6 @@
 """The real pools of a robot in virtual time, without memory: tensors have sizes and no bytes.
 
-Knows how a story is lived: frames, streams, loads and capsules, with given costs. Does not know
+Knows how to run a story: frames, streams, loads and capsules, with given costs. Does not know
 which way is better.
 """
 
@@ -37,7 +37,11 @@ WORD, EOS = 3, 1
 
 @dataclass(frozen=True)
 class Way:
-    """language, memory, capsules: bytes of each, as fixed shares; or one budget by an order."""
+    """How the budget is divided.
+
+    language, memory, capsules: bytes of each, as fixed shares. order: of the evictions of one
+    budget; None: fixed shares.
+    """
 
     language: int = 0
     memory: int = 0
@@ -46,7 +50,10 @@ class Way:
 
 
 class World:
-    """counts: what was asked for, and what came of it. lost: s of making things again, by kind."""
+    """The pools of a robot, and what a story cost.
+
+    counts: of requests and their outcomes. lost: s spent on recomputing, by kind.
+    """
 
     def __init__(self, settings: Settings, way: Way) -> None:
         self.settings, self.now = settings, 0.0
@@ -73,15 +80,15 @@ class World:
         most = settings.budget if shared else way.memory
         self.cache = HostCache(most, shared, lambda: self.now)
         device = None if shared else way.capsules
-        below = lambda tensor, device: tensor  # noqa: E731  # what leaves costs when it comes back
+        below = lambda tensor, device: tensor  # noqa: E731  # only a restore has a cost
         self.registry = Registry('bench', TierCapacities(device=device), copy=below, device=META)
-        self._used_at: dict[str, float] = {}  # by capsule, oldest first
+        self._used_at: dict[str, float] = {}  # s, by capsule; oldest first
         if shared:
             shared.join(self.cache)
             _GivenCosts(self, shared)
 
     def live(self, story: Iterable[Tick], first: int = 0) -> World:
-        """Through all of it. first: ticks that were lived before."""
+        """Run all ticks of a story, and return this world. first: number of earlier ticks."""
         for number, tick in enumerate(story, first):
             self.now = number / self.settings.rate
             handle = self._frame(number)
@@ -185,12 +192,12 @@ class World:
         return sum(entry.tier is Tier.DEVICE for entry in self.registry.entries())
 
     def idle(self, name: str) -> float:
-        """s since a capsule was last used."""
+        """Return the s since a capsule was last used."""
         return self.now - self._used_at.get(name, self.now)
 
 
 class _GivenCosts(DevicePool):
-    """Capsules in virtual time, on a robot's CPU: what bringing one back costs is given."""
+    """The pool of capsules in virtual time, on a robot's CPU, with a given cost of a restore."""
 
     def __init__(self, world: World, kv_budget: KvBudget) -> None:
         self._world = world

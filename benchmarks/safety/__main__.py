@@ -8,10 +8,10 @@ own. Distances count from the fault, or from the end of a fault that holds the a
 
 Physics: an arm that brakes at acceleration a from velocity v moves v²/(2 a), and needs v/a: 0.06
 rad and 0.13 s for ur5e, 0.03 rad and 0.07 s for franka. A command is at most one service call and
-one control period late. A JTC completes what it was sent, at most max_open_loop (1 s),
-when the process dies; a position controller holds its last position; the watchdog sends zeros
-after 60 ms. Without fresh chunks the arm executes its chunk until missed_chunk_limit (5) control
-periods of 0.1 s are missed.
+one control period late. When the process dies, a JTC completes the trajectory that it has
+received, at most max_open_loop (1 s); a position controller holds its last position; the watchdog
+sends zeros after 60 ms. Without fresh chunks the arm executes its chunk until missed_chunk_limit
+(5) control periods of 0.1 s are missed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHOWN = 60  # characters of a reason in the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     names = [fault.name for fault in FAULTS]
     kinds = [kind.name for kind in KINDS]
     parser.add_argument('--fault', choices=names, metavar='NAME', help='only this one')
@@ -71,7 +71,7 @@ def trial(fault: Fault, kind: Kind) -> dict:
 
 
 def attempt(fault: Fault, kind: Kind) -> dict:
-    """Return the row of a trial, or of one in which the arm did not even move before the fault."""
+    """Return the row of a trial; 'not measured' if the arm did not even move before the fault."""
     try:
         return trial(fault, kind)
     except BenchmarkError as error:

@@ -19,12 +19,12 @@ PAUSED = 1.5  # s of a pause, which is shorter than resume_within
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong.
+    """A fault, and how it is injected.
 
     Args:
-        name: What it is.
-        inject: Brings the arm into motion where that is needed, and lets it happen.
-        kinds: The arms that it can happen to.
+        name: Name in the table.
+        inject: Moves the arm where that is needed, then injects the fault.
+        kinds: The arms that it applies to.
         observe: Time (s) for which the arm is observed.
         policy: The policy of a kind; default: one that moves steadily.
     """

@@ -122,7 +122,7 @@ class TrajectoryController:
 
 
 class PositionController:
-    """A forward position controller: the joints are where it was told last."""
+    """A forward position controller: the joints are at the last commanded positions."""
 
     def __init__(self, node: Node, topic: str, joints: Sequence[str], start: ArrayLike) -> None:
         self.command = np.array(start, float)
@@ -137,7 +137,7 @@ class PositionController:
 
 
 class VelocityController:
-    """A forward velocity controller: the joints move as it was told last."""
+    """A forward velocity controller: the joints move at the last commanded velocities."""
 
     def __init__(self, node: Node, topic: str, joints: Sequence[str], start: ArrayLike) -> None:
         self.velocity = np.zeros(len(joints))
@@ -233,8 +233,8 @@ class Motion:
     """How joints moved from a moment on.
 
     distance: the largest displacement of any joint, rad. rest: the time (s) after which no joint
-    moved any more. rests: whether the joints were at rest at last. speed: the largest speed over
-    WINDOW, relative to the velocity limit of the joint.
+    moved. rests: whether the joints were at rest at the end. speed: the largest speed over WINDOW,
+    relative to the velocity limit of the joint.
     """
 
     distance: float
@@ -260,7 +260,7 @@ class Plant:
         self._thread.start()
 
     def close(self) -> None:
-        """Step no more."""
+        """Stop the thread and destroy the node."""
         self._over = True
         self._thread.join()
         self._executor.shutdown()
@@ -272,7 +272,7 @@ class Plant:
             due = last + 1 / RATE
             while (left := due - time.monotonic()) > 0:
                 self._executor.spin_once(timeout_sec=left)
-            self._executor.spin_once(timeout_sec=0)  # also where a step was late
+            self._executor.spin_once(timeout_sec=0)  # also after a late step
             now, count = time.monotonic(), count + 1
             for joints in self.joints:
                 joints.step(now - last)

@@ -111,7 +111,7 @@ class Kind:
         return lambda state: state + moments * SPEED * first
 
     def scheduled(self, robot: Embodiment) -> Policy:
-        """Return a policy with the same motion by the clock, wherever the arm is meanwhile."""
+        """Return a policy with the same motion by the clock, wherever the arm is."""
         steady, begin = self.steady(robot), []
 
         def policy(state: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -352,7 +352,7 @@ class World:
             node.destroy_node()
 
     def _end_process(self) -> None:
-        """Let the process end by itself, so that it leaves nothing of its middleware behind."""
+        """End the process by SIGINT, so that its middleware cleans up; kill it after 10 s."""
         self.process.signal(signal.SIGCONT)
         self.process.signal(signal.SIGINT)
         with suppress(subprocess.TimeoutExpired):
@@ -444,14 +444,14 @@ class World:
         self._nodes.append(node)
         self._executor.add_node(node)
 
-    # ------------------------------------------------------------------ what is seen
+    # ------------------------------------------------------------------ measurements
 
     def mark(self) -> None:
-        """Let the fault begin now."""
+        """Set the moment of the fault to now."""
         self.began = self.since = time.monotonic()
 
     def count(self) -> None:
-        """Let `motion` count from now on: the fault is over, and the arm may jump."""
+        """Measure `motion` from now on: the fault is over, and the arm may jump."""
         self.since = time.monotonic()
 
     def reported(self) -> float | None:
@@ -470,7 +470,7 @@ class World:
 
     @property
     def state(self) -> tuple[str, str]:
-        """The newest state of control/state, and its reason."""
+        """Return the newest state of control/state, and its reason."""
         if self.has_ended:
             return 'process ended', ''
         _, newest = self.states[-1]
@@ -478,7 +478,7 @@ class World:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the robot process has ended."""
+        """Return whether the robot process has ended."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(0.0)
             return True

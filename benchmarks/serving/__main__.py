@@ -1,16 +1,17 @@
-"""The policy server: how long clients wait, by how many they are; batched against one at a time.
+"""The policy server: client latency by number of clients, with batching and one at a time.
 
-Clients in processes of their own speak openpi's protocol over a socket, each as soon as it is
-answered, with two pictures of 224². `batched` is the server as it is; `alone` the same one whose
-engine takes one robot at a time. Both serve the same clients in turn. A miss is a reply later than
-`--period`. The overhead is what a client alone waits beyond the engine's own call for one frame on
-the engine's thread: the median of pairs, call by call in turn, with its 95%.
+Clients in processes of their own use openpi's protocol over a socket and send the next request,
+with two images of 224², as soon as they have the reply. `batched` is the server as shipped;
+`alone` is the same server with an engine that takes one robot at a time. Both serve the same
+clients in turn. A miss is a reply later than `--period`. The overhead is the time that a single
+client waits beyond the engine's own call for one frame on the engine's thread: the median of pairs
+of alternating calls, with its 95% interval.
 
-Physics: a closed loop of n clients gets n / latency requests a second. A request is 2 * 224² * 3
-bytes, 0.3 MB, which a socket of this machine carries in well under a millisecond. One at a time a
-client waits for n - 1 others. In a batch it waits for the batch before and its own, and a batch
-costs less than its frames do alone where weights are read from memory once for all: on a card, or
-a CPU with cores to spare.
+Physics: a closed loop of n clients gets n / latency requests per second. A request has 2 * 224² *
+3 bytes, 0.3 MB, which a local socket transfers in well under a millisecond. One at a time, a
+client waits for n - 1 others. In a batch it waits for the previous batch and its own, and a batch
+costs less than its frames do alone where the weights are read from memory once for all of them: on
+a GPU, or on a CPU with spare cores.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ CONTRACT = 'tabletop'
 
 
 def request(contract: str, seed: int) -> dict:
-    """What a client of this robot sees."""
+    """Return an observation of a client of this robot."""
     random, client = np.random.default_rng(seed), Embodiment.load(contract).contract.clients
     pictures = {
         key: random.integers(0, 256, (SIDE, SIDE, 3), np.uint8) for key in client.views.values()
@@ -60,7 +61,7 @@ def request(contract: str, seed: int) -> dict:
 
 @contextmanager
 def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int) -> Iterator[int]:
-    """The port of a server around an engine; most: robots of a batch."""
+    """Yield the port of a server around an engine. most: robots of a batch."""
     if most == 1:
         profile = replace(profile, sizes=profile.sizes[:1], seconds=profile.seconds[:1])
     sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
@@ -77,9 +78,9 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
 
 
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:
-    """ms and requests a second of so many clients at once; count: requests of each.
+    """Return latencies (ms) and requests per second of so many clients at once.
 
-    Raises BenchmarkError where one fails.
+    count: requests of each client. Raises BenchmarkError if a client fails.
     """
     spawn = multiprocessing.get_context('spawn')
     ready, answers = spawn.Barrier(clients), spawn.Queue()
@@ -106,7 +107,10 @@ def measure(port: int, clients: int, count: int, period: float) -> dict[str, flo
 
 
 def alone(runner: EngineRunner, robot: Embodiment, port: int, count: int) -> np.ndarray:
-    """[count, 2] ms: the engine's own call, from pictures to chunk; one client's. In turn."""
+    """Return ms [count, 2] of the engine's own call and of a client's request, measured in turn.
+
+    The engine's own call takes images and returns a chunk.
+    """
     asked, taken = request(CONTRACT, 0), []
     seen, message = ObservationParser(robot.contract).read(asked), codec.pack(asked)
     with connected(port) as socket:
@@ -120,7 +124,7 @@ def alone(runner: EngineRunner, robot: Embodiment, port: int, count: int) -> np.
 
 
 def median(values: np.ndarray) -> tuple[float, float, float]:
-    """The median of values [n], and its 95% by their order: ranks n / 2 ± 0.98 sqrt(n)."""
+    """Return the median of values [n], and its 95% interval by rank: n / 2 ± 0.98 sqrt(n)."""
     order, n = np.sort(values), len(values)
     reach = 0.98 * math.sqrt(n)
     low, high = max(0, math.floor(n / 2 - reach)), min(n - 1, math.ceil(n / 2 + reach))
@@ -128,7 +132,7 @@ def median(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Every number of clients, both ways in turn."""
+    """Measure every number of clients in both ways in turn, and return all figures."""
     if args.quick:
         args.clients, args.requests = [1, 4], 20
     if min(args.clients) < 1 or max(args.clients) > 64 or args.requests < 1:

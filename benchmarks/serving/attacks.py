@@ -1,15 +1,15 @@
-"""Attacks on a policy server with API keys, one after the other: what another key notices.
+"""Attacks on a policy server with API keys, one after the other, and their effect on another key.
 
-The server is a process of its own. The key `good` has a client that asks once a period, a session
-and a capsule. The key `bad` attacks from another process. Each attack is compared with a control,
-in which as many processes use a CPU without attacking, so the ratio of both p99 is what the attack
-adds. During an attack the resident memory may grow by what the key `bad` may take, twice: its part
-of `message_buffer_mib` and what is decoded of it. After it the memory has to be within a tenth of
-that before, and the session and the capsule of `good` have to be there. Where one of these is
-broken, the exit status is 1.
+The server is a process of its own. The key `good` has a client that sends a request once a period,
+a session and a capsule. The key `bad` attacks from another process. Each attack is compared with a
+control, in which as many processes use a CPU without attacking, so the ratio of the two p99 is the
+effect of the attack. During an attack the resident memory may grow by twice the share of the key
+`bad`: its part of `message_buffer_mib`, and the messages decoded from it. After the attack the
+memory has to be within a tenth of its size before, and the session and the capsule of `good` have
+to exist. If one of these rules is violated, the exit status is 1.
 
-Physics: both share the processor cores of the machine. An attack that costs the server nothing but
-the time of a core has a ratio of 1.
+Physics: both keys share the processor cores of the machine. An attack that costs the server
+nothing but the time of a core has a ratio of 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from embodied_kv.serving.websocket.config import MIB
 CONTRACT = 'tabletop'
 KEYS = {'good': 'good-0123456789abcdef', 'bad': 'bad-0123456789abcdef'}
 PATIENCE = 60.0  # s
-GROWTH = 0.1  # of the resident memory after an attack, at most
+GROWTH = 0.1  # maximum growth of the resident memory after an attack
 REST = 60.0  # s until that is reached
 HOME = {'session_id': 'arm', 'name': 'home'}
 PING, FIRST, MORE = (bytes([kind, 0x80]) + bytes(4) for kind in (0x89, 0x02, 0x00))
@@ -64,9 +64,9 @@ def opened(port: int, name: str) -> Iterator[ClientConnection]:
 
 
 def _raw(port: int) -> socket.socket:
-    """Return a connection of the key `bad` that was let in."""
+    """Return an authenticated connection of the key `bad`."""
     raw = _dial(port, KEYS['bad'])
-    raw.recv(65536)  # frames follow the answer
+    raw.recv(65536)  # the answer to the handshake; frames follow it
     return raw
 
 
@@ -89,22 +89,22 @@ def _send(port: int, first: bytes, block: bytes, most: int) -> None:
 
 
 def pings(port: int) -> None:
-    """As many pings as the socket takes."""
+    """Send as many pings as the socket takes."""
     _send(port, b'', PING * 1000, 10_000)
 
 
 def fragments(port: int) -> None:
-    """One message of fragments without content that never ends."""
+    """Send one message of empty fragments that never ends."""
     _send(port, FIRST, MORE * 1000, 10_000)
 
 
 def frames(port: int) -> None:
-    """Messages in as many small fragments as one may have."""
+    """Send messages of as many small fragments as a message may have."""
     _send(port, b'', FIRST + MORE * 4000 + b'\x80\x80' + bytes(4), 100)
 
 
 def large(port: int) -> None:
-    """Large messages that are refused, over four connections at a time."""
+    """Send large messages that the server refuses, over four connections at a time."""
     message = b'\x82\xff' + LARGE.to_bytes(8, 'big') + bytes(4) + b'\xc4' + bytes(LARGE - 1)
     sockets = [_raw(port) for _ in range(4)]
     for raw in sockets:
@@ -115,20 +115,20 @@ def large(port: int) -> None:
 
 
 def held(port: int) -> None:
-    """Large messages that are sent but for their last byte, more than the key may take."""
+    """Send large messages without their last byte, more than the key may buffer."""
     head = b'\x82\xff' + LARGE.to_bytes(8, 'big') + bytes(4)
     _hold(port, head + bytes(LARGE - 1))
 
 
 def held_fragments(port: int) -> None:
-    """The same in fragments of 32 KiB, each too short to be asked for."""
+    """Send the messages of `held` in fragments of 32 KiB, short enough to be read uncharged."""
     size = 2**15
     first, more = (bytes([k, 0xFE]) + size.to_bytes(2, 'big') + bytes(4 + size) for k in (2, 0))
     _hold(port, first + more * (LARGE // size - 1))
 
 
 def _hold(port: int, data: bytes) -> None:
-    """Send it over eight connections, as far as it is read, and keep them for a moment."""
+    """Send data over eight connections, as far as it is read, and keep them for a moment."""
     sockets = [_raw(port) for _ in range(8)]
     for raw in sockets:
         raw.settimeout(0.5)
@@ -140,7 +140,7 @@ def _hold(port: int, data: bytes) -> None:
 
 
 def unread(port: int) -> None:
-    """Requests and pings of a client that takes no reply."""
+    """Send requests and pings without reading the replies."""
     ask = codec.pack({'endpoint': 'reset', 'session_id': 'unread'})
     frame = b'\x82\xfe' + len(ask).to_bytes(2, 'big') + bytes(4) + ask
     ping = b'\x89\xfd' + bytes(4 + 125)
@@ -151,7 +151,7 @@ def unread(port: int) -> None:
 
 
 def renames(port: int) -> None:
-    """A session after the other over one connection, with nothing else in it."""
+    """Open one session after another over one connection, without further requests."""
     with opened(port, 'bad') as connection:
         for n in range(20):
             reset = {'endpoint': 'reset', 'session_id': f's{time.monotonic_ns()}-{n}'}
@@ -160,7 +160,7 @@ def renames(port: int) -> None:
 
 
 def snapshots(port: int) -> None:
-    """Capsules of many sessions."""
+    """Take many capsules."""
     with opened(port, 'bad') as connection:
         who = {'session_id': f's{time.monotonic_ns()}'}
         connection.send(codec.pack(request(CONTRACT, 0) | who))
@@ -171,7 +171,7 @@ def snapshots(port: int) -> None:
 
 
 def silent(port: int) -> None:
-    """Sockets that are opened without a request."""
+    """Open sockets without sending a request."""
     sockets = [socket.create_connection(('127.0.0.1', port), PATIENCE) for _ in range(200)]
     time.sleep(0.5)
     for each in sockets:
@@ -179,7 +179,7 @@ def silent(port: int) -> None:
 
 
 def guesses(port: int) -> None:
-    """Wrong keys, sixteen at a time."""
+    """Try wrong keys, sixteen at a time."""
     sockets = [_dial(port, f'wrong-{n}') for n in range(16)]
     for raw in sockets:
         with suppress(OSError):
@@ -188,7 +188,7 @@ def guesses(port: int) -> None:
 
 
 def burn(port: int) -> None:
-    """The control: a busy core, and no attack."""
+    """Keep a core busy without an attack, as the control."""
     end = time.monotonic() + 0.2
     while time.monotonic() < end:
         pass
@@ -201,7 +201,7 @@ ATTACKS: tuple[Callable[[int], None], ...] = (
 
 
 def attack(way: Callable[[int], None], port: int, over: Event, begun: Synchronized) -> None:
-    """In a process of its own: again and again, whatever becomes of it."""
+    """Repeat an attack in a process of its own, whatever its result."""
     while not over.is_set():
         with begun.get_lock():
             begun.value += 1
@@ -211,7 +211,7 @@ def attack(way: Callable[[int], None], port: int, over: Event, begun: Synchroniz
 
 @contextmanager
 def served(preset: str) -> Iterator[tuple[int, int]]:
-    """Yield the port and the process id of a server. Raises BenchmarkError where there is none."""
+    """Yield the port and process id of a server. Raises BenchmarkError if it does not start."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as free:
         file, log = Path(folder) / 'keys', Path(folder) / 'log'
         file.touch(mode=0o600)
@@ -249,7 +249,7 @@ def served(preset: str) -> Iterator[tuple[int, int]]:
 
 
 def resident(process: int) -> float:
-    """Return the MiB of that process that lie in RAM."""
+    """Return the resident memory (MiB) of a process."""
     pages = int(Path(f'/proc/{process}/statm').read_text().split()[1])
     return pages * os.sysconf('SC_PAGE_SIZE') / MIB
 
@@ -257,7 +257,10 @@ def resident(process: int) -> float:
 def _p99(
     port: int, process: int, way: Callable[[int], None], args: argparse.Namespace
 ) -> tuple[float, int, float]:
-    """Return ms of the good client beside that, how often it was done, and the most MiB in RAM."""
+    """Return the p99 (ms) of the good client during an attack.
+
+    In addition, return the number of attacks begun, and the maximum resident memory (MiB).
+    """
     spawn = multiprocessing.get_context('spawn')
     over, begun = spawn.Event(), spawn.Value('i', 0)
     given = way, port, over, begun
@@ -282,7 +285,7 @@ def _p99(
     over.set()
     for each in others:
         each.join(10.0)
-        status = each.exitcode  # None amid an attack that takes long
+        status = each.exitcode  # None during a long attack
         each.kill()
         each.join()
         check_status(f'the attacker {way.__name__}', status)
@@ -297,7 +300,7 @@ def _kept(port: int) -> bool:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Each attack, after a control of its own."""
+    """Run each attack after a control of its own, and return all figures."""
     rows, broken = [], []
     with served(args.preset) as (port, process):
         with opened(port, 'good') as good:
@@ -306,7 +309,7 @@ def run(args: argparse.Namespace) -> dict:
                     codec.pack(wish | (HOME if 'endpoint' in wish else {'session_id': 'arm'}))
                 )
                 good.recv(PATIENCE)
-        _p99(port, process, large, args)  # what is made once is made
+        _p99(port, process, large, args)  # warm-up: one-time allocations
         time.sleep(5.0)
         for way in [way for way in ATTACKS if way.__name__ in (args.only or way.__name__)]:
             before = resident(process)
@@ -351,7 +354,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As of every benchmark; the exit status is 1 where a law is broken."""
+    """Run the command; the exit status is 1 if a rule is violated."""
     broken: list[str] = []
 
     def judged(args: argparse.Namespace) -> dict:

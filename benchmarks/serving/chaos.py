@@ -1,17 +1,19 @@
-"""Clients that come, go, stall, flood, magnify and lie: what others notice, what is left of them.
+"""Misbehaving clients of a policy server: their effect on good clients, and what they leave over.
 
-A policy server in this process, some good clients in a second one, and a mob in a third. The good
-ones ask once a period, first alone, which is quiet, then beside the mob. Meanwhile the server is
-looked at once a second; once all have gone, what it had at the start must be what it has:
-sessions, robots, leased rows, decode streams, tasks, sockets, descriptors, threads. Its memory
-must not have grown by more than a tenth since the first third. Where a law is broken the command
-says which, and its exit status is 1. How much longer the good ones wait is no law but an aim, as
-it depends on the machine: where it is missed the command says so, and its exit status stays 0.
+A policy server runs in this process, some good clients in a second one, and a group of misbehaving
+clients ("the mob") in a third. They connect, disconnect, stall, flood, send oversized images and
+send invalid messages. The good clients send a request once a period, first alone ("quiet"), then
+together with the mob. In the meantime the server is inspected once a second. Once all clients have
+gone, it must have no more than at the start of: sessions, robots, leased rows, decode streams,
+tasks, sockets, descriptors, threads. Its memory must not have grown by more than a tenth since the
+first third. If one of these rules is violated, the command names it, and its exit status is 1. The
+latency of the good clients is no rule but an aim, because it depends on the machine: if the aim is
+missed, the command reports it, and its exit status stays 0.
 
-Physics: the engine's time is shared. The mob's good requests are served too, in batches with those
-of the others, so p99 beside the mob is that of a fuller batch and of the batch before it: about
-twice that of quiet, where a batch costs little more than one frame; more, where each frame costs
-the engine its whole time, and where the mob takes processor cores from the server.
+Physics: the engine's time is shared. The valid requests of the mob are served too, in batches with
+those of the others, so p99 next to the mob is that of a fuller batch and of the batch before it:
+about twice that of quiet, where a batch costs little more than one frame; more, where each frame
+costs the engine its whole time, and where the mob takes processor cores from the server.
 """
 
 from __future__ import annotations
@@ -42,10 +44,10 @@ from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
 GOOD = 4  # clients
-GROWTH = 0.1  # of the memory, at most
-RATIO = 2.0  # of p99 beside the mob to that of quiet, at most: an aim
-REST = 120.0  # s in which all that the mob held has to be free
-QUIET = 0.2  # of the mob's seconds
+GROWTH = 0.1  # maximum growth of the memory
+RATIO = 2.0  # aim: maximum ratio of p99 next to the mob to that of quiet
+REST = 120.0  # s within which everything that the mob held has to be free
+QUIET = 0.2  # duration of quiet as a share of the mob's
 WARM = 2.0  # s
 LIMITS = ServerConfig(
     port=0,
@@ -59,13 +61,13 @@ LIMITS = ServerConfig(
 
 
 class Watch:
-    """What a server holds, by name."""
+    """Counts what a server holds, by name."""
 
     def __init__(self, runner: EngineRunner, sessions: Sessions, server: PolicyServer) -> None:
         self._runner, self._sessions, self._server = runner, sessions, server
 
     def look(self) -> dict[str, int]:
-        """Now."""
+        """Return the present counts."""
         kv, values = self._runner.engine.kv, self._sessions.values()
         return {
             'sessions': values['sessions'],
@@ -78,7 +80,7 @@ class Watch:
         }
 
     def rests(self, before: dict[str, int]) -> dict[str, int]:
-        """What it holds in the end; waits until that is no more than before, as long as REST."""
+        """Wait until the counts are at most those before, for at most REST, and return them."""
         end = time.monotonic() + REST
         while True:
             now = self.look()
@@ -88,13 +90,13 @@ class Watch:
 
 
 def resident() -> float:
-    """MiB of this process that lie in RAM."""
+    """Return the resident memory (MiB) of this process."""
     with open('/proc/self/statm') as statm:
         return int(statm.read().split()[1]) * os.sysconf('SC_PAGE_SIZE') / MIB
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Quiet, chaos, rest."""
+    """Run quiet, then chaos, then wait for rest, and return all figures."""
     if args.quick:
         args.seconds = 20.0
     if args.clients < 1 or args.seconds <= 0:
@@ -147,7 +149,7 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
         return _started(spawn.Process(None, riot, 'the mob', given, daemon=True))
 
     for process, queue in ((good(WARM), answers), (bad(WARM), news)):
-        received(queue, process)  # whatever is made once is made
+        received(queue, process)  # warm-up: one-time allocations
         _over(process)
     before = watch.rests(dict.fromkeys(('sessions', 'sockets'), 0))
     process = good(max(2.0, QUIET * args.seconds))
@@ -191,7 +193,7 @@ def _measured(args: argparse.Namespace, port: int, watch: Watch) -> dict:
 
 
 def _missed(ratio: float) -> list[str]:
-    """The aims that are."""
+    """Return the aims that were missed."""
     if ratio <= RATIO:
         return []
     return [f'p99 beside the mob is {ratio:.1f} times that of quiet: the aim is {RATIO:g}']
@@ -203,7 +205,7 @@ def _started(process: multiprocessing.Process) -> multiprocessing.Process:
 
 
 def _over(process: multiprocessing.Process) -> None:
-    """Once it has ended, nothing of it is held here."""
+    """Wait for the end of a process, check its exit status, and release it."""
     process.join()
     check_status(process.name, process.exitcode)
     process.close()
@@ -236,7 +238,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As of every benchmark; the exit status is 1 where a law is broken, not where an aim is."""
+    """Run the command; the exit status is 1 if a rule is violated, not if an aim is missed."""
     broken: list[str] = []
     missed: list[str] = []
 

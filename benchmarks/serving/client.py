@@ -1,4 +1,4 @@
-"""A client in a process of its own, as light as a robot's: numpy, msgpack and a socket."""
+"""A client in a process of its own, as lightweight as a robot's: numpy, msgpack and a socket."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from websockets.sync.client import ClientConnection, connect
 
 from embodied_kv.serving.websocket import codec
 
-WARM = 3  # requests that do not count
+WARM = 3  # warm-up requests that do not count
 PATIENCE = 600.0  # s
 
 
 def ask(port: int, message: bytes, count: int, ready: Barrier, answers: Queue) -> None:
-    """Puts s of each of `count` requests, or why there are none.
+    """Put the s of each of `count` requests, or the reason of a failure.
 
-    From when all are ready, each after the last's reply.
+    It begins when all clients are ready, and sends each request after the reply to the last.
     """
     try:
         answers.put(_asked(port, message, count, ready))
-    except Exception as error:  # whatever it is, who waits for the answer hears of it
+    except Exception as error:  # the receiver of the answers reports it
         ready.abort()
         answers.put(f'a client failed: {error!r}')
 
@@ -36,7 +36,7 @@ def _asked(port: int, message: bytes, count: int, ready: Barrier) -> list[float]
 
 @contextmanager
 def connected(port: int) -> Iterator[ClientConnection]:
-    """A client's connection, greeted by the server."""
+    """Yield a client's connection after the server's greeting."""
     options = {'compression': None, 'max_size': None, 'open_timeout': PATIENCE, 'proxy': None}
     with connect(f'ws://127.0.0.1:{port}', **options) as socket:
         socket.recv(PATIENCE)
@@ -44,7 +44,7 @@ def connected(port: int) -> Iterator[ClientConnection]:
 
 
 def once(socket: ClientConnection, message: bytes) -> float:
-    """s from a request to its reply. Raises RuntimeError where it is refused."""
+    """Return the s from a request to its reply. Raises RuntimeError if it is refused."""
     began = time.monotonic()
     socket.send(message)
     if isinstance(reply := socket.recv(PATIENCE), str):

@@ -1,6 +1,6 @@
-"""Clients that come, go, stall, flood, magnify and lie, all of them in one process of their own.
+"""Misbehaving clients, all of them in one process of their own, and good clients for comparison.
 
-Knows what a client may do to a server. Does not know the server's inside, nor what becomes of it.
+Knows what a client may send to a server. Does not know the inside of the server, nor the effect.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from embodied_kv.serving.websocket import codec
 
-LONGEST = 3.0  # s that one of them stalls
-PATIENCE = 60.0  # s that one waits for a reply
+LONGEST = 3.0  # maximum time (s) that a client stalls
+PATIENCE = 60.0  # s that a client waits for a reply
 FLOOD = 50  # requests in a row
 LARGE = 2000  # pixels of a side
 TOO_LONG = 17 * 2**20  # bytes of a message
-NAMES = 40  # sessions that they fight for
-CUT_OFF = (  # what a client raises whose connection was closed, or what asyncio makes of that
+NAMES = 40  # session ids that the clients compete for
+CUT_OFF = (  # errors of a client whose connection was closed, also those of asyncio
     *(OSError, EOFError, WebSocketException),
     *(asyncio.InvalidStateError, AttributeError, RuntimeError),
 )
 
 
 class Mob:
-    """port: of the server. request: of a good client."""
+    """Misbehaving clients. port: of the server. request: of a good client."""
 
     def __init__(self, port: int, request: dict, seed: int) -> None:
         self._port, self._request = port, request
@@ -69,7 +69,7 @@ class Mob:
         self.done: Counter[str] = Counter()
 
     async def run(self, clients: int, seconds: float) -> None:
-        """So many at once, each one thing after another."""
+        """Run so many clients at once; each does one thing after another."""
         end = time.monotonic() + seconds
         await asyncio.gather(*(self._one(end) for _ in range(clients)))
 
@@ -98,24 +98,24 @@ class Mob:
         await socket.send(message)
         return await asyncio.wait_for(socket.recv(), PATIENCE)
 
-    # ------------------------------------------------------------------ what they do
+    # ------------------------------------------------------------------ behaviours
 
     async def come_and_go(self) -> None:
-        """Some requests, and goodbye."""
+        """Send some requests, and disconnect."""
         async with self._open() as socket:
             await socket.recv()
             for _ in range(self._random.randint(1, 3)):
                 await self._ask(socket, self._message)
 
     async def leave(self) -> None:
-        """In the middle of a request, without a word."""
+        """Disconnect in the middle of a request, without a close frame."""
         socket = await self._open()
         await socket.send(self._message)
         await asyncio.sleep(self._random.uniform(0.0, 0.1))
         socket.transport.abort()
 
     async def stall(self) -> None:
-        """It asks, and reads nothing."""
+        """Send a request, and read nothing."""
         socket = await self._open()
         socket.transport.pause_reading()
         await socket.send(self._message)
@@ -123,14 +123,14 @@ class Mob:
         socket.transport.abort()
 
     async def hang(self) -> None:
-        """A socket that says half a handshake."""
+        """Open a socket, and send half a handshake."""
         _, writer = await asyncio.open_connection('127.0.0.1', self._port)
         writer.write(b'GET / HTTP/1.1\r\nHost: x\r\nUpgr')
         await asyncio.sleep(self._random.uniform(0.0, LONGEST))
         writer.transport.abort()
 
     async def flood(self) -> None:
-        """More requests than it reads replies of."""
+        """Send more requests than the client reads replies to."""
         socket = await self._open()
 
         async def send() -> None:
@@ -142,7 +142,7 @@ class Mob:
         socket.transport.abort()
 
     async def magnify(self) -> None:
-        """A picture as large as a client may send, which is served."""
+        """Send an image as large as a client may send; the server has to answer."""
         async with self._open() as socket:
             await socket.recv()
             reply = await self._ask(socket, self._large)
@@ -150,23 +150,23 @@ class Mob:
                 raise RuntimeError(reply)
 
     async def lie(self) -> None:
-        """What is no observation, or of no robot: the server closes."""
+        """Send an invalid observation, or another robot's; the server closes the connection."""
         async with self._open() as socket:
             await socket.recv()
             await self._ask(socket, self._random.choice(self._lies))
             await asyncio.wait_for(socket.wait_closed(), PATIENCE)
 
     async def overfill(self) -> None:
-        """A message that is longer than any may be."""
+        """Send a message that exceeds the maximum length."""
         socket = await self._open()
         await socket.recv()
-        # closed while it sends; asyncio may then trip over the transport that is gone
+        # The server closes it while it sends; asyncio may then fail on the closed transport.
         with suppress(ConnectionClosed, AttributeError):
             await socket.send(bytes(TOO_LONG))
         await asyncio.wait_for(socket.wait_closed(), PATIENCE)
 
     async def keep(self) -> None:
-        """Capsules and words, under a name that others may hold."""
+        """Take a capsule and ask a question, in a session that other clients may hold."""
         name = {'session_id': f'arm-{self._random.randrange(NAMES)}'}
         async with self._open() as socket:
             await socket.recv()
@@ -179,7 +179,7 @@ class Mob:
 
 
 def riot(port: int, message: bytes, clients: int, seconds: float, seed: int, out: Queue) -> None:
-    """In its own process: puts how often each thing was done."""
+    """Run the mob in its own process, and put how often each thing was done."""
     mob = Mob(port, codec.unpack(message), seed)
     asyncio.run(mob.run(clients, seconds))
     out.put(dict(mob.done))
@@ -188,7 +188,10 @@ def riot(port: int, message: bytes, clients: int, seconds: float, seed: int, out
 def behave(
     port: int, message: bytes, clients: int, seconds: float, period: float, out: Queue
 ) -> None:
-    """In its own process: good clients, each asks once a period; puts s of replies, and faults."""
+    """Run good clients in their own process; each sends a request once a period.
+
+    Puts the s of the replies, and the faults.
+    """
     out.put(asyncio.run(_behave(port, message, clients, seconds, period)))
 
 
@@ -213,7 +216,7 @@ async def _behave(
                         raise RuntimeError(str(reply)[:200])
                     latencies.append(time.monotonic() - began)
                     await asyncio.sleep(max(0.0, began + period - time.monotonic()))
-        except Exception as error:  # whatever it is: no good client may have any
+        except Exception as error:  # a good client must not fail at all
             faults.append(repr(error))
 
     await asyncio.gather(*(one(number) for number in range(clients)))

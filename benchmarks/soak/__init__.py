@@ -1,9 +1,9 @@
-"""Long runs with failures made on purpose: `python -m benchmarks.soak`.
+"""Long runs with injected failures: `python -m benchmarks.soak`.
 
-- run: frames and other operations by a seed, from the first frame to the last law.
-- world: the engine and what stands around it. operations: what may happen, and how often; frames,
-  language, capsules, memories: how it is done.
+- run: frames and other operations from a seed, and the checks of all invariants ("laws").
+- world: the engine and the services around it. operations: the operations and their weights;
+  frames, language, capsules, memories, pools: their implementation.
 - faults: calls that fail now and then; boundaries: which calls these are.
-- ledger: what was promised, and what came of it; outcome: how it may end. checks: the laws;
-  resident: memory of the process.
+- ledger: futures, streams and outcomes of operations; outcome: how an operation may end without
+  being done. checks: the invariants; resident: memory of the process.
 """

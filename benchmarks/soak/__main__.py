@@ -1,22 +1,22 @@
-"""Whether anything leaks: a hundred thousand frames of failures, and all that was held comes back.
+"""Soak test for leaks: a hundred thousand frames with failures, then everything is returned.
 
-The real engine, its device thread, the KV manager, compression, sessions with capsules in all
-tiers, and planning with memory, of tiny models with random weights. A seeded sequence of frames
-(good, impossible, batched, superseded, racing), questions, cancels, limits, keep ratios,
-snapshots, restores, forks, moves, segments and plans; and at every boundary calls that fail now
-and then. Frames follow one another as soon as they are done: no period is slept through.
+The soak runs the real engine, its thread, the KV manager, compression, sessions with capsules in
+all tiers, and planning with memory, on tiny models with random weights. A seeded sequence has
+frames (valid, impossible, batched, superseded, racing), questions, cancels, limits, keep ratios,
+snapshots, restores, forks, moves, segments and plans; at every boundary calls fail now and then.
+Each frame follows as soon as the previous one is done, without waiting for a period.
 
-Laws, after every 50 frames or every 500: free + held = rows; every future is answered; every
-stream ends once; at rest no row, lease, stream, decode KV, compressed copy, text, file, thread or
-descriptor is left over; capsules and memory have the bytes and files that they list; what cannot
-be is refused; in the end all can be given up and opened anew. And resident memory stays within 2%
-of what it was after the first tenth. Where a law is broken the command says what was found, and
-its exit status is 1.
+Invariants ("laws"), checked after every 50 or every 500 frames: free + held = rows; every future
+is answered; every stream ends once; at rest no row, lease, stream, decode KV, compressed copy,
+text, file, thread or descriptor is left over; capsules and memory have the bytes and files that
+they list; impossible requests are refused; at the end everything can be dropped and opened again.
+In addition, resident memory stays within 2% of its size after the first tenth. If an invariant is
+broken, the command reports what was found, and its exit status is 1.
 
-Physics: what is allocated once does not grow. A leak of b bytes a frame is seen when b times the
-frames exceeds 2% of the process, some 9 MiB: 100 bytes in 100,000 frames. What is counted, such as
-a row or a file, is seen when it is lost once. Each operation costs in the last tenth what it cost
-in the first, unless something that it looks through has grown.
+Physics: what is allocated once does not grow. A leak of b bytes per frame is detected when b times
+the frames exceeds 2% of the process, about 9 MiB: 100 bytes in 100,000 frames. The loss of a
+counted resource, such as a row or a file, is detected at once. Each operation costs in the last
+tenth what it cost in the first, unless something that it searches has grown.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from benchmarks.soak.resident import MIB
 from benchmarks.soak.run import Soak, soak
 
 QUICK, QUICK_FAILURES = 300, 5.0
-FEW = 5  # operations, of which a median says nothing
+FEW = 5  # minimum number of operations for a median
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     parser.add_argument('--frames', type=int, default=100_000)
     parser.add_argument(
         '--quick',
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Soaks, prints the tables, and returns all figures."""
+    """Run the soak, print the tables, and return all figures."""
     if args.quick:
         args.frames, args.failures = QUICK, QUICK_FAILURES
     columns = MofNCompleteColumn(), TimeElapsedColumn()
@@ -93,7 +93,7 @@ def run(args: argparse.Namespace) -> dict:
 
 
 def _operations(found: Soak) -> list[dict]:
-    """By operation: outcomes, and ms of one in the first and the last tenth, medians."""
+    """Return a row per operation: outcomes, and median ms in the first and the last tenth."""
     rows = []
     for name, outcomes in sorted(found.ledger.outcomes.items()):
         first, last = (found.ledger.costs.get((part, name)) for part in ('first', 'last'))
@@ -136,7 +136,7 @@ def _show(whole: dict, operations: list[dict], parts: list[dict]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """As of every benchmark; the exit status is 1 where a law is broken."""
+    """Run the command; the exit status is 1 if an invariant is broken."""
     broken = {}
 
     def judged(args: argparse.Namespace) -> dict:

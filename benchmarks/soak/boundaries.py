@@ -1,6 +1,6 @@
-"""Which calls fail now and then: one at every boundary that a failure crosses in service.
+"""The calls that fail now and then: one at every boundary where a failure can occur in service.
 
-Knows attributes of the parts, by name. Does not know what is done about a failure.
+Knows attributes of the parts, by name. Does not know how a failure is handled.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ RATES = {  # share of calls that fail
 
 
 class FullDatabaseError(InjectedError, RobotMemoryError):
-    """As a full disk refuses a transaction."""
+    """The error of a transaction on a full disk."""
 
 
 def inject(faults: Faults, world: World, device: HostileDevice | None = None) -> None:
-    """From now on, until the faults end; capsule copies, steps and listeners the world wraps.
+    """Make calls fail from now on, until the faults end.
 
-    device: the one on which the world computes, where that is a hostile one.
+    The world itself wraps capsule copies, planner steps and listeners. device: the hostile device
+    on which the world computes, if there is one.
     """
     if device is not None:
         _wrap(faults, device, 'tick', 'operation')
     _computation(faults, world)
     _disk(faults)
-    records = world.planning.memory.store._records  # of which each change is one transaction
+    records = world.planning.memory.store._records  # each of its changes is one transaction
     _wrap(faults, records, 'change', 'database', FullDatabaseError)
 
 
@@ -73,7 +74,7 @@ def _disk(faults: Faults) -> None:
     sync = storage.sync
 
     def risky(path: Path) -> None:
-        if path.is_file():  # names in a folder, once changed, stand whether they are synced or not
+        if path.is_file():  # a changed name in a folder stays even if its sync fails
             faults.strike('disk sync', RATES['disk sync'], unreadable)
         sync(path)
 

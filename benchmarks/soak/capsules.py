@@ -1,6 +1,6 @@
-"""What may happen to sessions and capsules: frozen, resumed, forked, moved, pinned, dropped.
+"""Operations on sessions and capsules: snapshot, restore, fork, replay, move, pin and drop.
 
-Knows the verbs of a session and the registry. Does not know what is in a capsule.
+Knows the verbs of a session and the registry. Does not know the content of a capsule.
 """
 
 from __future__ import annotations
@@ -22,63 +22,63 @@ NAMES = [f'c{number}' for number in range(16)]
 
 
 def snapshot(world: World, random: Random) -> None:
-    """A session as it is, into any tier, under a name that may be in use."""
+    """Take a snapshot of a session into any tier, under a name that may be in use."""
     robot, name = random.choice(ROBOTS), random.choice((*NAMES, ''))
     seen = _scene(random, robot) if random.random() < 0.8 else None
     world.sessions[robot].snapshot(name, seen, random.choice(list(Tier)))
 
 
 def restore(world: World, random: Random) -> None:
-    """As deep as the present allows."""
+    """Restore a capsule as deep as the present scene allows."""
     robot = random.choice(ROBOTS)
     seen = replace(_scene(random, robot), stamp=2 * 10**9) if random.random() < 0.8 else None
     world.sessions[robot].restore(_name(world, random), seen)
 
 
 def rollback(world: World, random: Random) -> None:
-    """To a boundary of this session, or to the newest there is."""
+    """Roll back to a boundary, which may be of another session, or to the newest one."""
     _session(world, random).rollback(random.choice(('', _name(world, random))))
 
 
 def fork(world: World, random: Random) -> None:
-    """The streams of a capsule go on once more, and differ by seed."""
+    """Resume the streams of a capsule once more for each branch, with different seeds."""
     branches = [Branch(random.choice((None, 5))) for _ in range(random.randint(1, 3))]
     _session(world, random).fork(_name(world, random), branches)
 
 
 def replay(world: World, random: Random) -> None:
-    """The chunk of a capsule's frame, made again."""
+    """Compute the chunk of a capsule's frame again."""
     _session(world, random).replay(_name(world, random))
 
 
 def load(world: World, random: Random) -> None:
-    """A capsule is looked at, from wherever it lies."""
+    """Load a capsule from its tier."""
     world.registry.get(_name(world, random), random.choice(list(Tier)))
 
 
 def move(world: World, random: Random) -> None:
-    """To another tier, and others for it."""
+    """Move a capsule to another tier, and others out of its way."""
     world.registry.move(_name(world, random), random.choice(list(Tier)))
 
 
 def pin(world: World, random: Random) -> None:
-    """It stays where it is; few do."""
+    """Pin a capsule, unless three are pinned."""
     if sum(entry.pinned for entry in world.registry.entries()) < 3:
         world.registry.pin(_name(world, random))
 
 
 def unpin(world: World, random: Random) -> None:
-    """It may give way again."""
+    """Allow the eviction of a capsule again."""
     world.registry.pin(_name(world, random), pinned=False)
 
 
 def drop(world: World, random: Random) -> None:
-    """A capsule is given up, in all tiers."""
+    """Drop a capsule from all tiers."""
     world.registry.drop(_name(world, random))
 
 
 def impossible_capsule(world: World, random: Random) -> None:
-    """A name that there is not, or that none can have."""
+    """Use a name that does not exist or is invalid, or fork without branches."""
     session = _session(world, random)
     odd = random.choice(
         [
@@ -104,7 +104,7 @@ def _name(world: World, random: Random) -> str:
 
 
 def _scene(random: Random, robot: str) -> SceneSummary:
-    """What a robot sees: the same, or something else."""
+    """Return a scene with the same image as before, or with another one."""
     light = random.choice((100, 100, 104, 180))
     image = thumbnail(np.full((28, 28, 3), light, np.uint8))
     return SceneSummary(np.zeros(7), {'front': image}, 10**9, robot)

@@ -1,6 +1,6 @@
-"""The laws: what holds while everything goes on, when all is at rest, and when all was given up.
+"""The invariants: at any moment, when all is at rest, and after everything was dropped.
 
-Knows what the parts say of themselves, files and threads. Does not know what was done.
+Knows the counts that the parts report, files and threads. Does not know the operations.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from pathlib import Path
 from benchmarks.soak.world import World
 from embodied_kv.capsule.tiers import Tier
 
-Law = tuple[str, object, object]  # what it is, what was found, what should be
+Law = tuple[str, object, object]  # (invariant, value found, value required)
 
 
 def in_flight(world: World) -> None:
-    """At any moment."""
-    with world.faults.paused():  # the disk can be read
+    """Check the invariants that hold at any moment."""
+    with world.faults.paused():  # without injected disk errors
         _proven(world, 'each pool is whole, all are within the budget', world.kv.check_integrity)
     _judge(world, [('the device thread lives', world.device.is_alive(), True)])
 
 
 def at_rest(world: World, threads: int, descriptors: int) -> None:
-    """Brings the world to rest first. threads, descriptors: that were there in the first rest."""
+    """Bring the world to rest, and check the invariants that hold there.
+
+    threads, descriptors: their numbers at the first rest.
+    """
     left = world.rest()
     in_flight(world)
     _proven(world, 'groups of memory', world.planning.memory.groups.check_integrity)
@@ -43,7 +46,7 @@ def at_rest(world: World, threads: int, descriptors: int) -> None:
 
 
 def given_up(world: World) -> None:
-    """Drops all capsules and forgets all segments; then opens both places anew."""
+    """Drop all capsules and segments, then open both stores again; nothing must be left over."""
     registry, planning = world.registry, world.planning
     with world.faults.paused():
         for entry in registry.entries():
@@ -73,7 +76,7 @@ def given_up(world: World) -> None:
 
 
 def refused_at_the_end(world: World) -> None:
-    """After the device thread was stopped nobody waits for it."""
+    """Check that work is cancelled, not waited for, after the engine thread was stopped."""
     _judge(
         world,
         [
@@ -84,7 +87,7 @@ def refused_at_the_end(world: World) -> None:
 
 
 def open_files() -> int:
-    """Descriptors of this process."""
+    """Return the number of file descriptors of this process."""
     return len(os.listdir('/proc/self/fd'))
 
 

@@ -1,7 +1,7 @@
-"""Failures on purpose: calls that raise now and then, by a seed.
+"""Injected failures: calls that raise now and then, by a seed.
 
-Knows names, rates and attributes. Does not know what the calls do. What is made to fail has no
-hooks: an attribute of it is replaced, and put back in the end.
+Knows names, rates and attributes. Does not know what the calls do. The code under test has no
+hooks: an attribute of it is replaced, and restored at the end.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from threading import Lock
 
 
 class InjectedError(Exception):
-    """A failure that was made on purpose."""
+    """A failure that was injected."""
 
 
 class InjectedComputeError(InjectedError, RuntimeError):
-    """As a computation fails."""
+    """An injected failure of a computation."""
 
 
 class InjectedDiskError(InjectedError, OSError):
-    """As a disk fails."""
+    """An injected failure of a disk."""
 
 
 def broken(name: str) -> InjectedComputeError:
@@ -40,17 +40,17 @@ def unreadable(name: str) -> InjectedDiskError:
 
 
 def was_injected(error: BaseException | None) -> bool:
-    """Whether it, or what it was raised from, was made on purpose."""
+    """Return whether an error, or what it was raised from, was injected."""
     while error is not None and not isinstance(error, InjectedError):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
 class Faults:
-    """Each name fails at calls of its own, which the seed and the name decide. From any thread.
+    """Failures by name: the seed and the name decide which calls fail. Any thread may use it.
 
-    often: a factor of all rates. struck: how often each name has failed. Used as a context: in the
-    end everything is put back.
+    often: a factor of all rates. struck: how often each name has failed. As a context, it restores
+    all replaced attributes at the end.
     """
 
     def __init__(self, seed: int, often: float = 1.0) -> None:
@@ -67,7 +67,7 @@ class Faults:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Nothing fails within."""
+        """Let no call fail within the context."""
         self._pauses += 1
         try:
             yield
@@ -75,7 +75,7 @@ class Faults:
             self._pauses -= 1
 
     def hits(self, name: str, rate: float) -> bool:
-        """Whether this call is to fail; rate: the share of calls that do."""
+        """Return whether this call is to fail. rate: the share of calls that do."""
         with self._lock:
             if name not in self._randoms:
                 self._randoms[name] = Random(f'{self._seed} {name}')
@@ -85,7 +85,7 @@ class Faults:
             return hit
 
     def strike(self, name: str, rate: float, error: Callable[[str], Exception] = broken) -> None:
-        """Raises the error of this name, at such a share of calls."""
+        """Raise the error of a name in that share of the calls."""
         if self.hits(name, rate):
             raise error(name)
 
@@ -96,7 +96,7 @@ class Faults:
         rate: float,
         error: Callable[[str], Exception] = broken,
     ) -> Callable:
-        """The call, which fails now and then before it has begun."""
+        """Return the call such that it fails now and then before it begins."""
 
         def risky(*args: object, **named: object) -> object:
             self.strike(name, rate, error)
@@ -105,7 +105,7 @@ class Faults:
         return risky
 
     def replace(self, owner: object, attribute: str, new: object) -> None:
-        """Until the end. Raises AttributeError where there is no such attribute."""
+        """Replace an attribute until the end. Raises AttributeError if it does not exist."""
         getattr(owner, attribute)
         own, old = attribute in vars(owner), vars(owner).get(attribute)
         setattr(owner, attribute, new)

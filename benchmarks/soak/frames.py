@@ -1,6 +1,6 @@
-"""What may happen to frames: prefilled, acted on, superseded, impossible, held, gone.
+"""Operations on frames: prefill, denoise, supersede, lease, expire, and impossible requests.
 
-Knows the device thread and leases. Does not know words, capsules or memory.
+Knows the engine thread and leases. Does not know language, capsules or memory.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from embodied_kv.config import TINY
 from embodied_kv.kv.handle import KvHandle, StaleHandleError
 from embodied_kv.types import ActionChunk, Observation
 
-HELD = 3  # leases held longer than a frame, at most
+HELD = 3  # maximum number of leases that are held longer than a frame
 ODD_IMAGE = np.zeros((4, 4), np.uint8)
 
 
 def frame(world: World, random: Random) -> None:
-    """A frame becomes a row and, as a rule, a chunk."""
+    """Prefill a frame and, half of the time, denoise a chunk."""
     handle = world.wait(world.device.prefill(_observe(world, random)))
     world.handles.append(handle)
     if random.random() < 0.5:
@@ -32,7 +32,7 @@ def frame(world: World, random: Random) -> None:
 
 
 def racing_frame(world: World, random: Random) -> None:
-    """As nodes do it: the action starts from the prefill's completion, and nobody waits."""
+    """Submit the action in the completion of the prefill, as the nodes do, without waiting."""
     deadline = _deadline(random)
 
     def begin(prefilled: Future) -> None:
@@ -52,7 +52,7 @@ def racing_frame(world: World, random: Random) -> None:
 
 
 def superseded_frame(world: World, random: Random) -> None:
-    """Two frames of a robot at once: the newest counts."""
+    """Submit two frames of a robot at once: the newer one counts."""
     robot = random.choice(ROBOTS)
     older, newer = (
         world.ledger.promise(world.device.prefill(world.observe(random, robot))) for _ in range(2)
@@ -66,7 +66,7 @@ def superseded_frame(world: World, random: Random) -> None:
 
 
 def batch(world: World, random: Random) -> None:
-    """Frames of two robots in one batch, as a fleet does it."""
+    """Serve frames of two robots in one batch, as a fleet does."""
     seen = [world.observe(random, robot) for robot in random.sample(ROBOTS, 2)]
     handles = world.wait(world.device.call(lambda: world.engine.prefill(seen)))
     world.handles.extend(handles)
@@ -80,7 +80,7 @@ def batch(world: World, random: Random) -> None:
 
 
 def impossible_frame(world: World, random: Random) -> None:
-    """A frame without images, of wrong shapes, not finite; or a batch that is none."""
+    """Submit a frame without images, of wrong shapes or not finite, or an invalid batch."""
     robot, size = random.choice(ROBOTS), TINY.vision.image_size
     good = np.zeros((size, size, 3), np.uint8)
     odd = random.choice(
@@ -101,18 +101,18 @@ def impossible_frame(world: World, random: Random) -> None:
 
 
 def expire(world: World, random: Random) -> None:
-    """Time goes by, and with it the frames that nobody holds."""
+    """Reserve a row at a later moment, so that frames that are not held expire."""
     world.kv.frames.abandon(world.kv.reserve(time.monotonic() + random.choice((1.0, 12.0))))
 
 
 def hold(world: World, random: Random) -> None:
-    """A lease on a frame, for long."""
+    """Take a lease on a frame, and hold it for long."""
     if len(world.leases) < HELD:
         world.leases.append(world.kv.acquire(_some(world, random)))
 
 
 def let_go(world: World, random: Random) -> None:
-    """A lease comes back, as often as twice."""
+    """Release a held lease, half of the time twice."""
     if not world.leases:
         raise DeclinedError('nothing is held')
     lease = world.leases.pop(random.randrange(len(world.leases)))
@@ -122,7 +122,7 @@ def let_go(world: World, random: Random) -> None:
 
 
 def stale_handle(world: World, random: Random) -> None:
-    """A handle of another process, layout, row or generation."""
+    """Acquire a handle of another process, layout, row or generation."""
     handle = _some(world, random)
     odd = random.choice(
         [
@@ -147,7 +147,7 @@ def _some(world: World, random: Random) -> KvHandle:
 
 
 def _deadline(random: Random) -> float:
-    """s, steady clock: sometimes near, or past."""
+    """Return a deadline (s, steady clock), which may be near or past."""
     return time.monotonic() + random.choice((*[10.0] * 8, 0.004, -1.0))
 
 

@@ -1,4 +1,4 @@
-"""What may happen to words: asked, impossible, cancelled, evicted, read from less of a prefix.
+"""Operations on language streams: ask, cancel, limit, keep less, and impossible requests.
 
 Knows streams and limits. Does not know frames' images, capsules or memory.
 """
@@ -13,11 +13,11 @@ from benchmarks.soak.world import World
 
 QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:', 'x')
 CONSUMERS = ('language', 'action')
-TURNS = 2  # of language that are waited for, at most
+TURNS = 2  # maximum number of language steps that are waited for
 
 
 def ask(world: World, random: Random) -> None:
-    """A stream over a frame that may be gone: of any length, temperature and seed."""
+    """Open a stream over a frame that may be gone, of any length, temperature and seed."""
     if not world.handles:
         raise DeclinedError('there was no frame yet')
     handle, text = random.choice(list(world.handles)[-2:]), random.choice(QUESTIONS)
@@ -37,7 +37,7 @@ def ask(world: World, random: Random) -> None:
 
 
 def impossible_question(world: World, random: Random) -> None:
-    """A stream that nobody could answer."""
+    """Open a stream with invalid arguments."""
     if not world.handles:
         raise DeclinedError('there was no frame yet')
     odd = random.choice(
@@ -69,12 +69,12 @@ def cancel(world: World, random: Random) -> None:
 
 
 def cancel_nobody(world: World, random: Random) -> None:
-    """A stream that there never was."""
+    """Cancel a stream that never existed."""
     must_refuse(lambda: world.engine.cancel(-random.randint(0, 9)), KeyError)
 
 
 def limit(world: World, random: Random) -> None:
-    """Language may hold less, or all again."""
+    """Lower the limits of language, or restore them."""
     config = world.engine.config
     rows, streams = config.rows - config.reserved_rows, config.streams
     if random.random() < 0.4:
@@ -83,24 +83,24 @@ def limit(world: World, random: Random) -> None:
 
 
 def impossible_limit(world: World, random: Random) -> None:
-    """More than there is, or less than nothing."""
+    """Set a limit that is negative or larger than the engine's."""
     odd = random.choice((dict(rows=-1), dict(rows=1000), dict(streams=-1), dict(streams=1000)))
     must_refuse(lambda: world.kv.set_limits(**odd))
 
 
 def keep_less(world: World, random: Random) -> None:
-    """From now on actions, or words, read that share of each prefix."""
+    """Set the keep ratio of actions or of language."""
     share = random.choice((1.0, 10 ** random.uniform(-2, 0)))
     world.engine.compression.set_keep_ratio(random.choice(CONSUMERS), share)
 
 
 def impossible_share(world: World, random: Random) -> None:
-    """Nothing at all, or more than all."""
+    """Set a keep ratio that is not in (0, 1]."""
     share = random.choice((0.0, -1.0, 1.5, math.nan))
     must_refuse(lambda: world.engine.compression.set_keep_ratio(random.choice(CONSUMERS), share))
 
 
 def listen(world: World, random: Random) -> None:
-    """The period goes on while words are said."""
+    """Wait for up to TURNS language steps, as the rest of a period."""
     if (turns := random.randint(0, TURNS)) and world.kv.streams.live():
         world.ledger.listen(turns, patience=0.008)

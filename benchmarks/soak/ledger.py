@@ -1,7 +1,7 @@
-"""What was promised, and what came of it.
+"""The futures and streams that must end, and the outcomes of the operations.
 
-Knows futures, numbers of streams, and outcomes by name. Does not know what was done. All of it
-may be called from any thread.
+Knows futures, numbers of streams, and outcomes by name. Does not know the operations. Any thread
+may call all of it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from threading import Condition
 from embodied_kv.types import TextDelta
 
 DONE, REFUSED, INJECTED = 'done', 'refused', 'injected'
-EVIDENCE = 20  # broken laws that are reported
+EVIDENCE = 20  # maximum number of broken invariants that are reported
 
 
 class Ledger:
-    """outcomes: counts of DONE, REFUSED, INJECTED by operation. broken: law -> first evidence.
+    """Records outcomes, futures and streams.
 
-    costs: s of operations that were done, by (part, operation); part: of the run, which whoever
-    runs sets, None to measure nothing.
+    outcomes: counts of DONE, REFUSED, INJECTED by operation. broken: invariant -> first evidence.
+    costs: s of operations that were done, by (part, operation). part: the current part of the run,
+    set by the caller; None to measure nothing.
     """
 
     def __init__(self) -> None:
@@ -34,7 +35,7 @@ class Ledger:
         self._promises: set[Future] = set()
         self._open: set[int] = set()  # streams since `settle`
         self._ended: set[int] = set()
-        self._settled = 0  # the greatest number of a stream that ended before that
+        self._settled = 0  # the greatest stream number at the last `settle`
         self._heard = 0
 
     # ------------------------------------------------------------------ operations
@@ -46,7 +47,7 @@ class Ledger:
                 self.costs[self.part, operation].append(seconds)
 
     def breaks(self, law: str, evidence: object) -> None:
-        """A law is broken; the first evidence stays."""
+        """Record that an invariant is broken; the first evidence is kept."""
         with self._changed:
             if len(self.broken) < EVIDENCE:
                 self.broken.setdefault(law, str(evidence))
@@ -54,7 +55,7 @@ class Ledger:
     # ------------------------------------------------------------------ futures
 
     def promise(self, future: Future) -> Future:
-        """The same future; it has to be answered before `unanswered` is called."""
+        """Register a future that must be answered before `unanswered` is called, and return it."""
         with self._changed:
             self._promises.add(future)
         future.add_done_callback(self._answered)
@@ -66,7 +67,7 @@ class Ledger:
             self._changed.notify_all()
 
     def unanswered(self, patience: float) -> int:
-        """Futures that are not answered after so many seconds."""
+        """Return the number of futures that are not answered after so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._promises, patience)
             return len(self._promises)
@@ -74,12 +75,15 @@ class Ledger:
     # ------------------------------------------------------------------ streams
 
     def opened(self, *streams: int) -> None:
-        """They live, and will say when they end."""
+        """Register streams, whose end must be reported."""
         with self._changed:
             self._open.update(streams)
 
     def hear(self, deltas: Sequence[TextDelta]) -> None:
-        """What streams say. After its end a stream says nothing, its opening failed or not."""
+        """Record text deltas, of which a stream must have none after its end.
+
+        This also holds for a stream whose opening failed.
+        """
         with self._changed:
             self._heard += 1
             for delta in deltas:
@@ -91,19 +95,19 @@ class Ledger:
             self._changed.notify_all()
 
     def listen(self, turns: int, patience: float) -> None:
-        """Waits until language was heard so often, or so many seconds."""
+        """Wait until deltas were reported `turns` times, for at most so many seconds."""
         with self._changed:
             until = self._heard + turns
             self._changed.wait_for(lambda: self._heard >= until, patience)
 
     def unended(self, patience: float) -> list[int]:
-        """Streams that have not said after so many seconds that they ended."""
+        """Return the streams whose end was not reported after so many seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self._open <= self._ended, patience)
             return sorted(self._open - self._ended)
 
     def settle(self) -> None:
-        """All streams have ended: which ones need not be remembered, but for the last."""
+        """Forget all streams, which have ended; only the greatest number is kept."""
         with self._changed:
             self._settled = max({self._settled, *self._ended, *self._open})
             self._open.clear()

@@ -1,4 +1,4 @@
-"""What may happen to memory: told, corrected, forgotten, aged, asked, planned with.
+"""Operations on memory: add, correct, remove, advance, query, plan, and impossible requests.
 
 Knows planning with memory. Does not know files, frames or capsules.
 """
@@ -17,13 +17,13 @@ QUESTION = 'where is thing 3?'
 
 
 def tell(world: World, random: Random) -> None:
-    """Segments that are new, other, or as they were."""
+    """Add or change segments, or write them unchanged."""
     things = random.sample(THINGS, random.randint(1, 3))
     world.planning.upsert(*((t, 'object', f'{t}: {random.choice(PLACES)}') for t in things))
 
 
 def impossible_segment(world: World, random: Random) -> None:
-    """Of no kind, too long, without words, or twice."""
+    """Add segments of an unknown kind, too long, empty, without an id, or the same one twice."""
     fine = ('thing 0', 'object', 'thing 0: here')
     odd = random.choice(
         [
@@ -38,7 +38,7 @@ def impossible_segment(world: World, random: Random) -> None:
 
 
 def forget(world: World, random: Random) -> None:
-    """A segment goes."""
+    """Remove a segment."""
     known = world.planning.memory.store.list()
     if not known:
         raise DeclinedError('nothing is known')
@@ -46,29 +46,29 @@ def forget(world: World, random: Random) -> None:
 
 
 def age(world: World, random: Random) -> None:
-    """The world goes on; groups turn static."""
+    """Advance the world step, by which groups turn static."""
     world.planning.advance(random.randint(0, 3))
 
 
 def query(world: World, random: Random) -> None:
-    """What is near to a question, and memory in numbers."""
+    """Query the segments nearest to a question, and the statistics."""
     world.planning.query(random.choice((QUESTION, '')), 4)
     world.planning.stats()
 
 
 def plan(world: World, random: Random) -> None:
-    """An answer with memory in view, by any method."""
+    """Plan with memory in view, by any method."""
     tokens = random.choice((None, 40, 90))
     made = world.planning.plan(QUESTION, tokens, method=random.choice(list(METHODS)))
     assert made.memory <= 160, f'{made.memory} tokens of memory are in view'
 
 
 def warm(world: World, random: Random) -> None:
-    """KV that is missing, ahead of the next plan."""
+    """Compute missing KV ahead of the next plan."""
     world.planning.warm(2)
 
 
 def impossible_plan(world: World, random: Random) -> None:
-    """No question, one that is too long, or an unknown method."""
+    """Plan with an empty or too long question, or an unknown method."""
     odd = random.choice((dict(question=' '), dict(question='why ' * 200), dict(method='magic')))
     must_refuse(lambda: world.planning.plan(**dict(question=QUESTION) | odd))

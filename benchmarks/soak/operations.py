@@ -1,4 +1,4 @@
-"""What may happen, how often, and on whose thread.
+"""The operations, their weights, and the threads they run on.
 
 Knows all operations. Does not know how they are done.
 """
@@ -19,7 +19,10 @@ from benchmarks.soak.world import World
 
 @dataclass(frozen=True)
 class Operation:
-    """weight: of its share among others. worker: whose thread it runs on; '': the caller's."""
+    """An operation of the soak.
+
+    weight: relative frequency. worker: the thread that it runs on; '': the caller's.
+    """
 
     run: Callable[[World, Random], object]
     weight: float
@@ -30,7 +33,7 @@ class Operation:
         return self.run.__name__.replace('_', ' ')
 
     def begin(self, world: World, seed: int) -> None:
-        """Does it, or hands it over; the seed decides how."""
+        """Run the operation, or hand it over to its worker; the seed decides its details."""
         if self.worker:
             world.hand_over(self.worker, lambda: self._attempt(world, Random(seed)))
         else:
@@ -51,12 +54,12 @@ class Operation:
 
 
 def is_expected(error: BaseException) -> bool:
-    """Return whether an operation may raise it."""
+    """Return whether an operation may raise this error."""
     return _judged(error) is not None
 
 
 def _judged(error: BaseException) -> str | None:
-    """None for what no operation may raise."""
+    """Return the outcome of an error; None for one that no operation may raise."""
     if was_injected(error):
         return INJECTED
     return REFUSED if isinstance(error, REFUSALS) else None
@@ -103,9 +106,9 @@ OTHERS = (
     Operation(memories.impossible_plan, 1, 'planner'),
     Operation(pools.evict, 4),
 )
-OFTEN = 0.4  # of other operations to one frame
+OFTEN = 0.4  # other operations per frame
 
 
 def draw(operations: Sequence[Operation], random: Random) -> Operation:
-    """One of them, by weight."""
+    """Draw an operation by weight."""
     return random.choices(operations, [operation.weight for operation in operations])[0]

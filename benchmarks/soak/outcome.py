@@ -1,4 +1,4 @@
-"""How an operation may end without being done: declined, or refused as it must be.
+"""How an operation may end without being done: declined, or correctly refused.
 
 Knows errors. Does not know operations.
 """
@@ -16,10 +16,10 @@ from embodied_kv.memory.segment import RobotMemoryError
 
 
 class DeclinedError(Exception):
-    """What cannot be done now, and says so."""
+    """An operation that is not possible now; the message states the reason."""
 
 
-# None of them is a bug.
+# Errors that are not bugs.
 REFUSALS = (
     DeclinedError,
     StaleHandleError,
@@ -31,11 +31,11 @@ REFUSALS = (
 
 
 class WronglyAcceptedError(Exception):
-    """What cannot be was done all the same."""
+    """An impossible request that was accepted."""
 
 
 def must_refuse(work: Callable[[], object], kind: type[Exception] = ValueError) -> None:
-    """Does what is to raise this kind of error."""
+    """Run work that must raise this kind of error. Raises WronglyAcceptedError if it does not."""
     try:
         found = work()
     except kind as error:

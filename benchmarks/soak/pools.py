@@ -1,6 +1,6 @@
-"""What may happen to memory: anything that a pool could do without goes, whoever works meanwhile.
+"""Operations on pools: the eviction of anything that a pool offers, during any other work.
 
-Knows pools. Does not know what lies in them.
+Knows pools. Does not know their content.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from benchmarks.soak.world import World
 
 
 def evict(world: World, random: Random) -> None:
-    """Somebody is short of memory; what was offered may be gone, or in use, meanwhile."""
+    """Evict an offer of a pool, as for a lack of memory; it may be gone or in use by then."""
     offers = random.choice(world.kv.budget.pools).evictable()
     if not offers or not random.choice(offers).evict():
         raise DeclinedError('nothing could go')

@@ -1,6 +1,6 @@
-"""How much memory the process holds, and whether it grows.
+"""The resident memory of the process, and its growth.
 
-Knows /proc and malloc. Does not know who holds it.
+Knows /proc and malloc. Does not know what holds the memory.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ MIB = 2**20
 
 
 def resident() -> int:
-    """Bytes of the process in memory; nothing is collected for it."""
+    """Return the resident bytes of the process, without collecting garbage."""
     pages = int(Path('/proc/self/statm').read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def trimmed() -> int:
-    """The same, after all that can be given back was: what is more before that is no leak."""
+    """Return the resident bytes after all free memory was returned to the system.
+
+    The difference to `resident` is no leak.
+    """
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return resident()
 
 
 def growth(points: Sequence[int]) -> float:
-    """By which share of the first point a later one is above it at most; below 0: none is."""
+    """Return the largest growth of a later point as a share of the first, < 0 for a decrease."""
     first, *later = points
     return max(later, default=first) / first - 1
 
 
 def slope(frames: Sequence[int], points: Sequence[int]) -> float:
-    """Bytes a frame, by least squares; 0 of less than two points."""
+    """Return the bytes per frame, by least squares; 0 for fewer than two points."""
     return float(np.polyfit(frames, points, 1)[0]) if len(points) > 1 else 0.0

@@ -1,6 +1,6 @@
-"""A soak from the first frame to the last law.
+"""A soak from the first frame to the last check.
 
-Knows the order of things. Does not know operations, nor what a law says.
+Knows the order of the steps. Does not know operations, nor the invariants.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from benchmarks.soak.world import World
 
 PARTS = 10  # of a run; resident memory is read after each, the first is warm-up
 CHECK, REST = 50, 500  # frames between two checks, and between two rests
-STUCK = 600.0  # s without a check after which the stacks are shown and the process ends
-GROWTH = 0.02  # of resident memory after the first part, at most
+STUCK = 600.0  # s without a check after which the stacks are printed and the process ends
+GROWTH = 0.02  # maximum growth of resident memory after the first part
 COVERED = 5000  # frames within which every operation succeeds once
 
 
 @dataclass(frozen=True)
 class Point:
-    """After a part: frames so far, s that the part took, bytes of the process."""
+    """The state after a part: frames so far, s that the part took, bytes of the process."""
 
     frames: int
     seconds: float
@@ -43,7 +43,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Soak:
-    """What a run found. trimmed: bytes in the end, once all that is free was given back."""
+    """The results of a run. trimmed: bytes at the end, after all free memory was returned."""
 
     ledger: Ledger
     struck: dict[str, int]
@@ -56,7 +56,7 @@ class Soak:
 
     @property
     def slope(self) -> float:
-        """Bytes a frame, after warm-up."""
+        """Return the growth in bytes per frame, after warm-up."""
         return resident.slope(
             [point.frames for point in self.points], [point.bytes for point in self.points]
         )
@@ -69,10 +69,10 @@ def soak(
     progress: Callable[[int], object] = lambda done: None,
     hostile: bool = False,
 ) -> Soak:
-    """A run of so many frames, at least one a part; it ends early where a law is broken.
+    """Run so many frames, at least one per part; end early if an invariant is broken.
 
-    failures: how often calls fail, times the usual. hostile: compute on a `HostileDevice`, any
-    operation of which may fail.
+    failures: how often calls fail, relative to the default. hostile: compute on a `HostileDevice`,
+    any operation of which may fail.
     """
     ledger, on = Ledger(), HostileDevice() if hostile else nullcontext()
     with _silent(), TemporaryDirectory() as folder, Faults(seed, failures) as faults, on as device:
@@ -91,7 +91,7 @@ def _parts(
     world: World, random: Random, frames: int, progress: Callable[[int], object]
 ) -> Iterator[Point]:
     world.rest()
-    resident.trimmed()  # what importing left would hide growth
+    resident.trimmed()  # garbage of the imports would hide growth
     present = threading.active_count(), checks.open_files()
     ends = [frames * (part + 1) // PARTS for part in range(PARTS)]
     for part, (begin, end) in enumerate(zip([0, *ends], ends, strict=False)):
@@ -112,7 +112,7 @@ def _parts(
 
 
 def _period(world: World, random: Random) -> None:
-    """What happens from one frame to the next."""
+    """Run one period: a frame, sometimes another operation, and language."""
     draw(FRAMES, random).begin(world, random.getrandbits(64))
     if random.random() < OFTEN:
         draw(OTHERS, random).begin(world, random.getrandbits(64))
@@ -120,13 +120,13 @@ def _period(world: World, random: Random) -> None:
 
 
 def _alive(check: Callable, world: World, *present: int) -> None:
-    """A run that hangs ends by itself, and says where."""
+    """Run a check; print the stacks and end the process if the next one is STUCK s late."""
     faulthandler.dump_traceback_later(STUCK, exit=True, file=sys.__stderr__)
     check(world, *present)
 
 
 def _judge(found: Soak) -> None:
-    """The laws of a run as a whole."""
+    """Check the invariants of a run as a whole."""
     ledger, done = found.ledger, found.points[-1].frames
     if found.growth > GROWTH:
         mib = [round(point.bytes / resident.MIB, 1) for point in found.points]
@@ -140,7 +140,7 @@ def _judge(found: Soak) -> None:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Failures on purpose are logged by the thousand: nobody is to read them."""
+    """Disable logging, because injected failures are logged by the thousand."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

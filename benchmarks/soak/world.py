@@ -1,7 +1,6 @@
-"""The engine and what stands around it in service, of tiny models with random weights.
+"""The engine and the services around it, with tiny models of random weights.
 
-Knows how the parts are put together, and how to bring them to rest. Does not know what is done
-with them.
+Knows how the parts are assembled, and how to bring them to rest. Does not know the operations.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from embodied_kv.types import Observation, TextDelta
 
 ROBOTS = ('', 'left', 'right')
 INSTRUCTIONS = *['reach', 'put the cube into the bin'] * 4, 'stop ' * 40
-PERIOD = 0.03  # s between two frames of a robot: as short as they follow one another here
-PATIENCE = 30.0  # s until what is not answered never will be
-BACKLOG = 3  # pieces of work that wait for a worker at most
+PERIOD = 0.03  # s between two frames of a robot, about as short as in this soak
+PATIENCE = 30.0  # s after which a future counts as unanswered
+BACKLOG = 3  # maximum number of jobs that wait for the workers
 ENGINE = dict(
     max_batch_robots=2,
     rows=12,
@@ -66,16 +65,16 @@ PLANNING = PlanningConfig(
     min_group_similarity=0.2,
     host_cache_mib=1,
 )
-BUDGET = 450_000  # bytes: a good half of what all pools would take
+BUDGET = 450_000  # bytes: a good half of the sum of all pools
 CAPACITIES = TierCapacities(device=300_000, host=300_000, disk=600_000, policy='drop')
 RATES = {'capsule copy': 0.003, 'planner step': 0.004, 'listener': 0.01}
 
 
 class World(Participant):
-    """Used as a context: in the end its threads are gone, and nobody waits for an answer.
+    """The parts under test. As a context, it stops its threads at the end.
 
-    folder: an empty one. handles: of the latest frames, read or gone; leases: held for longer
-    than a frame.
+    folder: an empty one. handles: of the latest frames, which may be evicted; leases: held for
+    longer than a frame.
     """
 
     def __init__(self, folder: Path, faults: Faults, ledger: Ledger) -> None:
@@ -102,13 +101,13 @@ class World(Participant):
         self._frames = 0
 
     def open_registry(self) -> Registry:
-        """Of the capsules in the folder."""
+        """Return the registry of the capsules in the folder."""
         copy = self.faults.wrapped('capsule copy', torch.Tensor.to, RATES['capsule copy'])
         disk = Disk(self.folder / 'capsules')
         return Registry(fingerprint(self.engine), CAPACITIES, disk, copy=copy)
 
     def open_planning(self) -> Planning:
-        """Of the memory in the folder, its computation on the device thread."""
+        """Return planning with the memory in the folder; it computes on the engine thread."""
         folder, kv_budget = self.folder / 'memory', self.kv.budget
         return Planning(self._planner, folder, PLANNING, step=self._step, kv_budget=kv_budget)
 
@@ -117,7 +116,7 @@ class World(Participant):
             undo.callback(self.close)
             self.device.start()
             for worker in self._workers.values():
-                worker.submit(lambda: None).result()  # so that its thread is there from now on
+                worker.submit(lambda: None).result()  # start its thread
             undo.pop_all()
         return self
 
@@ -125,7 +124,7 @@ class World(Participant):
         self.close()
 
     def close(self) -> None:
-        """What waits is cancelled, what runs is waited for."""
+        """Cancel waiting work, and wait for running work."""
         self.device.stop()
         for worker in self._workers.values():
             worker.shutdown(cancel_futures=True)
@@ -136,7 +135,7 @@ class World(Participant):
     def observe(
         self, random: Random, robot: str, in_time: float = 10.0, **odd: object
     ) -> Observation:
-        """A new frame of a robot. in_time: s to its deadline. odd: fields that are other."""
+        """Return a new frame of a robot. in_time: s to its deadline. odd: fields to replace."""
         self._frames += 1
         like = dict(
             images=random.choice(self._images),
@@ -150,7 +149,7 @@ class World(Participant):
         return Observation(**like | odd)
 
     def wait(self, future: Future) -> object:
-        """What was promised, or what it raises; `rest` finds a promise that is not kept."""
+        """Return the result of a future, or raise its error; `rest` reports unanswered futures."""
         try:
             return self.ledger.promise(future).result(PATIENCE)
         except TimeoutError as error:
@@ -158,10 +157,10 @@ class World(Participant):
                 raise
             raise DeclinedError('it is not answered') from error
         finally:
-            del future  # an error keeps this frame: with it, it would keep itself
+            del future  # an error refers to this stack frame; this avoids a reference cycle
 
     def hand_over(self, worker: str, work: Callable[[], object]) -> None:
-        """To a thread of its own, as a service does; waits while too much waits already."""
+        """Run work on a worker's thread, as a service does; wait while too many jobs wait."""
         future = self._workers[worker].submit(work)
         self._backlog.append(self.ledger.promise(future))
         while len(self._backlog) > BACKLOG:
@@ -171,7 +170,7 @@ class World(Participant):
         return self.ledger.promise(self.device.call(work))
 
     def _step(self, work: Callable[[], object]) -> object:
-        """Of a plan, on the device thread; some fail."""
+        """Run a step of a plan on the engine thread; some steps fail."""
         risky = self.faults.wrapped('planner step', work, RATES['planner step'])
         return self.wait(self.device.background(risky))
 
@@ -185,7 +184,7 @@ class World(Participant):
     # ------------------------------------------------------------------ rest
 
     def rest(self) -> dict[str, object]:
-        """Everybody lets go of what they hold -> what is unanswered or unended all the same."""
+        """Release everything that is held, and return what is still unanswered or unended."""
         with self.faults.paused():
             unanswered = self.ledger.unanswered(PATIENCE)
             self._backlog.clear()
@@ -194,11 +193,11 @@ class World(Participant):
             self.leases.clear()
             self.handles.clear()
             for stream in self.kv.streams.live():
-                with suppress(KeyError):  # it ends by itself in this moment
+                with suppress(KeyError):  # it has just ended
                     self.engine.cancel(stream.id)
             self.device.wake()
             unended = self.ledger.unended(PATIENCE)
-            self.device.call(lambda: None).result(PATIENCE)  # and nobody is told any more
+            self.device.call(lambda: None).result(PATIENCE)  # all deltas were delivered
             with suppress(OutOfRowsError):
                 self.kv.frames.abandon(
                     self.kv.reserve(time.monotonic() + 1e6)
@@ -208,7 +207,7 @@ class World(Participant):
 
 
 def _images(random: np.random.Generator) -> list[tuple[np.ndarray | None, ...]]:
-    """What the views of a frame show, a few times; some views are missing."""
+    """Return a few sets of images for the views of a frame; some views are missing."""
     size, views = TINY.vision.image_size, len(TINY.views)
     shape = (8, views, size, size, 3)
     whole = [tuple(shown) for shown in random.integers(0, 256, shape, dtype=np.uint8)]

@@ -1,14 +1,14 @@
-"""Measure how far an arm moves after a process fails that moves it by velocities.
+"""Measure how far an arm that is moved by velocities travels after a process fails.
 
-A stand-in for the action node moves one joint at a constant velocity, by the outputs of the real
-action node and the real command watchdog, each in its own process. The controller keeps its last
-value; the arm follows it ideally. A signal kills or suspends one of the processes. The run-on is
-the time and the way from the signal until the controller holds zero.
+A stand-in for the action node moves one joint at a constant velocity, through the outputs of the
+real action node and the real command watchdog, each in its own process. The controller keeps its
+last value; the arm follows it ideally. A signal kills or suspends one of the processes. The run-on
+is the time and the distance from the signal until the controller holds zero.
 
 Physics: if the action node fails, the watchdog waits max(60 ms, 2.5 set-point periods) from the
 last set-point on, so the run-on is at most that time plus one wake-up. If the watchdog fails, the
 action node waits until the newest heartbeat is 250 ms old, and its next set-point becomes zero.
-The way is the velocity times this time. Without the watchdog nothing ends the motion: its row
+The distance is the velocity times this time. Without the watchdog nothing ends the motion: its row
 shows the 2 s that were observed.
 """
 
@@ -35,7 +35,7 @@ OBSERVED = 2.0  # s after a signal
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     parser.add_argument('--kills', type=int, default=20, help='in all, over four cases')
     parser.add_argument('--speed', type=float, default=1.5, help='of the joint, rad/s')
     parser.add_argument('--rate', type=float, default=100.0, help='set-points per second')
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """A ROS domain of this process, on this machine."""
+    """Start ROS in a domain of this process, on this machine."""
     before = dict(os.environ)
     os.environ['ROS_DOMAIN_ID'] = str(1 + os.getpid() % 100)
     os.environ['ROS_AUTOMATIC_DISCOVERY_RANGE'] = 'LOCALHOST'

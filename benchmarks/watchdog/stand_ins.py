@@ -38,12 +38,12 @@ from embodied_kv.robots.mapping import Output
 
 ACCELERATION = 5.0  # rad/s²
 WATCHED, DIRECT = WAYS = ('watched', 'direct')
-MOVES, PROBLEM = 'moves', 'problem: '  # lines of the action node
+MOVES, PROBLEM = 'moves', 'problem: '  # lines that the action node prints
 
 
 @contextmanager
 def ros() -> Iterator[None]:
-    """A context of ROS in this process."""
+    """Start ROS in this process, and shut it down at the end."""
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         yield
@@ -53,7 +53,7 @@ def ros() -> Iterator[None]:
 
 @contextmanager
 def controller(namespace: str, contract: str) -> Iterator[KeepingController]:
-    """The controller of the first velocity output of a contract."""
+    """Yield a controller for the first velocity output of a contract."""
     node = rclpy.create_node('controller', namespace=namespace)
     output = VelocityOutputs.of(Embodiment.load(contract)).outputs[0]
     keeping = KeepingController(node, output)
@@ -64,7 +64,7 @@ def controller(namespace: str, contract: str) -> Iterator[KeepingController]:
         node.destroy_node()
 
 
-GRIPPER = 'gripper_controller/joint_trajectory'  # of franka and libero: it must be there
+GRIPPER = 'gripper_controller/joint_trajectory'  # of franka and libero; it must have a subscriber
 
 
 class KeepingController:
@@ -87,7 +87,7 @@ class KeepingController:
 
     @property
     def speed(self) -> float:
-        """Highest absolute value that it holds."""
+        """Return the largest absolute value that the controller holds."""
         return max(map(abs, self.log[-1][1])) if self.log else 0.0
 
     def run_on(self, since: float, until: float) -> tuple[float, float]:
@@ -109,7 +109,7 @@ class KeepingController:
         return happened()
 
     def close(self) -> None:
-        """Receive nothing more."""
+        """Stop receiving values."""
         self._over = True
         self._thread.join()
         self._executor.shutdown()
@@ -144,12 +144,12 @@ class Process:
 
     @property
     def text(self) -> str:
-        """What it has printed."""
+        """Return the output so far."""
         return '\n'.join(self.lines)
 
     @property
     def lives(self) -> bool:
-        """Return whether it has not ended."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def signal(self, number: int) -> float:
@@ -164,7 +164,7 @@ class Process:
         return status
 
     def close(self) -> None:
-        """End it, whatever it does."""
+        """Kill the process if it is running, and wait for its end."""
         if self.lives:
             self._process.kill()
         self._process.wait()
@@ -189,7 +189,7 @@ def action_process(
 
 
 class Mover(SuiteNode):
-    """Moves the first velocity axis by the outputs of an action node."""
+    """Moves the first velocity axis through the outputs of an action node."""
 
     on_engine = False
 
@@ -202,7 +202,7 @@ class Mover(SuiteNode):
         self._direct = first, self.publisher(KINDS[first.type], first.topic, qos.action(1.0))
 
     def send(self, velocity: float, way: str) -> None:
-        """Send a set-point by the watchdog, or as it was without one."""
+        """Send a set-point through the watchdog, or straight to the controller."""
         output, publisher = self._direct
         if way == DIRECT:
             values = [velocity] + [0.0] * (len(output.axes) - 1)
@@ -215,9 +215,9 @@ class Mover(SuiteNode):
 
 
 def move(node: Mover, speed: float, way: str, stopping: Sequence[int]) -> None:
-    """Accelerate, keep the velocity, and brake where there is a problem or `stopping`.
+    """Accelerate, keep the velocity, and brake after a problem or when `stopping` is not empty.
 
-    After a problem the arm stands until the process ends; before it moved, it tries again.
+    After a problem the arm stands until the process ends; before it has moved, it tries again.
     """
     velocity, moves, problem, period = 0.0, False, '', 1 / node.rate
     due = time.monotonic()

@@ -1,9 +1,11 @@
-"""The leave-one-out table: missions of a fleet with all five parts, and without each.
+"""The ablation table: missions of a fleet with all five parts, and with one of them off at a time.
 
-- settings: what is fixed before any result; ways: which part is off in which row.
-- measure: which groups are run, and what work is charged; figures: rows and tables.
-- group: missions carried out together, and the kill in their midst; process: what it ends; body:
-  what it does not.
-- mind: a mission in one process; robot: how it looks, plans and acts; capsules: how it comes back.
-- device: whose work comes first; voices: words, shared or apart; turns: who waits for whom.
+- settings: values fixed before any result; ways: which part is off in which row.
+- measure: the groups that are run, and the charge of their work; figures: rows and tables.
+- group: missions carried out together, and the kill during them; process: what the kill ends;
+  body: what survives it.
+- mind: a mission in one process; robot: scene queries, planning and acting; capsules: snapshots
+  and restores.
+- device: the order of work; voices: language streams, shared or separate; turns: threads that wait
+  for each other in virtual time.
 """

@@ -1,30 +1,31 @@
-"""The leave-one-out table: missions in words, with all five parts on, then with each of them off.
+"""Ablation of the five parts: missions in natural language with all parts on, then with each off.
 
-Robots on one engine, in virtual time, carry out a mission each (as `benchmarks.mission` draws
-them): they look, plan over their memory, act, ask whether it is done, remember, and meanwhile
-answer the contract's prompts. In the midst of their missions the process is killed, and another
-goes on. Every row has the same scenes, missions and moments of kill. All of it is computed; a
-unit of work takes of virtual time what it took of the process's own, in proportion to what a
-chunk took just before the run, so that one takes what `settings.yaml` says. What is off, and what
-is done in its place:
+Robots on one engine, in virtual time, carry out a mission each (drawn as in `benchmarks.mission`):
+they query the scene, plan over their memory, act, ask whether a step is done, remember, and answer
+the contract's prompts in addition. During the missions the process is killed, and another one
+continues. Every row has the same scenes, missions and moments of the kill. All computation is
+real. A unit of work takes the CPU time of the process as virtual time, in proportion to the time
+of a chunk just before the run, so that one chunk takes the time in `settings.yaml`. The parts, and
+what replaces each where it is off:
 
-shared cache and batching  each question has its frame prefilled for itself, streams decode one by
-                           one (chunks are batched as before: that is the scheduler's)
-capsules     a cold restart: the step that was cut off is planned anew, and what was being answered
-             is prefilled and asked again. Memory is read from the disk in both. How far the
-             mission was at its last boundary is known, as if its client had noted it
+shared cache and batching  each question prefills its frame for itself, streams decode one by one
+                           (chunks are batched as before: that is part of the scheduler)
+capsules     a cold restart: the step that was cut off is planned again, and open questions are
+             prefilled and asked again. Memory is read from the disk in both. The progress of the
+             mission at its last step boundary is known, as if its client had recorded it
 compression  streams read whole prefixes
 KEEP         every plan computes all of its prompt
 Kairos       first come, first served, and a static execution horizon
 
 Columns: success, by the simulator's truth, with its Wilson interval; P95 of actions, from a
-request to its chunk; tokens of finished answers per second; KV in use at the peak; time from a
-restart (the models are loaded by then) to the first chunk, and to a step in force.
+request to its chunk; tokens of finished answers per second; peak of the KV in use; time from a
+restart (with the models already loaded) to the first chunk, and to a step in force.
 
-Time counts: the scene goes on while anybody waits, and a step or a mission that takes too long
-has failed. Physics: a row can be no better than the policy, the eyes and the planner let it; a
-part that saves work on a device with time to spare saves time, not missions. With `--rules` they
-say what is done in the planner's place, which computes every plan all the same.
+Time counts: the scene continues while a robot waits, and a step or a mission that takes too long
+has failed. Physics: a row can be no better than the policy, the scene queries and the planner
+allow; a part that saves work on a device with time to spare saves time, not missions. With
+`--rules` the robots execute the plans of the rules instead of the planner's; the planner still
+computes every plan.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from training.evaluate import evaluation
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the arguments of this benchmark."""
     add = parser.add_argument
     add('--checkpoint', help='of the policy; else the bundled one')
     add('--planner', help='folder; else the bundled one')
@@ -57,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the tables, and returns all figures."""
+    """Measure, print the tables, and return all figures."""
     torch.set_num_threads(1)
     settings = load_settings(args.quick)
     given = dict(missions=args.missions, first=args.first)

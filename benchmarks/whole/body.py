@@ -1,6 +1,6 @@
-"""What a kill does not end: a table, an arm that finishes what it was sent, and how it fared.
+"""The part of a robot that survives a kill: the table, the arm's trajectory, and the record.
 
-Knows the scene's clock, which is the schedule's. Does not know who thinks, or by what. It belongs
+Knows the scene's clock, which is the schedule's. Does not know what controls the robot. It belongs
 to the thread that runs the schedule.
 """
 
@@ -23,10 +23,11 @@ from embodied_kv.types import Observation
 
 @dataclass
 class Restart:
-    """moment: at which a new process was there. words: what the old one was answering.
+    """A restart of the process during a mission.
 
-    Each of the words comes with the tokens that its answer has at most. acting, chunk: s until a
-    step was in force again, and until the first chunk came; None: not before the mission was over.
+    moment: when the new process started. words: the open questions of the old one, each with the
+    maximum number of tokens of its answer. acting, chunk: s until a step was in force again, and
+    until the first chunk arrived; None: not before the mission was over.
     """
 
     moment: float
@@ -37,9 +38,10 @@ class Restart:
 
 @dataclass
 class Record:
-    """How a mission fared. state: at its last boundary between steps, as its client knows it.
+    """The course of a mission. state: at its last boundary between steps, as its client knows it.
 
-    computed_shares: of each plan's prompt. wrong_plans: what the rules would not have said.
+    computed_shares: of each plan's prompt. wrong_plans: number of plans that differ from the
+    rules'.
     """
 
     state: MissionState
@@ -54,7 +56,7 @@ class Record:
 
 
 class Body:
-    """One robot's, in the scene that its case has drawn. dt: s between two actions."""
+    """The body of one robot, in the scene of its case. dt: s between two actions."""
 
     def __init__(
         self, name: str, table: Tabletop, case: Case, schedule: Schedule, dt: float
@@ -73,7 +75,7 @@ class Body:
         return self._schedule.now
 
     def advance(self) -> None:
-        """The scene goes on until now, judged every period."""
+        """Advance the scene to the present moment; the judge sees every period."""
         until = self.now - self._began
         while (left := until - self.rollout.time) > 1e-9:
             self.rollout.advance(min(left, self._dt))
@@ -81,7 +83,7 @@ class Body:
                 self.judge.see(self.table.truth())
 
     def see(self, instruction: str) -> Observation:
-        """The present moment."""
+        """Return an observation of the present moment."""
         self.advance()
         self._sequence, self.instruction = self._sequence + 1, instruction
         images = self.table.render()
@@ -96,41 +98,41 @@ class Body:
         )
 
     def follow(self, actions: np.ndarray, began: float) -> None:
-        """From now on, of actions [n, 7], the first of which was due at `began`."""
+        """Follow actions [n, 7] from now on; the first of them was due at `began`."""
         self.advance()
         began -= self._began
         if began + (len(actions) - 1) * self._dt > self.rollout.time:
             self.rollout.follow(actions, began, self._dt)
 
     def rest(self) -> None:
-        """The arm comes to rest where it is."""
+        """Stop the arm at its present position."""
         self.advance()
         here = np.repeat(self.table.state()[None].astype(np.float64), 2, 0)
         self.rollout.follow(here, self.rollout.time, self._dt)
 
-    # ------------------------------------------------------------------ what is told of it
+    # ------------------------------------------------------------------ events
 
     def told(self, state: MissionState) -> None:
-        """The mission's state has changed."""
+        """Record a change of the mission's state, if no step is in force."""
         if not state.acting:
             self.record.state = state
 
     def acts(self) -> None:
-        """A step is in force."""
+        """Record that a step is in force."""
         if (restart := self.record.restart) is not None and restart.acting is None:
             restart.acting = self.now - restart.moment
 
     def served(self) -> None:
-        """A chunk has come."""
+        """Record that a chunk has arrived."""
         if (restart := self.record.restart) is not None and restart.chunk is None:
             restart.chunk = self.now - restart.moment
 
     def killed(self, words: list[tuple[str, int]]) -> None:
-        """Who thought for it is gone, and another one begins now; words: see `Restart`."""
+        """Record that the process was killed and another one starts now. words: see `Restart`."""
         self.record.restart, self.judge = Restart(self.now, words), None
 
     def over(self, end: MissionEnd | None) -> None:
-        """end: None where its time was up."""
+        """Record the end of the mission. end: None if its time was up."""
         self.advance()
         self.is_over = True
         self.record.end, self.record.seconds = end, self.now - self._began

@@ -1,4 +1,4 @@
-"""A robot's capsules on the disk: before each step, and in it now and then.
+"""A robot's capsules on the disk: one before each step, and one during it from time to time.
 
 Knows a session and its parts. Does not know when a process is killed.
 """
@@ -28,13 +28,14 @@ from embodied_kv.serving.stream_quota import ServedPart
 from embodied_kv.session.robot_session import RobotSession, StepCheckpoints
 
 T = TypeVar('T')
-STAY = (MissionPart.name,)  # in a rewind
+STAY = (MissionPart.name,)  # unchanged by a rewind
 
 
 class Capsules:
-    """All of it is called on the robot's turn.
+    """The capsules of one robot; all methods are called on the robot's turn.
 
-    state: of the mission. on_state: told which one goes on. interval: s between two in a step.
+    state: returns the state of the mission. on_state: takes the state that is resumed. interval: s
+    between two capsules during a step.
     """
 
     def __init__(
@@ -64,27 +65,27 @@ class Capsules:
         self._at = body.now
 
     def close(self) -> None:
-        """The process is over, and the next one may use the folder."""
+        """Close the registry, so that the next process can use the folder."""
         self._registry.close()
 
     def mark(self) -> None:
-        """Before a step."""
+        """Take a capsule before a step."""
         self._keep(self._marks)
 
     def during(self) -> None:
-        """In a step, every so often."""
+        """Take a capsule during a step if the interval has passed."""
         if self._body.now - self._at >= self._interval:
             self._keep(self._others)
 
     def rewind(self) -> None:
-        """Streams go back to the boundary; one of another process is no boundary of this."""
+        """Roll the streams back to the last boundary, if it was taken in this process."""
         try:
             self._marks.roll_back(exclude=STAY)
         except CapsuleError:
             return
 
     def restore(self) -> bool:
-        """From the newest there is; whether there was one."""
+        """Restore the newest capsule, and return whether there was one."""
         found = min(self._registry.entries(), key=lambda entry: entry.age, default=None)
         if found is not None:
             self._session.restore(found.name, self._turn.here(self._scene))
@@ -107,7 +108,7 @@ class Capsules:
         )
 
     def _call(self, work: Callable[[], T]) -> Future[T]:
-        """In place of the device thread's: the turn waits."""
+        """Run work in place of the engine thread; the turn waits for it."""
         done: Future[T] = Future()
         done.set_result(on_device(self._turn, self._process, 'capsules', partial(work)))
         return done

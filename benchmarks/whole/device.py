@@ -1,7 +1,7 @@
-"""The one device of a fleet in virtual time: a unit of work at a time, charged what it took.
+"""The one device of a fleet in virtual time: one unit of work at a time, charged by its CPU time.
 
-Knows three kinds of work and their order: batches of chunks, then jobs, then words. Does not know
-what any of it computes.
+Knows three kinds of work and their order: batches of chunks, then jobs, then language. Does not
+know what the work computes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Job:
-    """Work of a kind that waits since `since`, s. promise: None where nobody waits for it."""
+    """Work of a kind, queued at `since` (s). promise: None if nothing waits for its result."""
 
     kind: str
     work: Work
@@ -32,11 +32,12 @@ class Job:
 
 
 class Device:
-    """clock: s of work so far. slack: s from a moment in which nobody waits for chunks.
+    """The device and its queues.
 
-    words: the next unit of language work, if there is one and it fits. on_begin, on_unit: called
-    before and after each unit. A job waits for slack, but no longer than a node's would. spent,
-    units: s and how many, by kind of work.
+    clock: returns the s of work so far. slack: returns the s after a moment in which no chunk is
+    requested. words: returns the next unit of language work, if there is one and it fits.
+    on_begin, on_unit: called before and after each unit. A job waits for slack, but no longer than
+    in a node. spent, units: s and number of units, by kind of work.
     """
 
     def __init__(
@@ -58,11 +59,11 @@ class Device:
         self.units: Counter[str] = Counter()
 
     def serve(self, work: Work) -> Future:
-        """A batch of chunks, before all else."""
+        """Queue a batch of chunks, which comes before all other work."""
         return self._post(self._chunks, 'chunks', work)
 
     def call(self, kind: str, work: Work) -> Future:
-        """Whatever else computes."""
+        """Queue a job of any other kind."""
         return self._post(self._jobs, kind, work)
 
     def _post(self, queue: deque[Job], kind: str, work: Work) -> Future:
@@ -71,7 +72,7 @@ class Device:
         return promise
 
     def next(self) -> None:
-        """Begins what comes next, if it is free; whoever runs the schedule calls it."""
+        """Begin the next work if the device is free; called where the schedule runs."""
         if self._is_busy or self.is_gone:
             return
         if self._chunks:
@@ -81,7 +82,7 @@ class Device:
             return self._do(self._jobs.popleft())
         if (work := self._words(now)) is not None:
             return self._do(Job('words', work, now))
-        if self._again <= now:  # whoever was expected may not have come
+        if self._again <= now:  # an expected request may not have come
             self._again = now + LATE
             self._schedule.at(self._again, lambda: None)
 
@@ -107,8 +108,8 @@ class Device:
 
 
 def _promised(promise: Future, work: Work) -> Work:
-    """Does it -> what keeps the promise, with its result or with the error that it raised."""
+    """Run the work, and return a function that sets its result or error in the promise."""
     try:
         return partial(promise.set_result, work())
-    except Exception as error:  # it is for whoever waits
+    except Exception as error:  # raised where the result is awaited
         return partial(promise.set_exception, error)

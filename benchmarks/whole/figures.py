@@ -1,4 +1,4 @@
-"""Rows of the leave-one-out table. Knows runs as `measure` gives them."""
+"""Rows of the ablation table. Knows runs as `measure` returns them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ ALL = 'all'
 
 
 def rows(runs: Sequence[dict]) -> list[dict]:
-    """A row for each way.
+    """Return a row for each way.
 
     low, high: Wilson's 95% interval of success. p95: ms from a round's request to its chunk, None
-    where no chunk came.
-    tokens: of answers that came to their end, per second. peak: MiB of KV in use, at most.
+    if no chunk came. tokens: of completed answers, per second. peak: maximum MiB of KV in use.
     to_chunk, to_step: s from a restart until the first chunk came, and until a step was in force,
-    means over the missions that were restarted and came so far.
+    means over the restarted missions that got there.
     """
     return [_row(way, own) for way, own in by_way(runs).items()]
 
 
 def by_way(runs: Sequence[dict]) -> dict[str, list[dict]]:
-    """Runs of each way, in the order of the ways' first appearance, by group."""
+    """Return the runs by way, all parts on first, and sorted by group."""
     ways: dict[str, list[dict]] = {}
     for run in runs:
         ways.setdefault(run['way'], []).append(run)
@@ -38,7 +37,7 @@ def by_way(runs: Sequence[dict]) -> dict[str, list[dict]]:
 
 
 def missions(runs: Sequence[dict]) -> list[dict]:
-    """Of all runs, in order."""
+    """Return the missions of all runs, in order."""
     return [mission for run in runs for mission in run['missions']]
 
 
@@ -71,14 +70,14 @@ def _mean(values: object) -> float | None:
 
 
 def line(run: dict) -> str:
-    """What a group came to in its way, for whoever waits for the others."""
+    """Return a summary of a run as one line of text."""
     (row,) = rows([run])
     said = ', '.join(f'{n} {v:.4g}' for n, v in row.items() if isinstance(v, (int, float)))
     return f'group {run["group"]}, {row["way"]}: {said}'
 
 
 def work(runs: Sequence[dict]) -> list[dict]:
-    """What was done in each way, for one mission: s of the device by kind, and counts."""
+    """Return the work of each way per mission: s of the device by kind, and counts."""
     made = []
     for way, own in by_way(runs).items():
         each = missions(own)
@@ -101,7 +100,7 @@ def work(runs: Sequence[dict]) -> list[dict]:
 
 
 def differences(runs: Sequence[dict]) -> list[dict]:
-    """Success with all parts on less that without one, over the same missions."""
+    """Return success with all parts on less that without one, over the same missions."""
     ways = by_way(runs)
     if ALL not in ways:
         return []
@@ -119,7 +118,7 @@ def differences(runs: Sequence[dict]) -> list[dict]:
 
 
 def show(runs: Sequence[dict]) -> None:
-    """The tables."""
+    """Print the tables."""
     shown = [{n: '' if v is None else v for n, v in row.items()} for row in rows(runs)]
     note = 'p95: ms of actions; tokens: per s; peak: MiB of KV; to_chunk, to_step: s of a restart'
     report.show('whole: all parts on, then each off', shown, note)

@@ -1,4 +1,4 @@
-"""Missions that are carried out together, one a robot, with a kill in their midst.
+"""Missions that are carried out together, one per robot, with a kill during them.
 
 Knows bodies, processes and minds, and when each begins and ends. Does not know figures.
 """
@@ -29,10 +29,11 @@ log = logging.getLogger(__name__)
 
 
 class Group:
-    """One group in one way, from its first mission's beginning to its last one's end.
+    """One group in one way, from the beginning of its first mission to the end of its last one.
 
-    number: of the group: which missions, and when it is killed. clock: s of work so far. rules:
-    carry out what they say in place of the planner. folder: what outlives the process, empty.
+    number: of the group; it decides the missions and the moment of the kill. clock: returns the s
+    of work so far. rules: whether the plans of the rules are executed in place of the planner's.
+    folder: an empty one, which survives the process.
     """
 
     def __init__(
@@ -65,7 +66,10 @@ class Group:
             prepare(case, planner, self._of(name) / 'memory', config)
 
     def run(self) -> dict:
-        """What came of it, as plain values. Raises RuntimeError where it does not end."""
+        """Run the group, and return its results as plain values.
+
+        Raises RuntimeError if a mission does not end.
+        """
         schedule, s = self._schedule, self._settings
         self._new_process()
         for i in range(s.robots):
@@ -132,7 +136,7 @@ class Group:
             body.over(None)
 
     def _kill(self) -> None:
-        """All that computes is gone; robots whose missions go on come to a new process."""
+        """Kill the process, and continue the unfinished missions in a new one."""
         old, going = self._processes[-1], [b for b in self._bodies.values() if not b.is_over]
         words = {body.name: old.voices.asked(body.name) for body in going}
         old.kill()
@@ -144,12 +148,12 @@ class Group:
             self._think(body)
 
     def _end(self) -> list[Exception]:
-        """Every robot ends where it waits -> what they raised meanwhile."""
+        """End every robot where it waits, and return the errors that they raised."""
         faults = []
         for mind in self._minds.values():
             try:
                 mind.turn.kill()
-            except Exception as error:  # the others end all the same
+            except Exception as error:  # the others are ended, too
                 faults.append(error)
         return faults
 

@@ -1,6 +1,6 @@
-"""Which groups are run in which ways, and what the machine's time is worth.
+"""Runs all groups in all ways, and charges their work.
 
-Knows ways, groups and the clock. Says on stderr what a group came to as it ends.
+Knows ways, groups and the clock. Prints the result of each group on stderr.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from embodied_kv.serving.batch import profile_of, serve
 
 
 class Charges:
-    """What work is charged: its process's own time, in proportion to what a chunk takes now."""
+    """The charge of work: CPU time in proportion to the present time of a chunk."""
 
     def __init__(self, policy: Policy, settings: Settings) -> None:
         self._settings = settings
@@ -44,11 +44,11 @@ class Charges:
         warm_up(self._engine)
 
     def __call__(self) -> float:
-        """s of work so far; only differences mean something."""
+        """Return the s of work so far; only differences are meaningful."""
         return self._time()
 
     def calibrate(self) -> Profile:
-        """Measures anew -> what batches of chunks are charged."""
+        """Measure again, and return what batches of chunks are charged."""
         seconds, least = {}, 0.0
         for size in doubling(self._settings.batch):
             frames = [replace(blank(self._engine), robot=str(i)) for i in range(size)]
@@ -71,7 +71,7 @@ def measure(
     rules: bool,
     quiet: bool,
 ) -> list[dict]:
-    """A dict for every group in every way, with the way; ways take turns, group by group."""
+    """Return a dict for every group in every way; ways alternate, group by group."""
     groups = settings.missions // settings.robots
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     charges, found = Charges(policy, settings), []

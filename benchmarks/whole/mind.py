@@ -1,6 +1,6 @@
-"""A robot's mission in one process: from its beginning, or from where a killed one left it.
+"""A robot's mission in one process: from its beginning, or from where a killed process left it.
 
-Knows which parts are on. Does not know other robots, nor when it is killed.
+Knows which parts are on. Does not know other robots, nor when the process is killed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from embodied_kv.planning.planning import Planning
 
 
 def planning_config(settings: Settings, parts: Parts) -> PlanningConfig:
-    """The same but for the method of reuse."""
+    """Return the config of planning; only the method of reuse depends on the parts."""
     return PlanningConfig(
         reuse_method=settings.keep if parts.keep else settings.recompute,
         prefill_step_tokens=settings.step_tokens,
@@ -36,7 +36,7 @@ def planning_config(settings: Settings, parts: Parts) -> PlanningConfig:
 
 
 def prepare(case: Case, planner: LoadedPlanner, folder: Path, config: PlanningConfig) -> None:
-    """What is known before the mission, as earlier ones left it: with its KV, where that is read.
+    """Store the facts known before the mission, with their KV if the method reads it.
 
     It takes no virtual time.
     """
@@ -49,7 +49,11 @@ def prepare(case: Case, planner: LoadedPlanner, folder: Path, config: PlanningCo
 
 
 class Mind:
-    """body: whose. folder: that outlives a process. turn: its own, set by whoever starts it."""
+    """A mission in one process.
+
+    folder: survives the process. turn: the turn on which it runs, set by the caller that starts
+    it.
+    """
 
     turn: Turn
 
@@ -68,7 +72,7 @@ class Mind:
         self._mission: Mission | None = None
 
     def live(self) -> None:
-        """On its turn, to the mission's end."""
+        """Run the mission to its end, on its turn."""
         body, process, parts = self._body, self._process, self._process.parts
         with ExitStack() as opened:
             planning = opened.enter_context(
@@ -123,7 +127,10 @@ class Mind:
         )
 
     def _cold(self) -> None:
-        """The step is planned anew; what was being answered is prefilled and asked again."""
+        """Restart without a capsule: the step is planned again.
+
+        Open questions are prefilled and asked again.
+        """
         self._state = replace(self._state, acting='')
         body, voices, turn = self._body, self._process.voices, self.turn
         if words := body.record.restart.words:

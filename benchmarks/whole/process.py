@@ -1,7 +1,7 @@
-"""What a kill ends: the engine of a fleet, its server, its words, and whoever waits for them.
+"""The process that a kill ends: the engine of a fleet, its server and its language streams.
 
-Knows the parts that are on, and how their work comes to the one device. Does not know tables or
-missions. The node's own classes do the work, but those of ROS.
+Knows the parts that are on, and how their work reaches the one device. Does not know tables or
+missions. The classes of the nodes do the work, except for those of ROS.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ HERE = 'here'
 
 
 class OwnCosts(LatencyEstimator):
-    """Costs by the clock that work is charged by, whatever the time that it took on the wall."""
+    """Costs by the clock that charges work, whatever the wall time."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         super().__init__()
         self._clock, self._since = clock, clock()
 
     def begin(self) -> None:
-        """A unit of work begins."""
+        """Start the clock of a unit of work."""
         self._since = self._clock()
 
     def observe(self, kind: str, seconds: float, size: int = 1) -> None:
@@ -56,7 +56,7 @@ class OwnCosts(LatencyEstimator):
 
 
 def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
-    """The same but for how much of a prefix language keeps."""
+    """Return the config of the engine; only the compression depends on the parts."""
     s = settings
     ratio, after = (s.keep_ratio, s.compression_after_tokens) if parts.compression else (1.0, 0)
     return EngineConfig(
@@ -76,9 +76,10 @@ def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
 
 
 class Process:
-    """clock: s of work so far. profile: what batches of chunks take.
+    """The process of a fleet.
 
-    latencies: s from each round's request to its answer. peak: bytes of KV in use, at most.
+    clock: returns the s of work so far. profile: times of batches of chunks. latencies: s from
+    each round's request to its answer. peak: maximum bytes of KV in use.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Process:
         given = schedule, clock, self._slack, self.voices.unit
         self.device = Device(*given, self.costs.begin, self._on_unit)
         self._waits: dict[str, Callable[[object], object]] = {}  # by robot
-        self._asked: dict[str, tuple[tuple[str, int], float]] = {}  # a round, and since when
+        self._asked: dict[str, tuple[tuple[str, int], float]] = {}  # round, since when
         self._rounds: Counter[str] = Counter()
         self._wakes = math.inf
         self.latencies: list[float] = []
@@ -119,7 +120,7 @@ class Process:
         self.fingerprint = fingerprint(self.engine) if parts.capsules else ''
 
     def settle(self) -> None:
-        """All that follows from what happened; after each act of the schedule."""
+        """Start everything that follows from the last event of the schedule."""
         if self.device.is_gone:
             return
         if (moment := self.server.catch_up()) < self._wakes:
@@ -128,7 +129,7 @@ class Process:
         self.device.next()
 
     def kill(self) -> None:
-        """Nothing of it goes on."""
+        """End the process: nothing of it continues."""
         self.device.is_gone = True
 
     def _wake(self) -> None:
@@ -140,7 +141,10 @@ class Process:
     # ------------------------------------------------------------------ chunks
 
     def ask(self, request: Request, seen: Observation, resume: Callable[[object], object]) -> None:
-        """resume: called with the chunk; or with None, when it is time to ask once more."""
+        """Request a chunk.
+
+        resume: called with the chunk, or with None when the request is to be repeated.
+        """
         now, robot, round = self._schedule.now, request.robot, (request.task, request.round)
         self._waits[robot] = resume
         if robot not in self._asked or self._asked[robot][0] != round:
@@ -149,13 +153,16 @@ class Process:
         self._schedule.at(now + self._settings.retry_interval, partial(self._again, robot, resume))
 
     def _again(self, robot: str, resume: Callable[[object], object]) -> None:
-        """It asks once more; what is answered before it has is heard then."""
+        """Let the robot repeat its request.
+
+        If the answer has come by then, the repeated request receives it.
+        """
         if self._waits.get(robot) is resume:
             del self._waits[robot]
             resume(None)
 
     def leave(self, robot: str) -> None:
-        """It asks for no more."""
+        """Remove a robot, which requests no more."""
         self._waits.pop(robot, None)
         self._asked.pop(robot, None)
         self.kept.drop(robot)
@@ -168,7 +175,7 @@ class Process:
         return made
 
     def _prompt(self, frames: Sequence[Observation]) -> None:
-        """What a frame is prefilled for beside its chunk."""
+        """Ask the contract's prompts on frames, every so many rounds."""
         for frame in frames:
             self._rounds[frame.robot] += 1
             if self._rounds[frame.robot] % self._settings.prompt_interval_frames == 0:

@@ -1,7 +1,7 @@
 """A robot of a fleet that carries out its mission in virtual time.
 
 Knows its own body, and the process that serves it. Does not know the other robots, nor which parts
-are on. Everything that computes waits for the one device; meanwhile the scene goes on.
+are on. All computation waits for the one device, while the scene continues.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ T = TypeVar('T')
 class FleetRobot(SimulatedRobot):
     """`planning.mission.Robot`, on a turn of its own.
 
-    rules: whether their answers are carried out in place of the planner's, which computes all the
-    same. keep, rewind: what is done at a boundary and during a step, and where a step failed.
+    rules: whether the plans of the rules are executed in place of the planner's, which computes
+    its plans in any case. on_mark, on_round, on_rewind: called at a boundary, during a step, and
+    after a failed step.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class FleetRobot(SimulatedRobot):
     # ------------------------------------------------------------------ looking and planning
 
     def look(self, instruction: str = '') -> None:
-        """The arm stands meanwhile."""
+        """Stop the arm, and query the scene."""
         self._turn.here(self._body.rest)
         super().look(instruction)
 
@@ -137,7 +138,7 @@ class FleetRobot(SimulatedRobot):
         self._body.advance()
         truth = self._body.table.truth()
         there = {thing.name for thing in truth.things}
-        is_real = {task.target, task.place or task.target} <= there  # else the eyes erred
+        is_real = {task.target, task.place or task.target} <= there  # else a wrong query
         self._body.judge = Judge(task, truth) if is_real else None
 
     def _finish(self, family: str, done: bool) -> bool:
@@ -149,7 +150,7 @@ class FleetRobot(SimulatedRobot):
         return done
 
     def _chunk(self, instruction: str) -> ActionChunk:
-        """The next one. While it is waited for it is asked for anew, by what is seen then."""
+        """Return the next chunk; repeat the request with a new observation while waiting."""
         while True:
             seen = self._seen = self._turn.here(lambda: self._body.see(instruction))
             now, size = self._body.now, sum(image.nbytes for image in seen.images)
@@ -163,7 +164,10 @@ class FleetRobot(SimulatedRobot):
                 return chunk
 
     def _ask_done(self, heard: list[str]) -> None:
-        """Of the frame that was seen last; the arm goes on meanwhile."""
+        """Ask about the last observed frame whether the step is done; the arm keeps moving.
+
+        heard: gets '' now, and 'yes' or 'no' in its place with the answer.
+        """
         heard.append('')
 
         def on_answer(words: str) -> None:
@@ -180,12 +184,12 @@ class FleetRobot(SimulatedRobot):
         self._on_rewind()
 
     def on_device(self, kind: str, work: Callable[[], T]) -> T:
-        """What the work gives, once the device has come to it. Raises what it raises."""
+        """Run work on the device, and return its result. Raises the error of the work."""
         return on_device(self._turn, self._process, kind, work)
 
 
 def on_device(turn: Turn, process: Process, kind: str, work: Callable[[], T]) -> T:
-    """As `FleetRobot.on_device`, for a turn."""
+    """Run work on the device as `FleetRobot.on_device`, for a turn."""
     promise: Future[T] = turn.wait(
         lambda resume: process.device.call(kind, work).add_done_callback(resume)
     )
@@ -202,7 +206,7 @@ def _all(
     texts: list[str],
     resume: Callable[[object], object],
 ) -> None:
-    """resume: called with all answers, in the questions' order."""
+    """Ask several questions. resume: called with all answers, in the order of the questions."""
     answers: dict[int, str] = {}
 
     def take(number: int, words: str) -> None:

@@ -1,6 +1,6 @@
-"""What is fixed before any result, from `settings.yaml`, which says why.
+"""The settings fixed before any result, from `settings.yaml`, which gives the reasons.
 
-Knows fields. Does not know what they are for.
+Knows fields. Does not know their purpose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATH = Path(__file__).with_name('settings.yaml')
 
 @dataclass(frozen=True)
 class Settings:
-    """All of it. kairos, fifo: names of a scheduler and of an execution horizon."""
+    """All settings. kairos, fifo: names of a scheduler and of an execution horizon."""
 
     robots: int
     missions: int
@@ -49,17 +49,17 @@ class Settings:
     calibrations: int
 
     def numbers(self, group: int) -> range:
-        """Of the missions that the robots of a group carry out, one each."""
+        """Return the numbers of the missions that the robots of a group carry out, one each."""
         first = self.first + group * self.robots
         return range(first, first + self.robots)
 
     def killed_at(self, group: int) -> float:
-        """s after the group's beginning; the same in every way."""
+        """Return the s from the group's beginning to the kill; the same in every way."""
         return float(np.random.default_rng((self.first, group)).uniform(*self.kill))
 
 
 def load_settings(quick: bool = False) -> Settings:
-    """quick: with what the file's `quick` replaces."""
+    """Return the settings; quick: with the values of the file's section `quick`."""
     data = yaml.safe_load(PATH.read_text())
     shorter = data.pop('quick')
     data |= shorter if quick else {}

@@ -1,7 +1,7 @@
 """Functions that wait for each other in virtual time: threads of which one runs at a time.
 
-Knows a schedule and a clock of work. Does not know what waits, or for what. What a function
-computes itself, between two waits, takes its time as well.
+Knows a schedule and a clock of work. Does not know what waits, or for what. The computation of a
+function itself, between two waits, also takes virtual time.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Resume = Callable[[object], None]
 
 
 class Killed(BaseException):
-    """Whoever waits is to end now; nothing may catch it."""
+    """Ends the function of a turn where it waits; nothing may catch it."""
 
 
 class Turn:
-    """A function on a thread of its own, which runs while nothing else does.
+    """A function on a thread of its own, which runs while no other function does.
 
-    clock: s of work so far. on_end: called once it has returned, or was killed. An error of the
-    function is raised where the schedule is run.
+    clock: returns the s of work so far. on_end: called once the function has returned, or was
+    killed. An error of the function is raised where the schedule is run.
     """
 
     def __init__(
@@ -44,16 +44,16 @@ class Turn:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Its first turn comes now."""
+        """Schedule the first turn for now."""
         self._thread.start()
         self._schedule.at(self._schedule.now, partial(self._go, 0, None))
 
     # ------------------------------------------------------------------ on its own thread
 
     def wait(self, begin: Callable[[Resume], object]) -> object:
-        """Gives up the turn until what `begin` is given is called -> what that is called with.
+        """Give up the turn until a callback is called, and return the value it is called with.
 
-        begin: called where the schedule runs. Raises Killed.
+        begin: takes the callback; called where the schedule runs. Raises Killed.
         """
         if self._is_dead:
             raise Killed
@@ -65,11 +65,11 @@ class Turn:
         return self._value
 
     def here(self, work: Callable[[], T]) -> T:
-        """Does it where the schedule runs; it takes no virtual time."""
+        """Run work where the schedule runs, and return its result; this takes no virtual time."""
         return self.wait(lambda resume: resume(work()))
 
     def until(self, moment: float) -> None:
-        """Until virtual time has come so far."""
+        """Wait until a moment of virtual time."""
         self.wait(lambda resume: self._schedule.at(moment, partial(resume, None)))
 
     def _run(self) -> None:
@@ -87,7 +87,7 @@ class Turn:
     # ------------------------------------------------------------------ where the schedule runs
 
     def kill(self) -> None:
-        """It ends where it waits, before this returns."""
+        """End the function where it waits, before this returns."""
         if self.is_over or self._is_dead:
             return
         self._is_dead = True
@@ -96,7 +96,7 @@ class Turn:
         self._ended()
 
     def _go(self, number: int, value: object) -> None:
-        """Its turn, if it still waits for this."""
+        """Run the function until its next wait, if it still waits for this number."""
         if self._is_dead or self.is_over or number != self._wait_number:
             return
         self._wait_number, self._value = number + 1, value

@@ -1,6 +1,6 @@
-"""What robots are asked and say: from rows that are shared, in one batch, or each for itself.
+"""Language of the robots: questions about frames, from shared rows in one batch, or separately.
 
-Knows the engine, and the frames of robots. Does not know who asks, nor when there is time.
+Knows the engine, and the frames of robots. Does not know the callers, nor when there is time.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ Unit = Callable[[], object]  # of work
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """What is asked about. lease: on the row that all questions about it read."""
+    """An observation that questions are asked about. lease: of the row that they share, if any."""
 
     seen: Observation
     lease: Lease | None = None
 
     def leave(self) -> None:
-        """Nothing more is asked about it."""
+        """Release the row; no more questions are asked about the frame."""
         if self.lease is not None:
             self.lease.release()
 
 
 @dataclass(frozen=True, eq=False)
 class Question:
-    """A text about a frame, and what takes the answer."""
+    """A question about a frame, and the callback for its answer."""
 
     frame: Frame
     text: str
@@ -52,32 +52,35 @@ class Question:
 
 
 class Voices(Participant):
-    """OxyGen: a frame is prefilled once, for all that is asked of it; all streams go on together.
+    """OxyGen: a frame is prefilled once for all questions about it; all streams decode together.
 
-    tokens: of so many answers that came to their end. refused: questions that had no row, or no
-    share of the streams.
+    tokens, answers: of the answers that came to their end. refused: number of questions that found
+    no row, or no quota of streams.
     """
 
     def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
         self._engine, self._shares, self._kept = engine, shares, kept
         self._live: dict[int, tuple[DecodeStream, OnAnswer]] = {}
-        self._prompts: Counter[str] = Counter()  # of each robot, that are not answered
+        self._prompts: Counter[str] = Counter()  # by robot: number of open prompts
         self.tokens = self.answers = self.refused = 0
 
     # ------------------------------------------------------------------ frames and questions
 
     def look(self, seen: Observation) -> Frame:
-        """On the device: a frame that several questions are asked about. Leave it."""
+        """Prefill a frame for several questions, on the device. Release it by `leave`."""
         return Frame(seen, self._engine.kv.acquire(self._prefill(seen)))
 
     def ask(
         self, frame: Frame, text: str, on_answer: OnAnswer = str, most: int | None = None
     ) -> None:
-        """on_answer: called where units end, with the words; '' where it was cut off."""
+        """Ask a question.
+
+        on_answer: called after a unit of work with the text; '' if the answer was cut off.
+        """
         self._open(Question(frame, text, most or QUESTION, on_answer))
 
     def prompt(self, seen: Observation) -> None:
-        """The contract's prompts on a frame that was served, once those before are answered."""
+        """Ask the contract's prompts on a served frame, once the earlier ones are answered."""
         robot = seen.robot
         if not self._prompts[robot]:
             self._prompts[robot] = len(PROMPTS)
@@ -85,11 +88,11 @@ class Voices(Participant):
                 self.ask(Frame(seen), text, partial(self._prompted, robot), PROMPT)
 
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
-        """A capsule resumed them; nobody waits for what they say."""
+        """Take over streams that a capsule resumed; nothing waits for their text."""
         self._live.update({stream.id: (stream, str) for stream in streams})
 
     def asked(self, robot: str) -> list[tuple[str, int]]:
-        """Questions that are being answered now, and how many tokens each answer has at most."""
+        """Return the questions that are being answered, with the maximum tokens of each answer."""
         streams = (stream for stream, _ in self._live.values() if not stream.reason)
         return [
             (s.query.text, s.query.max_tokens) for s in streams if s.lease.handle.robot == robot
@@ -101,13 +104,13 @@ class Voices(Participant):
     # ------------------------------------------------------------------ units of work
 
     def unit(self, now: float) -> Unit | None:
-        """What comes next, if there is anything and it fits the slack."""
+        """Return the next unit of work, if there is one and it fits the slack."""
         if self._engine.kv.streams.live() and self._engine.decode_fits(now):
             return self._engine.decode
         return None
 
     def hear(self) -> None:
-        """After each unit: who has ended is answered."""
+        """Deliver the answers of the streams that have ended; called after each unit."""
         for stream, on_answer in list(self._live.values()):
             if not stream.reason:
                 continue
@@ -137,14 +140,14 @@ class Voices(Participant):
 
 
 class Apart(Voices):
-    """Without it: each question has its frame prefilled for itself, and they go on one by one."""
+    """Without a shared cache: each question prefills its own frame, and streams run one by one."""
 
     def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
         super().__init__(engine, shares, kept)
         self._waiting: deque[Question] = deque()
 
     def look(self, seen: Observation) -> Frame:
-        """Nothing is computed until something is asked."""
+        """Return the frame; nothing is computed until a question is asked."""
         return Frame(seen)
 
     def asked(self, robot: str) -> list[tuple[str, int]]:

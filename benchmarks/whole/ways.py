@@ -1,4 +1,4 @@
-"""The rows of the table: all parts on, then each of them off. Knows names alone."""
+"""The rows of the table: all parts on, then each of them off. Knows only names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 
 @dataclass(frozen=True)
 class Parts:
-    """What is on. See the command's help for what is done where one is off."""
+    """The parts that are on. The help of the command describes what replaces each of them."""
 
     shared: bool = True
     capsules: bool = True

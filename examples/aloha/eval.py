@@ -1,6 +1,6 @@
-"""openpi's own client drives gym-aloha's TransferCube by a policy server (`../common/trial.py`).
+"""Drive gym-aloha's TransferCube with openpi's client and a policy server (`../common/trial.py`).
 
-Run it, beside `python -m embodied_kv.serving --contract examples/aloha/transfer.yaml …`:
+Run it while `python -m embodied_kv.serving --contract examples/aloha/transfer.yaml …` runs:
 `.venv-aloha/bin/python examples/aloha/eval.py --latency 0 100`.
 """
 
@@ -22,7 +22,7 @@ STAGES = {'touched': 1, 'raised': 2, 'met': 3, 'transferred': 4}  # gym-aloha's 
 
 
 class Transfer:
-    """Two arms, as a trial wants them: joints in rad, grippers from 0 (closed) to 1."""
+    """Two arms as a trial needs them: joints in rad, grippers from 0 (closed) to 1."""
 
     rate, ticks, seconds = round(1 / DT), TICKS, SECONDS
 
@@ -39,7 +39,7 @@ class Transfer:
 
     @property
     def stages(self) -> dict[str, int]:
-        """The rewards that there were, 1 where one was reached."""
+        """The rewards by name, 1 for each that was reached."""
         return {name: int(self._arms.best >= reward) for name, reward in STAGES.items()}
 
     def reset(self, seed: int) -> np.ndarray:
@@ -67,7 +67,7 @@ class Transfer:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and run the trial."""
     trial.run(Transfer, __doc__.splitlines()[0], 'transfer', 'passed on', every=10)
 
 

@@ -1,8 +1,8 @@
-"""A scripted expert for TransferCube, by rules on where everything is now; it keeps no state.
+"""A scripted expert for TransferCube, with rules on the current positions; it keeps no state.
 
-So every moment has one right command, also one after a push: whoever learns from it sees how to
-come back. Run it: `.venv-aloha/bin/python examples/aloha/expert.py` says how often it passes the
-cube on, without drawing anything.
+So every state has one right command, also after a disturbance, and a policy that learns from it
+learns to recover. Run it: `.venv-aloha/bin/python examples/aloha/expert.py` prints how often it
+passes the cube on, without rendering.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ import math
 import numpy as np
 from two_arms import DT, SECONDS, TICKS, TwoArms
 
-LAG = 0.04  # s by which an arm follows
+LAG = 0.04  # s, delay of an arm
 SPEED, CAREFUL, TURN, GAIN = 0.3, 0.12, 2.0, 5.0  # m/s and rad/s at most; 1/s
-OPEN, CLOSED = 0.057, 0.021  # m of a finger
+OPEN, CLOSED = 0.057, 0.021  # m, positions of a finger
 MEET = np.array([0.0, 0.5, 0.25])  # m: where the cube is passed on
 PITCH = math.radians(65)  # of the right hand, below the horizontal
-ABOVE, BESIDE, BACK = 0.07, 0.08, 0.1  # m: over the cube; from which the left hand comes; goes
-NEAR, AT, THERE = 0.013, 0.012, 0.03  # m: beside the way in; where a hand closes; of MEET
-ASKEW = 0.15  # rad
+ABOVE, BESIDE, BACK = 0.07, 0.08, 0.1  # m: over the cube; left hand waits; goes back
+NEAR, AT, THERE = 0.013, 0.012, 0.03  # m, tolerances: lateral; to close; of MEET
+ASKEW = 0.15  # rad, largest misalignment to go down
 
 
 def command(arms: TwoArms) -> np.ndarray:
-    """What to tell the arms now: [14] rad and m, of one period later."""
+    """Return the command for one period later: [14] rad and m."""
     return np.append(_towards(arms, 'left', _left(arms)), _towards(arms, 'right', _right(arms)))
 
 
-# Where a hand should be and how turned; its fingers; m/s at most.
+# Wanted position (m) and rotation of a hand, its fingers (m), and its speed limit (m/s).
 Wish = tuple[np.ndarray, np.ndarray, float, float]
 
 
@@ -68,7 +68,7 @@ def _left(arms: TwoArms) -> Wish:
 
 
 def _down(sides: np.ndarray) -> np.ndarray:
-    """[3, 3]: the right hand's, its fingers at the sides of a cube that stands."""
+    """Return the rotation [3, 3] of the right hand, its fingers at the sides of the cube."""
     upright = int(np.argmax(np.abs(sides[2])))  # the cube may have rolled
     side = sides[:, (upright + 1) % 3]
     quarter = math.pi / 2
@@ -80,7 +80,7 @@ def _down(sides: np.ndarray) -> np.ndarray:
 
 
 def _turn(now: np.ndarray, aim: np.ndarray) -> np.ndarray:
-    """[3] rad, of a small one: the rotation from one to the other, in the world's axes."""
+    """Return the small rotation from `now` to `aim`, [3] rad in the world's axes."""
     return 0.5 * np.cross(now, aim, axisa=0, axisb=0).sum(axis=0)
 
 
@@ -89,7 +89,7 @@ def _within(vector: np.ndarray, most: float) -> np.ndarray:
 
 
 def _towards(arms: TwoArms, arm: str, wish: Wish) -> np.ndarray:
-    """[7]: the arm's joints for its hand one period on its way; damped least squares."""
+    """Return the arm's joints [7] one period on the way to a wish, by damped least squares."""
     (hand, turned), (target, aim, finger, speed) = arms.hand(arm), wish
     ahead = TICKS * DT + LAG
     go = ahead * _within(GAIN * (target - hand), speed)
@@ -103,7 +103,7 @@ def _towards(arms: TwoArms, arm: str, wish: Wish) -> np.ndarray:
 
 
 def passes(arms: TwoArms, seed: int) -> float:
-    """s that it took, 0 where the left hand did not hold the cube in time."""
+    """Return the time (s) until the left hand holds the cube, 0 if it does not in time."""
     arms.reset(seed)
     while arms.steps * DT < SECONDS:
         arms.step(command(arms))
@@ -113,7 +113,7 @@ def passes(arms: TwoArms, seed: int) -> float:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and count the expert's successes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--starts', type=int, default=50)
     parser.add_argument('--seed', type=int, default=1_000_000, help='of the first start')

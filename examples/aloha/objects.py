@@ -1,4 +1,4 @@
-"""Where the cube is, into a data set of TransferCube (`examples/common/columns.py`).
+"""Add the position of the cube to a data set of TransferCube (`examples/common/columns.py`).
 
 Run it: `tools/env python examples/aloha/objects.py transfer.mcap SET`.
 """

@@ -1,4 +1,4 @@
-"""The expert's episodes of TransferCube as recordings (`examples/common/recording.py`).
+"""Record the expert's episodes of TransferCube (`examples/common/recording.py`).
 
 Run it: `tools/env python examples/aloha/record.py OUT.mcap`.
 """
@@ -21,7 +21,7 @@ TASK = recording.Task(
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and record."""
     recording.run(TASK, __doc__.splitlines()[0], episodes=300)
 
 

@@ -1,4 +1,4 @@
-"""gym-aloha's TransferCube as a process, in its environment (`examples/common/process.py`)."""
+"""Run gym-aloha's TransferCube as a process of its environment (`examples/common/process.py`)."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from process import serve
 
 
 def answer(arms: TwoArms, request: dict) -> dict:
-    """Of reset (seed) and step (joints) what is seen then; of expert, what it would do.
+    """Answer a request: `reset` (seed), `step` (joints) or `expert`.
 
-    Where the cube is is told beside what the robot sees.
+    The first two return the observation with the true position of the cube, the last one the
+    expert's command.
     """
     if request['do'] == 'expert':
         return {'joints': expert.command(arms)}
@@ -30,13 +31,13 @@ def answer(arms: TwoArms, request: dict) -> dict:
 
 
 def begin(size: int) -> tuple[dict, Callable[[dict], dict]]:
-    """What is said first, and what answers requests."""
+    """Return the first message, and the function that answers requests."""
     arms = TwoArms(size)
     return {'ranges': arms.ranges}, lambda request: answer(arms, request)
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and serve the world."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
     told = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Where the cube is, out of the recordings into the data set: columns that training can use.
+"""Copy the position of the cube from recordings into a data set, as columns for training.
 
-For what `data.export` made of the same files, in the same order. Policies that know nothing of
-such columns pass them over.
+The data set must be what `data.export` wrote for the same recordings, in the same order. Policies
+that do not know such columns ignore them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ POSITION = position_key(NAME)
 
 
 def columns(recordings: Sequence[Path], sizes: Sizes) -> dict[str, np.ndarray]:
-    """Of all frames that `data.export` writes, in its order. sizes: (height, width) by view.
+    """Return the columns of all frames that `data.export` writes, in its order.
 
-    Raises ValueError where a recording does not know where the cube was.
+    sizes: (height, width) by view. Raises ValueError if a recording has no position of the cube.
     """
     names = {POSITION: TRUTH} | {pixel_key(v, NAME): f'{TRUTH}/{v}' for v in sizes}
     rows = [row for path in recordings for row in _rows(Recording(path), tuple(names.values()))]
@@ -55,7 +55,7 @@ def columns(recordings: Sequence[Path], sizes: Sizes) -> dict[str, np.ndarray]:
 
 
 def _rows(recording: Recording, topics: tuple[str, ...]) -> Iterator[list[tuple[float, ...]]]:
-    """Of each moment of an episode what each topic told then: x, y, z."""
+    """Yield, for each moment of an episode, the x, y, z that each topic has then."""
     told: dict[tuple[str, int], tuple[float, ...]] = {}
     for message in recording.messages():
         if message.topic in topics:
@@ -73,7 +73,7 @@ def _rows(recording: Recording, topics: tuple[str, ...]) -> Iterator[list[tuple[
 
 
 def add(robot: Embodiment, recordings: Sequence[Path], root: Path) -> int:
-    """Adds the columns to a data set, to all of it or not at all. Returns its frames.
+    """Add the columns to a data set, atomically, and return its number of frames.
 
     Raises ValueError, OSError.
     """
@@ -107,7 +107,7 @@ def add(robot: Embodiment, recordings: Sequence[Path], root: Path) -> int:
 
 
 def _widen(path: Path, new: Path, found: dict[str, np.ndarray]) -> None:
-    """A file of the data set with more columns; a row group is an episode, and stays one."""
+    """Write a file of the data set with more columns; each row group remains one episode."""
     old, writer = pq.ParquetFile(path), None
     for group in range(old.num_row_groups):
         table = old.read_row_group(group)
@@ -122,7 +122,7 @@ def _widen(path: Path, new: Path, found: dict[str, np.ndarray]) -> None:
 
 
 def run(robot: Embodiment, description: str) -> None:
-    """The command."""
+    """Parse the command line and add the columns."""
     parser = argparse.ArgumentParser(prog='objects', description=description)
     parser.add_argument('bag', type=Path, nargs='+', help='recordings of record.py')
     parser.add_argument('set', type=Path, help='the data set that was exported of them')

@@ -1,7 +1,7 @@
 """A simulator as a process: requests on stdin, answers on stdout.
 
-Runs in the simulator's environment; `remote.py` is the other end, wherever that runs. A message is
-its length (4 bytes, the first the highest) and msgpack, with arrays as openpi writes them.
+Runs in the simulator's environment; `remote.py` is the other end, in any environment. A message is
+its length (4 bytes, big-endian) and msgpack, with arrays as openpi encodes them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from openpi_client import msgpack_numpy
 
 
 def serve(begin: Callable[[], tuple[dict, Callable[[dict], dict]]]) -> None:
-    """Until stdin ends. begin: gives what is said first, and what answers a request."""
+    """Answer requests until stdin ends.
+
+    begin: returns the first message, and the function that answers a request.
+    """
     out = os.fdopen(os.dup(1), 'wb')
-    os.dup2(2, 1)  # whatever else prints here, prints there
+    os.dup2(2, 1)  # other output of this process goes to stderr
     hello, answer = begin()
     write(out, hello)
     while (request := read(sys.stdin.buffer)) is not None:
@@ -25,7 +28,7 @@ def serve(begin: Callable[[], tuple[dict, Callable[[dict], dict]]]) -> None:
 
 
 def read(stream: BinaryIO) -> dict | None:
-    """The next message; None at the end."""
+    """Return the next message, or None at the end."""
     head = stream.read(4)
     if len(head) < 4:
         return None
@@ -33,7 +36,7 @@ def read(stream: BinaryIO) -> dict | None:
 
 
 def write(stream: BinaryIO, message: dict) -> None:
-    """All of it, at once."""
+    """Write a message and flush it."""
     data = msgpack_numpy.packb(message)
     stream.write(len(data).to_bytes(4, 'big') + data)
     stream.flush()

@@ -1,7 +1,7 @@
-"""An expert's episodes as recordings, as the node recorder writes them: MCAP, for `data.export`.
+"""Record an expert's episodes as the node recorder does: MCAP files for `data.export`.
 
-The command that is recorded is the expert's; the joints are told something else where they are
-disturbed, so that what the expert does then is in the data too. Time is the simulation's.
+The recorded command is the expert's. Where joints are disturbed they receive another command, so
+that the data also has the reaction of the expert. Time is the simulation's.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from remote import World
 
 TRUTH = 'truth/red_cube'
 SECOND = 10**9  # ns
-GAP = 1  # s from an episode to the next
-MOST = 2**34  # bytes of a recording
-WANDERS, KICKED = 0.3, 0.25  # s: how fast a wandering changes, how long a kick lasts
+GAP = 1  # s between two episodes
+MOST = 2**34  # bytes of a recording, at most
+WANDERS, KICKED = 0.3, 0.25  # s: time constant of a wandering, duration of a kick
 
 HOW = {
     'calm': 'share of episodes without disturbances',
@@ -40,14 +40,15 @@ HOW = {
     'kick': 'rad of a kick',
     'often': 'kicks in a second',
 }
-Moments = list[tuple[dict, np.ndarray]]  # what was seen, and the command then, SI [J]
+Moments = list[tuple[dict, np.ndarray]]  # observations and their commands, SI [J]
 
 
 @dataclass(frozen=True)
 class Disturbed:
-    """How joints are told something else than they were commanded. places: of these joints.
+    """Disturbances of the commands of joints. places: indices of these joints.
 
-    calm: the share of episodes without. wander, kick: rad, how far; often: kicks in a second.
+    calm: share of episodes without disturbances. wander, kick: deviations, rad; often: kicks per
+    second.
     """
 
     places: tuple[int, ...]
@@ -57,7 +58,7 @@ class Disturbed:
     often: float
 
     def pushes(self, rng: np.random.Generator, joints: int, dt: float) -> Iterator[np.ndarray]:
-        """[joints] rad of each step of an episode: none, or a wandering with kicks."""
+        """Yield [joints] rad for each step of an episode: zeros, or a wandering with kicks."""
         slow, lasts, count = round(WANDERS / dt), round(KICKED / dt), len(self.places)
         calm, pushed = rng.random() < self.calm, np.zeros(joints)
         wander, kick, left = np.zeros(count), np.zeros(count), 0
@@ -73,9 +74,9 @@ class Disturbed:
 
 @dataclass(frozen=True)
 class Task:
-    """What is done by whom. done: how that is called; longest: s of an episode at most.
+    """A task to record. done: word for success in messages; longest: s of an episode at most.
 
-    open: a world with pictures of so many pixels.
+    open: opens a world with images of the given side, pixels.
     """
 
     robot: Embodiment
@@ -87,7 +88,7 @@ class Task:
 
 
 class Episodes:
-    """One recording, in simulated time. compression: of pictures, as of the recorder."""
+    """One recording, in simulated time. compression: of images, as of the recorder."""
 
     def __init__(self, path: Path, task: Task, compression: str) -> None:
         robot = task.robot
@@ -110,7 +111,7 @@ class Episodes:
         self._file = RecordingFile(path, MOST, channels, facts, to_text(robot.contract))
 
     def add(self, moments: Moments) -> None:
-        """An episode. Raises RecordingFullError, OSError."""
+        """Add an episode. Raises RecordingFullError, OSError."""
         self._put('instruction', String(data=self._instruction))
         self._put('control/state', ControlState(state=ControlState.ARMED))
         for number, (seen, command) in enumerate(moments):
@@ -123,11 +124,11 @@ class Episodes:
         self._now += GAP * SECOND
 
     def finish(self, end: str = 'all episodes are in it') -> None:
-        """Nothing more comes. end: why. Raises OSError."""
+        """Complete the file. end: reason of the end. Raises OSError."""
         self._file.finish({'end': end})
 
     def abandon(self) -> None:
-        """After OSError: what is whole is left for `data.repair`."""
+        """Close the file after an OSError; complete data remains for `data.repair`."""
         self._file.abandon()
 
     def _see(self, seen: dict) -> None:
@@ -147,7 +148,7 @@ class Episodes:
             self._put(self._robot.contract.views[view].channel.topic, picture)
 
     def _know(self, seen: dict) -> None:
-        """Where the cube is: m in a frame that stays, and columns and rows in its pictures."""
+        """Add the cube's position: m in a fixed frame, and (column, row) in its images."""
         (x, y, z), pixels = seen['cube'].tolist(), seen['pixels']
         places = {TRUTH: (x, y, z)}
         places |= {f'{TRUTH}/{view}': (*at.tolist(), 0.0) for view, at in pixels.items()}
@@ -157,7 +158,7 @@ class Episodes:
             self._put(topic, message)
 
     def _command(self, number: int, command: np.ndarray) -> None:
-        """The chunk of a policy that looks one action ahead, and what controllers are told."""
+        """Add the chunk of a policy with one action, and the commands of the controllers."""
         chunk = ActionChunk(
             joint_names=list(self._robot.axes),
             dt=self._robot.contract.dt,
@@ -185,7 +186,7 @@ class Episodes:
 
 
 def episode(world: World, task: Task, seed: int) -> Moments | None:
-    """What was seen and commanded until the task was done; None where it was not in time."""
+    """Return observations and commands until the task is done; None if it is not done in time."""
     rng, robot = np.random.default_rng(seed), task.robot
     pushes = task.disturbed.pushes(rng, len(robot.joints), robot.contract.dt)
     seen, moments = world.reset(seed), []
@@ -200,7 +201,10 @@ def episode(world: World, task: Task, seed: int) -> Moments | None:
 
 @contextmanager
 def finished(file: Episodes) -> Iterator[None]:
-    """The file is whole in the end, and says why it ends; a disk that refuses leaves its part."""
+    """Complete the file at the end, with the reason of the end.
+
+    After an OSError the partial file remains.
+    """
     try:
         try:
             yield
@@ -216,9 +220,9 @@ def finished(file: Episodes) -> Iterator[None]:
 
 
 def record(task: Task, out: Path, count: int, first: int, size: int, compression: str) -> None:
-    """`count` episodes into a file; the starts are seeds from `first` on.
+    """Record `count` episodes into a file; the starts are seeds from `first` on.
 
-    Raises RuntimeError, OSError, RecordingFullError; what came before is in the file.
+    Raises RuntimeError, OSError, RecordingFullError; the file keeps earlier episodes.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     with task.open(size) as world:
@@ -237,7 +241,7 @@ def record(task: Task, out: Path, count: int, first: int, size: int, compression
 
 
 def run(task: Task, description: str, episodes: int) -> None:
-    """The command. episodes: where none are told."""
+    """Parse the command line and record. episodes: default number."""
     parser = argparse.ArgumentParser(prog='record', description=description)
     parser.add_argument('out', type=Path, help='a new file, NAME.mcap')
     parser.add_argument('--episodes', type=int, default=episodes)

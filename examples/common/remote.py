@@ -1,6 +1,6 @@
 """The other end of `process.py`: a simulated world, used from this package's environment.
 
-Starts the world in its own environment and checks that the contract allows the joints no more
+Starts the world in its own environment and checks that the contract does not allow the joints more
 than the robot's model does.
 """
 
@@ -17,16 +17,16 @@ import numpy as np
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.serving.websocket import codec
 
-PATIENCE = 10.0  # s until a world that was told to end is killed
+PATIENCE = 10.0  # s that the process has to exit before it is killed
 ENDED = 'the world has ended: it says why above'
-ROUNDED = 1e-4  # rad between the numbers of two files
+ROUNDED = 1e-4  # rad, rounding difference of the two files
 
 
 class World:
-    """A world that runs as long as it is open. size: pixels of a picture's side.
+    """A simulated world in a process that runs until it is closed. size: side of an image, pixels.
 
-    folder: of the example, which has `world.py` and `setup`; python: of the simulator.
-    Raises RuntimeError that says what to do, where it cannot begin or has ended.
+    folder: of the example, which has `world.py` and `setup`; python: of the simulator. Raises
+    RuntimeError with the remedy if the process cannot start or has ended.
     """
 
     def __init__(self, robot: Embodiment, size: int, folder: Path, python: Path) -> None:
@@ -42,7 +42,7 @@ class World:
             raise
 
     def reset(self, seed: int) -> dict:
-        """What is seen at this start.
+        """Reset to the start of a seed and return the observation.
 
         time: s; joints, speeds [J] in SI, in the contract's order; pictures by view; done; cube:
         [3] m; pixels: its column and row by view.
@@ -50,16 +50,16 @@ class World:
         return self._ask(do='reset', seed=seed)
 
     def step(self, joints: np.ndarray) -> dict:
-        """What is seen one period later. joints: [J] in SI."""
+        """Take one period and return the observation. joints: [J] in SI."""
         return self._ask(do='step', joints=np.asarray(joints, np.float64))
 
     def expert(self) -> np.ndarray:
-        """What the expert would tell the joints now, [J] in SI."""
+        """Return the current command of the expert, [J] in SI."""
         return self._ask(do='expert')['joints']
 
     def close(self) -> None:
-        """The process ends, or is killed."""
-        with suppress(BrokenPipeError):  # of a request that nobody read
+        """End the process; kill it if it does not exit in time."""
+        with suppress(BrokenPipeError):  # a request was not read
             self._process.stdin.close()
         self._process.stdout.close()
         try:
@@ -100,9 +100,10 @@ class World:
 
 
 def check_limits(robot: Embodiment, ranges: Sequence[tuple[float, float]]) -> None:
-    """Raises RuntimeError where the contract allows more than the robot's model.
+    """Raise RuntimeError if the contract allows more than the robot's model.
 
-    ranges: of the contract's joints, in their order, or of the first of them, [J, 2].
+    ranges: limits of the model for the contract's joints, in their order, or for the first of
+    them, [J, 2].
     """
     limits = robot.contract.limits
     for joint, (lower, upper) in zip(robot.joints, ranges, strict=False):

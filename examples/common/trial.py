@@ -1,10 +1,10 @@
-"""openpi's own client drives a simulated robot by a policy server, and the world does not wait.
+"""Drive a simulated robot by a policy server with openpi's own client; the world does not wait.
 
-While a chunk is on its way the robot follows the one before. With `--pace virtual` the world goes
-on by as many steps as the answer took by the clock, and the latency that is added; how long the
-simulation itself takes counts nothing. With `--pace real` all of it is the clock's.
+While a chunk is computed the robot follows the previous one. With `--pace virtual` the world
+advances by as many steps as the answer took by the clock, plus the added latency; the duration of
+the simulation itself does not count. With `--pace real` all times are those of the clock.
 
-Runs in the simulator's environment, beside `python -m embodied_kv.serving --contract …`.
+Runs in the simulator's environment, while `python -m embodied_kv.serving --contract …` runs.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import numpy as np
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 
 Z = 1.96  # of a 95% interval
-TICK = 1e-9  # s; moments closer than this are the same
+TICK = 1e-9  # s; closer times are equal
 SIDE = 240  # pixels of a picture in the video
-UNSEEN = 1_000_000  # no recording begins there
+UNSEEN = 1_000_000  # seed of starts that are in no recording
 
 
 class Robot(Protocol):
-    """A simulated one. rate: steps a second; ticks: of these to an action; seconds: at most.
+    """A simulated robot. rate: steps per second; ticks: steps per action; seconds: at most.
 
-    steps: since the start. done: whether its task is. stages: how far it came, 0 or 1 by name.
+    steps: since the start. done: whether its task is. stages: progress, 0 or 1 by name.
     """
 
     rate: int
@@ -45,21 +45,25 @@ class Robot(Protocol):
     stages: dict[str, int]
 
     def reset(self, seed: int) -> np.ndarray:
-        """To a start. Returns the action that holds it there, in the policy's numbers."""
+        """Reset to a start. Returns the action that holds it there, in the policy's numbers."""
 
     def request(self) -> dict:
-        """What is seen, as the contract's section openpi names it."""
+        """Return the observation, with the names of the contract's section openpi."""
 
     def step(self, action: np.ndarray) -> None:
-        """One step of the world, towards this set-point in the policy's numbers."""
+        """Take one step of the world towards this set-point in the policy's numbers."""
 
     def pictures(self) -> list[np.ndarray]:
-        """For the video, all of one size."""
+        """Return the images for the video, all of one size."""
 
 
 @dataclass
 class Counted:
-    """Of one latency. took: s of each request; starved: steps for which no action was left."""
+    """Counts for one latency.
+
+    done: s of each success. took: s of each request. starved: steps for which no action was left.
+    late: steps that began more than a step late.
+    """
 
     done: list[float] = field(default_factory=list)
     stages: Counter[str] = field(default_factory=Counter)
@@ -70,9 +74,10 @@ class Counted:
 
 
 class Virtual:
-    """A chunk on its way, in the world's own time: latency, s, is added to what it took.
+    """A pending chunk in simulated time.
 
-    counts: s that are taken for an inference instead, whatever the clock says.
+    latency: s that are added to the duration of a request. counts: s that replace the measured
+    duration; None to measure.
     """
 
     def __init__(
@@ -86,7 +91,7 @@ class Virtual:
         self._due, self._chunk = 0.0, None
 
     def ask(self, request: dict, now: float) -> None:
-        """For what is seen at `now`, s."""
+        """Request a chunk for the observation at `now`, s."""
         began = time.monotonic()
         self._chunk = self._policy.infer(request)['actions']
         self._took.append(time.monotonic() - began)
@@ -94,16 +99,16 @@ class Virtual:
         self._due = now + counts + self._latency
 
     def answer(self, now: float) -> np.ndarray | None:
-        """The chunk, if it is there by now."""
+        """Return the chunk if it has arrived by `now`, else None."""
         return self._chunk if now >= self._due - TICK else None
 
     def wait(self, now: float) -> float:
-        """Until the period begins; s that it began late."""
+        """Wait until the period begins, and return by how many s it is late."""
         return 0.0
 
 
 class Real:
-    """A chunk on its way, by the clock."""
+    """A pending chunk in real time."""
 
     def __init__(self, policy: WebsocketClientPolicy, latency: float, took: list[float]) -> None:
         self._policy, self._latency, self._took = policy, latency, took
@@ -133,10 +138,10 @@ class Real:
 def episode(
     robot: Robot, way: Virtual | Real, seed: int, counted: Counted, every: int
 ) -> Iterator[None]:
-    """Goes on by a step at a time. every: steps between two requests, at least.
+    """Run an episode, and yield after each step. every: steps between two requests, at least.
 
-    An action is reached `ticks` steps after it is due; until then the set-point goes straight
-    there. What is seen is drawn only for a request: drawing takes most of a step.
+    An action is reached `ticks` steps after it is due; until then the set-point moves there
+    linearly. Images are rendered for requests only, because rendering takes most of a step.
     """
     held = robot.reset(seed)
     chunk, since, asked = None, 0, None
@@ -163,7 +168,7 @@ def episode(
 
 
 def interval(done: int, of: int) -> tuple[float, float]:
-    """Wilson's, of a share: 95%."""
+    """Return Wilson's 95% interval of a share."""
     share, most = done / of, Z * Z / of
     middle = (share + most / 2) / (1 + most)
     half = math.sqrt(share * (1 - share) * most + most * most / 4) / (1 + most)
@@ -171,7 +176,7 @@ def interval(done: int, of: int) -> tuple[float, float]:
 
 
 class Video:
-    """All pictures beside each other, in an MP4; where there is no codec, that is said."""
+    """An MP4 with all images in a row. Without a codec it prints a message instead."""
 
     def __init__(self, path: Path, rate: float, pictures: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +196,7 @@ class Video:
 def measure(
     robot: Robot, policy: WebsocketClientPolicy, told: argparse.Namespace, name: str, ms: float
 ) -> dict[str, object]:
-    """All starts with a latency, and what came of it. name: of the video."""
+    """Run all starts with a latency and return the results. name: of the video."""
     counted = Counted()
     way: Virtual | Real = Real(policy, ms / 1000, counted.took)
     if told.pace == 'virtual':
@@ -221,9 +226,10 @@ def measure(
 
 
 def run(begin: Callable[[int], Robot], description: str, name: str, done: str, every: int) -> None:
-    """The command. begin: a robot with pictures of so many pixels. done: how that is called.
+    """Parse the command line and run the trial.
 
-    name: of the videos and of their folder. every: steps between requests, where none are told.
+    begin: creates a robot with images of the given side, pixels. done: word for success. name: of
+    the videos. every: default number of steps between requests.
     """
     parser = argparse.ArgumentParser(prog='eval', description=description)
     parser.add_argument('--host', default='127.0.0.1')

@@ -1,12 +1,13 @@
-"""robosuite's Lift as a robot on ROS: cameras and joint states out, trajectories in.
+"""Connect robosuite's Lift to ROS as a robot: images and joint states out, trajectories in.
 
-Run it beside a suite with the contract: `tools/env python examples/robosuite/bridge.py`. With
-`--starts N` it judges: from each of N starts it tells the instruction, waits until the cube is
-lifted or the time is up, stops the arm and sets it back. No start begins before the arm is armed:
-`control/arm`, once.
+Run it while a suite with the contract runs: `tools/env python examples/robosuite/bridge.py`. With
+`--starts N` it measures success: from each of N starts it publishes the instruction, waits until
+the cube is lifted or the time is over, stops the arm and resets it. No start begins before the arm
+is armed: call `control/arm` once.
 
-ROS and robosuite want different NumPys, so the world is a process of its own (`world.py`). What
-is commanded is played as a joint_trajectory_controller does, at the world's 20 steps a second.
+ROS and robosuite need different versions of NumPy, so the world is a separate process
+(`world.py`). Commands are interpolated like in a joint_trajectory_controller, at the world's 20
+steps per second.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from embodied_kv.robots.mapping import Output
 from remote import World
 
 INSTRUCTION = 'lift the red cube'
-UNSEEN = 1_000_000  # a start that is in no recording
-SECONDS, REST = 10.0, 1.5  # s of an episode, at most; s until a stopped arm stands
+UNSEEN = 1_000_000  # seed of starts that are in no recording
+SECONDS, REST = 10.0, 1.5  # s: an episode at most; time until a stopped arm rests
 
 
 class Bridge(Node):
-    """Publishes what the world shows and steps it by what the controllers were told last."""
+    """Publishes the observations of the world, and steps it with the latest commands."""
 
     def __init__(self, world: World, robot: Embodiment, seed: int) -> None:
         super().__init__('lift')
@@ -61,11 +62,11 @@ class Bridge(Node):
 
     @property
     def now(self) -> float:
-        """s of the world, whatever was set back."""
+        """Simulated time (s), which a reset does not change."""
         return self.steps * self._robot.contract.dt
 
     def reset(self, seed: int) -> None:
-        """Another start, where the arm rests until it is told something."""
+        """Reset to a start; the arm rests until it receives a command."""
         self._seen = self._world.reset(seed)
         told = self._seen['joints']
         self._players = {
@@ -74,11 +75,11 @@ class Bridge(Node):
         }
 
     def tell(self, instruction: str) -> None:
-        """The suite what to do; '' stops the arm."""
+        """Publish an instruction; '' stops the arm."""
         self._instruction.publish(String(data=instruction))
 
     def step(self) -> bool:
-        """One period, and what is seen then. Returns whether the cube is lifted."""
+        """Take one period and publish its observation. Returns whether the cube is lifted."""
         self.steps += 1
         told = np.zeros(len(self._robot.axes))
         for output in self._robot.outputs:
@@ -91,7 +92,7 @@ class Bridge(Node):
         self.is_armed = message.state == ControlState.ARMED
 
     def _heard(self, output: Output, message: JointTrajectory) -> None:
-        """From now on, instead of what is left of the last one."""
+        """Replace what is left of an output's trajectory."""
         times = [Duration.from_msg(point.time_from_start).nanoseconds for point in message.points]
         points = [point.positions for point in message.points]
         try:
@@ -119,7 +120,7 @@ class Bridge(Node):
 class Clockwork:
     """Runs a bridge at the world's rate, in real time.
 
-    Raises ExternalShutdownException where the context is shut down.
+    Raises ExternalShutdownException if the context is shut down.
     """
 
     def __init__(self, bridge: Bridge, period: float) -> None:
@@ -129,21 +130,24 @@ class Clockwork:
         self._due = time.monotonic()
 
     def run(self, seconds: float) -> None:
-        """For so long, in the world's time."""
+        """Run for `seconds` of simulated time."""
         end = self._bridge.now + seconds
         while self._bridge.now < end:
             self._step()
 
     def wait(self) -> None:
-        """Until the arm is armed; says so where it is not."""
-        self.run(REST)  # its state is heard
+        """Run until the arm is armed; print a message if it is not."""
+        self.run(REST)  # receives its state
         if not self._bridge.is_armed:
             print('waiting until the arm is armed: control/arm', flush=True)
         while not self._bridge.is_armed:
             self._step()
 
     def lifts(self, seconds: float) -> float:
-        """Until the cube is lifted, so long at most. Returns s of the world, 0 if it is not."""
+        """Run until the cube is lifted, for `seconds` at most.
+
+        Returns the simulated duration (s), 0 if it is not lifted.
+        """
         begin = self._bridge.now
         while self._bridge.now - begin < seconds:
             if self._step():
@@ -153,7 +157,7 @@ class Clockwork:
     def _step(self) -> bool:
         if not rclpy.ok():
             raise ExternalShutdownException
-        for _ in self._bridge.subscriptions:  # what came is heard, however late a step is
+        for _ in self._bridge.subscriptions:  # process messages also if a step is late
             self._executor.spin_once(timeout_sec=0)
         while (left := self._due - time.monotonic()) > 0:
             self._executor.spin_once(timeout_sec=left)
@@ -163,7 +167,7 @@ class Clockwork:
 
 
 def judge(bridge: Bridge, clockwork: Clockwork, starts: int, seed: int) -> None:
-    """Says from how many starts the suite lifted the cube; of one that is broken off, nothing."""
+    """Print from how many starts the suite lifts the cube; an interrupted start does not count."""
     took = []
     try:
         for start in range(seed, seed + starts):
@@ -183,7 +187,7 @@ def judge(bridge: Bridge, clockwork: Clockwork, starts: int, seed: int) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and run the bridge."""
     parser = argparse.ArgumentParser(prog='bridge', description=__doc__.splitlines()[0])
     parser.add_argument('--starts', type=int, default=0, help='to judge; 0: run until Ctrl-C')
     parser.add_argument('--seed', type=int, default=UNSEEN, help='of the first start')

@@ -1,6 +1,6 @@
-"""openpi's own client drives robosuite's Lift by a policy server (`examples/common/trial.py`).
+"""Drive robosuite's Lift with openpi's client and a policy server (`examples/common/trial.py`).
 
-Run it, beside `python -m embodied_kv.serving --contract examples/robosuite/lift.yaml …`:
+Run it while `python -m embodied_kv.serving --contract examples/robosuite/lift.yaml …` runs:
 `.venv-robosuite/bin/python examples/robosuite/eval.py --latency 0 100 200`.
 """
 
@@ -18,7 +18,7 @@ import trial
 
 
 class Lift:
-    """The arm, as a trial wants it: joints in rad, fingers from 0 (open) to 1."""
+    """The arm as a trial needs it: joints in rad, fingers from 0 (open) to 1."""
 
     rate, ticks, seconds = FPS, 1, 10.0
     stages: dict[str, int] = {}
@@ -56,7 +56,7 @@ class Lift:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and run the trial."""
     trial.run(Lift, __doc__.splitlines()[0], 'lift', 'lifted', every=4)
 
 

@@ -1,8 +1,8 @@
-"""A scripted expert for Lift, by rules on where everything is now; it keeps no state.
+"""A scripted expert for Lift, with rules on the current positions; it keeps no state.
 
-So every moment has one right command, also one after a push: whoever learns from it sees how to
-come back. Run it: `.venv-robosuite/bin/python examples/robosuite/expert.py` says how often it
-lifts the cube, without drawing anything.
+So every state has one right command, also after a disturbance, and a policy that learns from it
+learns to recover. Run it: `.venv-robosuite/bin/python examples/robosuite/expert.py` prints how
+often it lifts the cube, without rendering.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 from panda_lift import FPS, OPEN, STIFFNESS, PandaLift
 
 SECONDS = 10.0  # of an episode, at most
-LAG = 2 / math.sqrt(STIFFNESS)  # s by which a critically damped arm follows
-ABOVE, UP = 0.07, 0.15  # m over the cube, where the hand turns; over the table, at the end
+LAG = 2 / math.sqrt(STIFFNESS)  # s, delay of a critically damped arm
+ABOVE, UP = 0.07, 0.15  # m: over the cube, where the hand turns; over the table, at the end
 GAIN, SPEED, TURN = 4.0, 0.25, 1.2  # 1/s; m/s and rad/s at most
-REST = np.array([0.0, 0.2, 0.0, -2.62, 0.0, 2.94, 0.785])  # rad: where an arm with a choice goes
-NEAR, AT = 0.015, 0.01  # m: beside the cube's axis, where it goes down; where it closes
-ASKEW = 0.12  # rad
+REST = np.array([0.0, 0.2, 0.0, -2.62, 0.0, 2.94, 0.785])  # rad, preferred posture
+NEAR, AT = 0.015, 0.01  # m, tolerances: lateral, to go down; to close
+ASKEW = 0.12  # rad, largest misalignment to go down
 
 
 def command(lift: PandaLift) -> tuple[np.ndarray, float]:
-    """What to tell the arm now: joints [7] rad, finger m."""
+    """Return the current command: joints [7] rad, finger m."""
     hand, turned = lift.hand_pose
     cube, sides = lift.cube_pose
     aim, error = _upright(turned, sides)
@@ -45,7 +45,10 @@ def command(lift: PandaLift) -> tuple[np.ndarray, float]:
 
 
 def _upright(turned: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, float]:
-    """The nearest pose of a hand that points down, fingers at the cube's sides; rad to there."""
+    """Return the nearest pose of a hand that points down, and the angle (rad) to it.
+
+    Its fingers are at the sides of the cube.
+    """
     now = math.atan2(turned[1, 1], turned[0, 1])
     upright = int(np.argmax(np.abs(sides[2])))  # the cube may have rolled
     side = sides[:, (upright + 1) % 3]
@@ -57,7 +60,7 @@ def _upright(turned: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _turn(now: np.ndarray, aim: np.ndarray) -> np.ndarray:
-    """[3] rad: the small rotation from one to the other, in the world's axes."""
+    """Return the small rotation from `now` to `aim`, [3] rad in the world's axes."""
     return 0.5 * np.cross(now, aim, axisa=0, axisb=0).sum(axis=0)
 
 
@@ -66,7 +69,10 @@ def _within(vector: np.ndarray, most: float) -> np.ndarray:
 
 
 def _rates(lift: PandaLift, velocity: np.ndarray) -> np.ndarray:
-    """Joints' rad/s for the hand's velocity: damped least squares, and rest."""
+    """Return the joints' rad/s for the hand's velocity, by damped least squares.
+
+    The remaining freedom moves the arm towards REST.
+    """
     jacobian = lift.jacobian()
     inverse = jacobian.T @ np.linalg.inv(jacobian @ jacobian.T + 1e-4 * np.eye(6))
     idle = np.eye(7) - inverse @ jacobian
@@ -74,7 +80,7 @@ def _rates(lift: PandaLift, velocity: np.ndarray) -> np.ndarray:
 
 
 def lifts(lift: PandaLift, seed: int) -> int:
-    """Steps that it took, 0 where the cube was not lifted in time."""
+    """Return the steps until the cube is lifted, 0 if it is not in time."""
     lift.reset(seed)
     while lift.steps < SECONDS * FPS:
         lift.step(*command(lift))
@@ -84,7 +90,7 @@ def lifts(lift: PandaLift, seed: int) -> int:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and count the expert's successes."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--starts', type=int, default=50)
     parser.add_argument('--seed', type=int, default=1_000_000, help='of the first start')

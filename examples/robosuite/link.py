@@ -17,5 +17,5 @@ ROBOT = Embodiment.load(str(CONTRACT))
 
 
 def world(size: int) -> World:
-    """With pictures of so many pixels. Raises RuntimeError that says what to do."""
+    """Open the world with images of `size` pixels. Raises RuntimeError with the remedy."""
     return World(ROBOT, size, HERE, PYTHON)

@@ -1,4 +1,4 @@
-"""Where the cube is, into a data set of Lift (`examples/common/columns.py`).
+"""Add the position of the cube to a data set of Lift (`examples/common/columns.py`).
 
 Run it: `tools/env python examples/robosuite/objects.py lift.mcap SET`.
 """

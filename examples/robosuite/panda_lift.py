@@ -1,10 +1,11 @@
-"""robosuite's Panda and its task Lift, as a robot: joints in, joints and pictures out.
+"""robosuite's Panda with the task Lift, as a robot: joints in, joints and images out.
 
-Runs in the environment of robosuite alone. Knows the simulator. Does not know who moves the arm,
-nor this package: what both sides agree on is in `lift.yaml`. Everything is SI.
+Runs in the environment of robosuite only, and does not import this package: `lift.yaml` defines
+what both sides agree on. All values are in SI units.
 
-robosuite draws with shadows, reflections and four samples a pixel. Here it draws without them, and
-without what no camera sees, for the sake of CPUs; meshes, lights and cameras are robosuite's.
+robosuite renders with shadows, reflections and four samples per pixel. To save CPU time, this
+module renders without them, and without shapes that no camera sees; meshes, lights and cameras are
+robosuite's.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import os
 from dataclasses import dataclass
 
 os.environ.setdefault('OPENBLAS_NUM_THREADS', '1')  # its matrices are small
-os.environ.setdefault('MUJOCO_GL', 'egl')  # osmesa is the other one without a screen
-os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa's own threads cost more than they bring here
-# robosuite warns at each start of files and packages that are not needed here.
+os.environ.setdefault('MUJOCO_GL', 'egl')  # the other headless renderer is osmesa
+os.environ.setdefault('LP_NUM_THREADS', '0')  # Mesa's own threads make it slower here
+# At each start robosuite warns about files and packages that are not needed here.
 logging.getLogger('robosuite_logs').addFilter(lambda record: record.levelno >= logging.ERROR)
 import mujoco  # noqa: E402
 import numpy as np  # noqa: E402
@@ -29,7 +30,7 @@ INSTRUCTION = 'lift the red cube'
 CAMERAS = {'front': 'agentview', 'wrist': 'robot0_eye_in_hand'}
 JOINTS = tuple(f'panda_joint{i}' for i in range(1, 8))
 FINGER = 'panda_finger_joint1'
-OPEN = 0.04  # m of a finger from the middle
+OPEN = 0.04  # m, distance of an open finger from the middle
 STIFFNESS = 400.0  # 1/s²: the arm follows a set-point within 0.1 s
 HELD = FPS // 2  # steps for which the cube must be up
 ARM = {
@@ -41,13 +42,16 @@ ARM = {
     'interpolation': None,
     'gripper': {'type': 'GRIP'},
 }
-SHOWN, HIDDEN = 1, 5  # groups of shapes: what is seen and does not collide; what is left out
+SHOWN, HIDDEN = 1, 5  # groups of shapes: visual ones; those that are not rendered
 UNDRAWN = mujoco.mjtRndFlag.mjRND_SHADOW, mujoco.mjtRndFlag.mjRND_REFLECTION
 
 
 @dataclass(frozen=True)
 class Seen:
-    """time: s since the start. joints [7] rad, finger m; speeds [7] rad/s; pictures [N, N, 3]."""
+    """An observation. time: s since the start.
+
+    joints [7] rad, finger m; speeds [7] rad/s; pictures [N, N, 3] by view.
+    """
 
     time: float
     joints: np.ndarray
@@ -57,7 +61,7 @@ class Seen:
 
 
 class PandaLift:
-    """The arm, the table and the cube. size: pixels of a picture's side; 0 for no cameras."""
+    """The arm, the table and the cube. size: side of an image, pixels; 0 for no cameras."""
 
     def __init__(self, size: int = 96) -> None:
         control = load_composite_controller_config(robot='Panda')
@@ -90,13 +94,13 @@ class PandaLift:
         self.reset(0)
 
     def reset(self, seed: int) -> None:
-        """Arm and cube at a start that is a function of the seed."""
+        """Reset arm and cube to a start that is a function of the seed."""
         self._env.rng.bit_generator.state = np.random.default_rng(seed).bit_generator.state
         self._env.reset()
         self.steps = self._up = 0
 
     def step(self, joints: np.ndarray, finger: float) -> None:
-        """One period towards the set-points. joints [7] rad; finger: m, open above half."""
+        """Take one period towards the set-points. joints [7] rad; finger: m, open above half."""
         grip = -1.0 if finger > OPEN / 2 else 1.0
         self._env.step(np.append(np.clip(joints, *self.ranges.T), grip))
         self.steps += 1
@@ -104,21 +108,21 @@ class PandaLift:
 
     @property
     def ranges(self) -> np.ndarray:
-        """[7, 2] rad: what the robot's own model allows its joints."""
+        """Limits of the joints by the robot's own model, [7, 2] rad."""
         return np.array([self.model.joint(f'robot0_joint{i}').range for i in range(1, 8)])
 
     @property
     def is_lifted(self) -> bool:
-        """robosuite's own success, for half a second without a break."""
+        """Whether robosuite's own success has held for half a second without a break."""
         return self._up >= HELD
 
     @property
     def joints(self) -> np.ndarray:
-        """[7] rad."""
+        """Joint positions, [7] rad."""
         return self.data.qpos[self._places].copy()
 
     def see(self) -> Seen:
-        """What the robot's sensors say now."""
+        """Return the current observation."""
         return Seen(
             time=self.steps / FPS,
             joints=self.joints,
@@ -138,8 +142,8 @@ class PandaLift:
         return found
 
     def _outside(self, camera: str) -> np.ndarray:
-        """Of each shape whether the camera cannot see it, by the sphere around it: bool [G]."""
-        lens, around = self.model.camera(camera).id, self.model.geom_rbound  # 0: it has no end
+        """Return whether the camera cannot see each shape, by its bounding sphere: bool [G]."""
+        lens, around = self.model.camera(camera).id, self.model.geom_rbound  # 0: infinite
         axes = self.data.cam_xmat[lens].reshape(3, 3)
         aside, up, back = ((self.data.geom_xpos - self.data.cam_xpos[lens]) @ axes).T
         half = math.radians(self.model.cam_fovy[lens]) / 2
@@ -150,25 +154,25 @@ class PandaLift:
 
     @property
     def hand_pose(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of the point between the fingers: [3] m, and [3, 3], whose y is across the fingers."""
+        """Pose of the point between the fingers: [3] m, and [3, 3] with y across the fingers."""
         return self.data.site_xpos[self.hand].copy(), self.data.site_xmat[self.hand].reshape(3, 3)
 
     @property
     def cube_pose(self) -> tuple[np.ndarray, np.ndarray]:
-        """[3] m and [3, 3]."""
+        """Pose of the cube: [3] m and [3, 3]."""
         body = self._env.cube_body_id
         return self.data.xpos[body].copy(), self.data.xmat[body].reshape(3, 3)
 
     @property
     def cube(self) -> np.ndarray:
-        """[3] m, in the arm's root frame."""
+        """Position of the cube in the arm's root frame, [3] m."""
         root = self.model.body('robot0_base').id
         return self.data.xmat[root].reshape(3, 3).T @ (self.cube_pose[0] - self.data.xpos[root])
 
     def cube_pixels(self) -> dict[str, np.ndarray]:
-        """By view, the column and row of the cube's middle in its picture, inside or not.
+        """Return the column and row of the cube's centre by view, also outside the image.
 
-        NaN where it is not in front of the lens.
+        NaN if it is not in front of the camera.
         """
         half, found = (self._renderer.height if self._renderer else 1) / 2, {}
         for view, camera in CAMERAS.items():
@@ -182,7 +186,7 @@ class PandaLift:
 
     @property
     def table(self) -> float:
-        """The height of its top, m."""
+        """Height of the table top, m."""
         return float(self._env.table_offset[2])
 
     @property
@@ -191,7 +195,7 @@ class PandaLift:
         return self._env._check_grasp(self._arm.gripper['right'], self._env.cube)
 
     def jacobian(self) -> np.ndarray:
-        """[6, 7]: m/s and rad/s of the hand for each joint's rad/s."""
+        """Return [6, 7]: m/s and rad/s of the hand for each joint's rad/s."""
         linear, angular = np.zeros((2, 3, self.model.nv))
         mujoco.mj_jacSite(self.model, self.data, linear, angular, self.hand)
         return np.vstack([linear, angular])[:, self.dofs]

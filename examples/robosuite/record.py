@@ -1,4 +1,4 @@
-"""The expert's episodes of Lift as recordings (`examples/common/recording.py`).
+"""Record the expert's episodes of Lift (`examples/common/recording.py`).
 
 Run it: `tools/env python examples/robosuite/record.py OUT.mcap`.
 """
@@ -20,7 +20,7 @@ TASK = recording.Task(
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and record."""
     recording.run(TASK, __doc__.splitlines()[0], episodes=240)
 
 

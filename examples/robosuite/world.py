@@ -1,4 +1,4 @@
-"""robosuite's Lift as a process, in robosuite's environment (`examples/common/process.py`)."""
+"""Run robosuite's Lift as a process of robosuite's environment (`examples/common/process.py`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from process import serve
 
 
 def answer(lift: PandaLift, request: dict) -> dict:
-    """Of reset (seed) and step (joints, the last the finger) what is seen then; of expert, its.
+    """Answer a request: `reset` (seed), `step` (joints, the last is the finger) or `expert`.
 
-    Where the cube is is told beside what the robot sees.
+    The first two return the observation with the true position of the cube, the last one the
+    expert's command.
     """
     if request['do'] == 'expert':
         return {'joints': np.append(*expert.command(lift))}
@@ -39,13 +40,13 @@ def answer(lift: PandaLift, request: dict) -> dict:
 
 
 def begin(size: int) -> tuple[dict, Callable[[dict], dict]]:
-    """What is said first, and what answers requests."""
+    """Return the first message, and the function that answers requests."""
     lift = PandaLift(size)
     return {'ranges': lift.ranges}, lambda request: answer(lift, request)
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and serve the world."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--size', type=int, default=96, help="pixels of a picture's side")
     told = parser.parse_args()

@@ -1,9 +1,9 @@
-"""What trainings share.
+"""Code that the trainings share.
 
-- command: the command line; recipe: what every recipe says; learner: a step, averages, the state.
-- loop: a run of lessons, kept as it goes; prefetch: batches made beside it; journal: its log and
-  its curves.
-- batch: what a step of a policy learns from; objective: its losses; views: the cache with
-  gradients; segments: questions and answers behind a prefix.
-- initial: first weights of a policy; words: its tokenizer.
+- command: the command line. recipe: the base of all recipes. learner: a step, averaged weights and
+  the saved state.
+- loop: the training loop. prefetch: batches made in a background thread. journal: log and curves.
+- batch: the input of a policy's step. objective: its losses. views: the cache with gradients.
+  segments: questions and answers behind a prefix.
+- initial: initial weights of a policy. words: its tokenizer.
 """

@@ -1,6 +1,6 @@
-"""What a step learns from: tensors of some samples, and of what may be known of each.
+"""The batch that a training step of a policy learns from, with its labels.
 
-Knows shapes. Does not know where samples come from, nor losses.
+This module knows the shapes of tensors. It knows neither the source of samples nor losses.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ class Batch:
     """B samples of V views of S x S pixels, N things and P prompt tokens at most, T packed tokens.
 
     images: uint8 [B, V, S, S, 3]. prompt, prompt_length: long [B, P], right-padded, and [B].
-    actions: float32 [B, chunk, padded_action_dim], normalised. delay: long [B], how many of them
-    are given: the arm is already going to execute those; known: long [B], how many there are: what
-    comes later is not learnt. packed: long [B, T], segments of
-    question and answer one after another; segment: which one a token belongs to, -1 is padding;
-    offset: its position in the segment; answer: the next token where it is to be predicted, else
-    -100. pixels: float32 [B, N, V, 2], (column, row) of each thing's centre, NaN where not in
-    view; colour, shape: long [B, N], -1 where there is no thing. goal: float32 [B, 3], m, what the
-    instruction is about, or NaN. where_at: long [B, N], packed slot that the position of a thing
-    is read from, or -1; where: float32 [B, N, 3], m.
+    actions: float32 [B, chunk, padded_action_dim], normalised. delay: long [B], length of the
+    action prefix: these actions are inputs, because the arm is committed to them. known: long [B],
+    number of actions with labels; later ones have no loss. packed: long [B, T], segments of
+    question and answer one after another; segment: index of each token's segment, -1 for padding;
+    offset: position in the segment; answer: the next token where it is to be predicted, else -100.
+    pixels: float32 [B, N, V, 2], (column, row) of the centre of each thing, NaN where it is not in
+    view; colour, shape: long [B, N], -1 where there is no thing. goal: float32 [B, 3], m, current
+    target position of the instruction, or NaN. where_at: long [B, N], packed slot from which the
+    position of a thing is read, or -1; where: float32 [B, N, 3], m, position of each thing.
     """
 
     images: Tensor
@@ -46,7 +46,7 @@ class Batch:
     where: Tensor
 
     def split(self, parts: int) -> list[Batch]:
-        """Equal parts of the samples, in order."""
+        """Return equal parts of the samples, in order."""
         columns = {f.name: getattr(self, f.name).chunk(parts) for f in fields(self)}
         return [
             Batch(**{name: column[i] for name, column in columns.items()}) for i in range(parts)

@@ -11,7 +11,10 @@ from training.common.recipe import Recipe
 
 
 def parser(name: str, text: str) -> argparse.ArgumentParser:
-    """Of `python -m training.NAME`. text: a docstring, whose first line is shown."""
+    """Return the parser of `python -m training.NAME`.
+
+    text: a docstring, whose first line is shown.
+    """
     prog = f'python -m training.{name}'
     return argparse.ArgumentParser(prog=prog, description=text.splitlines()[0])
 
@@ -21,7 +24,10 @@ def run(
     kind: type[Recipe],
     train: Callable[[argparse.Namespace, Recipe], None],
 ) -> None:
-    """Parses, and trains by the recipe. A ValueError ends it with exit status 2, in one line."""
+    """Parse the command line and train by the recipe.
+
+    A ValueError is printed in one line and ends the process with exit status 2.
+    """
     for field in fields(kind):
         many = isinstance(field.default, tuple)
         command.add_argument(
@@ -43,7 +49,7 @@ def run(
 def run_for_minutes(
     name: str, text: str, kind: type[Recipe], train: Callable[[Path, Recipe, float], None]
 ) -> None:
-    """A training that leaves a folder and may be cut off: `--out` and `--minutes`, and `run`."""
+    """Run a training that writes a folder and has a time limit: adds `--out` and `--minutes`."""
     command = parser(name, text)
     command.add_argument('--out', type=Path, default=Path('out/train') / name, help='folder')
     command.add_argument('--minutes', type=float, default=600.0, help='that this may take')

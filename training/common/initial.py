@@ -1,6 +1,6 @@
-"""The weights that training starts from.
+"""Initial weights of a training.
 
-Knows the names and shapes of a Pi05's parameters alone.
+This module only knows the names and shapes of the parameters of a Pi05.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.tokenizer import Tokenizer
 
-LABELS = {'name', 'dtype'}  # of a config: no dimensions
+LABELS = {'name', 'dtype'}  # fields of a config that are no dimensions
 
 
 @torch.no_grad()
 def init_for_training(model: Pi05, seed: int) -> None:
-    """Fills every parameter of a Pi05 so that it learns from the first step.
+    """Fill every parameter of a Pi05 such that it learns from the first step.
 
-    A branch's last matrix is smaller by sqrt(2 layers); the expert's gates start open, its output
-    near zero, and the logits at a tenth.
+    The last matrix of a residual branch is smaller by sqrt(2 layers). The gates of the action
+    expert start open, its output starts near zero, and the logits are scaled to a tenth.
     """
     generator = torch.Generator(model.device).manual_seed(seed)
     c = model.config
@@ -58,12 +58,12 @@ def _deviation(name: str, p: Tensor, vision_layers: int, layers: int) -> float:
 
 @torch.no_grad()
 def grow(small: Pi05, large: Pi05) -> None:
-    """Fills `large` from a model with smaller images, or that merges more patches into a token.
+    """Fill `large` from a model with smaller images, or with a larger patch merge.
 
-    Parameters of equal shape are copied. The position table is interpolated bilinearly. Where
-    fewer patches make a token, the projector's blocks of those that became one are summed, so
-    that a token says what equal patches said together. Raises ValueError that names another
-    dimension in which the models differ.
+    Parameters of equal shape are copied. The position table is interpolated bilinearly. If `large`
+    merges fewer patches into a token, the projector blocks of the patches that correspond to one
+    patch of `large` are summed, so that a token is unchanged if these patches are equal. Raises
+    ValueError that names another dimension in which the models differ.
     """
     there, here = small.config, large.config
     for name, (old, new) in _differences(there, here):
@@ -84,10 +84,10 @@ def grow(small: Pi05, large: Pi05) -> None:
 
 @torch.no_grad()
 def retell(table: Tensor, known: Tokenizer, words: Tokenizer) -> None:
-    """The rows of an embedding [vocabulary, width] for `words`, from those for `known`, in place.
+    """Change embedding rows [vocabulary, width] in place from tokenizer `known` to `words`.
 
-    A token that both have keeps its row; another begins as the mean of the tokens that said it
-    before.
+    A token of both vocabularies keeps its row. Another token starts with the mean of the rows of
+    the tokens that encoded its text before.
     """
     rows = known.backend.get_vocab()
     told = table.clone()
@@ -97,7 +97,7 @@ def retell(table: Tensor, known: Tokenizer, words: Tokenizer) -> None:
 
 
 def _differences(there: ModelConfig, here: ModelConfig) -> Iterator[tuple[str, tuple]]:
-    """Dimensions in which two configs differ, by name: (there, here)."""
+    """Yield the dimensions in which two configs differ, by name: (there, here)."""
     old, new = asdict(there), asdict(here)
     for part in ('vision', 'backbone', 'expert'):
         old |= {f'{part}.{name}': value for name, value in old.pop(part).items()}
@@ -108,7 +108,7 @@ def _differences(there: ModelConfig, here: ModelConfig) -> Iterator[tuple[str, t
 
 
 def _finer(table: Tensor, patches: int) -> Tensor:
-    """[side * side, width] -> [patches, width], row-major grids over the same image."""
+    """Interpolate [side * side, width] to [patches, width]: row-major grids over one image."""
     old, new = round(len(table) ** 0.5), round(patches**0.5)
     grid = table.T.view(1, -1, old, old)
     grid = F.interpolate(grid, (new, new), mode='bilinear', align_corners=False)
@@ -116,7 +116,7 @@ def _finer(table: Tensor, patches: int) -> Tensor:
 
 
 def _fewer(matrix: Tensor, old: int, new: int) -> Tensor:
-    """[out, old * old * width] -> [out, new * new * width]; blocks are patches, row-major."""
+    """Sum [out, old * old * width] to [out, new * new * width]; blocks are patches, row-major."""
     out, part = len(matrix), old // new
     blocks = matrix.view(out, new, part, new, part, -1)
     return blocks.sum((2, 4)).flatten(1)

@@ -1,4 +1,4 @@
-"""What a run did: a CSV file with a line per value, and its curves."""
+"""The log of a run: a CSV file with a line for each value, and its curves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ('step', 'of', 'name', 'value')
 
 
 class Journal:
-    """Appends to a log; lines after step `start`, of a run that was cut off, are dropped."""
+    """Appends to a log. Lines after step `start`, from an interrupted run, are dropped."""
 
     def __init__(self, path: Path, start: int = 0) -> None:
         self._path = path
@@ -30,14 +30,14 @@ class Journal:
             writer.writerows(self._rows)
 
     def write(self, step: int, of: str, values: dict[str, float]) -> None:
-        """of: 'seen' or 'unseen', the scenes that the values come from."""
+        """Append the values of a step. of: 'seen' or 'unseen', the data that they come from."""
         rows = [(step, of, name, round(value, 5)) for name, value in values.items()]
         self._rows += rows
         with self._path.open('a', newline='') as stream:
             csv.writer(stream).writerows(rows)
 
     def last(self) -> str:
-        """The newest values on unseen scenes, in a line."""
+        """Return the newest values on unseen data, in a line."""
         newest = {row[2]: row for row in self._rows if row[1] == 'unseen'}
         step = max((row[0] for row in newest.values()), default=0)
         return f'step {step}: ' + ', '.join(
@@ -45,7 +45,7 @@ class Journal:
         )
 
     def plot(self, path: Path) -> None:
-        """A panel for each value, scenes seen and unseen."""
+        """Write a figure with a panel for each value, on seen and unseen data."""
         curves: dict[str, dict[str, list[tuple[int, float]]]] = defaultdict(
             lambda: defaultdict(list)
         )

@@ -1,6 +1,6 @@
-"""Weights on their way: a step of AdamW, the moving average that ships, one file for the state.
+"""Weights in training: a step of AdamW, the moving average that is shipped, and the saved state.
 
-Knows parameters and a recipe. Does not know losses, nor where lessons come from.
+This module knows parameters and a recipe. It knows neither losses nor the source of lessons.
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from embodied_kv import storage
 from embodied_kv.model.weights import write_weights
 from training.common.recipe import Recipe
 
-TRAINED = 'embodied_kv.trained'  # of a card: what the weights went through
-ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # what AdamW keeps of a parameter that it has moved
+TRAINED = 'embodied_kv.trained'  # key of the card: training history of the weights
+ADAM = ('step', 'exp_avg', 'exp_avg_sq')  # state of AdamW for an updated parameter
 
 
 class Learner:
-    """step: of the recipe, the next one to do. average: by the names of the model's parameters.
+    """The optimiser, the averaged weights and the state of a training.
 
-    each: what a step is, for the card. facts: what else has to be the same where a run goes on.
+    step: next step of the recipe. average: averaged weights, by the names of the model's
+    parameters. each: size of a step, for the card. facts: further properties that must be equal
+    when a run is continued.
     """
 
     each = ''
 
     def __init__(self, module: nn.Module, model: nn.Module, recipe: Recipe) -> None:
-        """module: everything that learns; model: what of it ships."""
+        """Create the optimiser and the averages.
+
+        module: all parameters that learn. model: the part of them that is shipped.
+        """
         self.recipe, self.step = recipe, 0
         self.facts: dict[str, str] = {}
         self._module, self._model = module, model
@@ -45,13 +50,13 @@ class Learner:
         self.average = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     def descend(self, loss: Tensor) -> None:
-        """One step of the recipe down a loss. Raises ValueError if it went astray."""
+        """Take one step down a loss. Raises ValueError if the gradient is not finite."""
         self._optimiser.zero_grad()
         loss.backward()
         self.follow()
 
     def follow(self) -> None:
-        """One step along the gradients that the parameters have. Raises ValueError as above."""
+        """Take one step along the gradients of the parameters. Raises ValueError as `descend`."""
         for group in self._optimiser.param_groups:
             group['lr'] = self.recipe.learning_rate(self.step)
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
@@ -66,7 +71,7 @@ class Learner:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """Meanwhile the model has the averaged weights."""
+        """Give the model the averaged weights inside the context."""
         live = {name: p.detach().clone() for name, p in self._model.named_parameters()}
         self._model.load_state_dict(self.average, strict=False)
         try:
@@ -75,9 +80,10 @@ class Learner:
             self._model.load_state_dict(live, strict=False)
 
     def card(self, data: str, use: str, past: str = '', more: str = '') -> dict[str, str]:
-        """What the weights that ship say of themselves.
+        """Return the metadata of the shipped weights.
 
-        data: that they learnt from. past, more: what was before this run, and else of it.
+        data: what they were trained on. use: intended use. past, more: training before this run,
+        and further text about this run.
         """
         return {
             'embodied_kv.recipe': repr(self.recipe),
@@ -88,7 +94,7 @@ class Learner:
         }
 
     def store(self, path: Path) -> None:
-        """Everything that the next step depends on, as safetensors: whole, or not at all."""
+        """Write everything that the next step depends on as safetensors, atomically."""
         tensors = {f'average.{name}': value for name, value in self.average.items()}
         for name, p in self._module.named_parameters():
             state = self._optimiser.state[p]
@@ -100,7 +106,10 @@ class Learner:
 
     @torch.no_grad()
     def restore(self, path: Path) -> None:
-        """Go on from `store`. Raises ValueError that says how the file does not fit."""
+        """Continue from a file of `store`.
+
+        Raises ValueError if the file does not fit; the message has the reason.
+        """
         try:
             with safe_open(path, 'pt') as file:
                 about = file.metadata() or {}
@@ -122,7 +131,7 @@ class Learner:
             raise ValueError(f'{path} is not the state of such a run: {error}') from error
 
     def check(self, path: Path, recipe: dict[str, object]) -> None:
-        """Raises ValueError where one cannot go on from what another recipe has left."""
+        """Raise ValueError if a run of another recipe left the file and cannot be continued."""
         here = asdict(self.recipe)
         if differ := [name for name, value in here.items() if recipe.get(name) != value]:
             raise ValueError(

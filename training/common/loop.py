@@ -1,4 +1,4 @@
-"""A run of lessons: learnt, validated and kept as it goes, until they are over or time is."""
+"""The training loop: learn, validate and save until the lessons or the time are over."""
 
 from __future__ import annotations
 
@@ -11,32 +11,32 @@ from embodied_kv.progress import Progress
 from training.common.journal import Journal
 
 LOG_EVERY, KEEP_EVERY = 20, 100  # steps between two rows of the log, and between two validations
-KEEP_SECONDS = 300.0  # that a run which is cut off loses at most, on a busy machine too
+KEEP_SECONDS = 300.0  # between two saved states: limits the loss of an interrupted run
 
 Lesson = TypeVar('Lesson')
 
 
 class Trainer(Protocol, Generic[Lesson]):
-    """step: the next one to do."""
+    """Interface of what the loop trains. step: next step of the recipe."""
 
     step: int
 
     def learn(self, lesson: Lesson) -> dict[str, float]:
-        """One step -> losses."""
+        """Take one step and return its losses."""
 
     def validate(self) -> dict[str, float]:
-        """What has been learnt, on what is not learnt from."""
+        """Return metrics on held-out data."""
 
     def keep(self, out: Path) -> None:
-        """Leaves in the folder what ships, and what the next run needs."""
+        """Save what is shipped, and what the next run needs, in the folder."""
 
 
 def run(
     trainer: Trainer[Lesson], lessons: Iterable[Lesson], last: int, out: Path, minutes: float
 ) -> None:
-    """The lessons up to step `last`, or as many as the minutes allow; one at least.
+    """Run the lessons up to step `last`, or as many as the minutes allow; at least one.
 
-    The folder gets what the trainer keeps, log.csv and curves.png.
+    The folder gets the files of the trainer, log.csv and curves.png.
     """
     began = kept = time.monotonic()
     journal = Journal(out / 'log.csv', trainer.step)

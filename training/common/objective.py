@@ -1,7 +1,8 @@
-"""What training asks of the model: actions, words, and where things are.
+"""Losses of a policy: actions, words and positions.
 
-All of it reads one prefix, filled once, as the robot does. Knows batches of tensors, the model and
-a few small heads that are thrown away afterwards; does not know scenes, text or optimisers.
+All losses read one prefix, which is computed once, as on the robot. This module knows batches of
+tensors, the model and a few small heads that only training needs. It knows neither scenes, text
+nor optimisers.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from training.common.views import PrefixCache, SegmentCache, SuffixCache
 
 Point = tuple[float, float, float]
 LOSSES = ('flow', 'text', 'goal', 'where', 'detect')
-TABLE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; regressed is (xyz - centre) / scale
-BETA = 0.1  # where smooth L1 turns from square to straight, in those units
-HIT = 0.025  # m; a position this near is right
-POSITIVE = 5.0  # weight of a patch with a thing against one without
+TABLE = (0.40, 0.0, 0.05), (0.15, 0.25, 0.10)  # m; the target is (xyz - centre) / scale
+BETA = 0.1  # threshold of smooth L1, in these units
+HIT = 0.025  # m, largest error of a correct position
+POSITIVE = 5.0  # weight of patches with a thing; others have 1
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Objective(nn.Module):
-    """A Pi05 under training, and the heads that only training has.
+    """A Pi05 in training, with heads that only training needs.
 
     space: centre and scale of positions, m, each (x, y, z).
     """
@@ -60,10 +61,10 @@ class Objective(nn.Module):
         generator: torch.Generator,
         draws: int = 4,
     ) -> dict[str, Tensor]:
-        """Scalar losses, unweighted, of those in `weights` that are above 0, and metrics beside.
+        """Return unweighted scalar losses and metrics.
 
-        weights: by name of LOSSES. draws: (time, noise) pairs per prefix. Raises ValueError for a
-        name that is no loss.
+        weights: by name of LOSSES; only losses with a weight above 0 are computed. draws: (time,
+        noise) pairs per prefix. Raises ValueError for the name of an unknown loss.
         """
         if unknown := set(weights) - set(LOSSES):
             raise ValueError(f'no losses {sorted(unknown)}; there are: {", ".join(LOSSES)}')
@@ -78,9 +79,10 @@ class Objective(nn.Module):
     def losses(
         self, batch: Batch, asked: tuple[str, ...], times: Tensor, noise: Tensor
     ) -> dict[str, Tensor]:
-        """`forward` with its chance given: a function of shapes alone, to be compiled.
+        """Compute `forward` for given random numbers; only shapes affect its control flow.
 
-        times: float32 [B * draws]; noise: float32 [B * draws, chunk, padded_action_dim].
+        So it can be compiled. times: float32 [B * draws]; noise: float32 [B * draws, chunk,
+        padded_action_dim].
         """
         patches, prefix, hidden = self.fill(batch)
         found = {}
@@ -107,7 +109,7 @@ class Objective(nn.Module):
         return found
 
     def fill(self, batch: Batch) -> tuple[Tensor, PrefixCache, Tensor]:
-        """The prefix as the engine packs it: views in order, then the prompt.
+        """Compute the prefix as the engine packs it: views in order, then the prompt.
 
         Returns patch features [B, V, patches, vision width], the filled cache, and the hidden
         state [B, N, width] that enters the last layer.
@@ -126,9 +128,9 @@ class Objective(nn.Module):
     def velocity(
         self, x: Tensor, times: Tensor, prefix: PrefixCache, given: Tensor | None = None
     ) -> Tensor:
-        """v(x_t, t), both float32 [S, chunk, padded_action_dim], S = B * draws; times [S].
+        """Return v(x_t, t); both float32 [S, chunk, padded_action_dim], S = B * draws; times [S].
 
-        given: bool [S, chunk], the actions that are there already, at time 0; None: none is.
+        given: bool [S, chunk], actions of the action prefix, at time 0; None for no prefix.
         """
         cache = SuffixCache(prefix, len(x) // len(prefix.lengths), x.shape[1])
         rope = self.model.suffix_rope(cache.positions)
@@ -136,10 +138,10 @@ class Objective(nn.Module):
         return self.model.velocity(x, modulation, cache, rope)
 
     def packed(self, batch: Batch, prefix: PrefixCache) -> tuple[Tensor, Tensor]:
-        """Hidden states of the packed tokens, [B, T, width]: in the middle, after the final norm.
+        """Return hidden states of the packed tokens: middle ones, and normed last ones.
 
-        The middle is after two thirds of the layers. Where a named thing is must be known
-        there, so that the last layers can compare things.
+        Both are [B, T, width]. The middle is after two thirds of the layers. The position of a
+        named thing must be known there, so that the last layers can compare things.
         """
         backbone, cache = self.model.backbone, SegmentCache(prefix, batch.segment)
         hidden = middle = self.model.embed_tokens(batch.packed)
@@ -152,7 +154,10 @@ class Objective(nn.Module):
         return middle, backbone.norm(hidden)
 
     def _flow(self, batch: Batch, prefix: PrefixCache, times: Tensor, noise: Tensor) -> Tensor:
-        """Of what is known and not given: training-time chunking, arXiv 2512.05964."""
+        """Return the loss of the labelled actions after the prefix.
+
+        Source: training-time RTC, arXiv 2512.05964.
+        """
         draws = len(times) // len(batch.actions)
         actions = batch.actions.repeat_interleave(draws, 0)
         slots = torch.arange(actions.shape[1], device=times.device)
@@ -164,7 +169,7 @@ class Objective(nn.Module):
         return mean(error, known & ~given)
 
     def _goal(self, batch: Batch, hidden: Tensor) -> Tensor:
-        """[B, 3]: from the mean over the prompt of the normed hidden state."""
+        """Return [B, 3], regressed from the normed mean of the prompt's hidden states."""
         prompt = hidden[:, -batch.prompt.shape[1] :]
         tokens = torch.arange(prompt.shape[1], device=hidden.device)
         share = (tokens < batch.prompt_length[:, None]) / batch.prompt_length[:, None]
@@ -176,9 +181,10 @@ class Objective(nn.Module):
 
 
 def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) -> Modulation:
-    """What each norm adds at times [S], and at time 0 to the actions that are given [S, chunk].
+    """Return the modulation of each norm at times [S], at time 0 for given actions [S, chunk].
 
-    Norm i of scale, shift, gate is [S, chunk, width]; [S, 1, width] where none can be given.
+    Element i of scale, shift and gate belongs to norm i and is [S, chunk, width], or [S, 1, width]
+    if `given` is None.
     """
     encoded = expert.time_embedding(torch.cat([times, times.new_zeros(1)]))
     condition = expert.conditioning(encoded.to(expert.time_in.weight.dtype))[:, None]
@@ -193,19 +199,19 @@ def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) 
 
 
 def mean(x: Tensor, valid: Tensor) -> Tensor:
-    """Mean of x where valid, 0 where nothing is; an invalid x may be NaN."""
+    """Return the mean of x where valid, 0 if nothing is; an invalid x may be NaN."""
     return x.where(valid, 0).sum() / valid.sum().clamp(min=1)
 
 
 def position_loss(
     guess: Tensor, target: Tensor, valid: Tensor, space: tuple[Point, Point] = TABLE
 ) -> tuple[Tensor, Tensor]:
-    """guess in units of the space, target in m, both [..., 3]; valid [...].
+    """Return the mean smooth L1 loss in units of the space, and each distance in m.
 
-    Returns the mean smooth L1 in units and the distance of each in m.
+    guess: in units of the space; target: m; both [..., 3]. valid: [...].
     """
     centre, scale = (target.new_tensor(point) for point in space)
-    # NaN must not enter the difference: its gradient would be NaN even where it is not taken.
+    # NaN must not enter the difference: its gradient would be NaN even where it is masked.
     units = ((target - centre) / scale).nan_to_num(0)
     loss = F.smooth_l1_loss(guess, units, beta=BETA, reduction='none').mean(-1)
     error = (guess * scale + centre - target).detach().norm(dim=-1)
@@ -213,7 +219,10 @@ def position_loss(
 
 
 def text_losses(logits: Tensor, answer: Tensor, segment: Tensor) -> dict[str, Tensor]:
-    """logits float32 [B, T, vocab]; 'text_exact': segments with every answer token right."""
+    """Return the cross-entropy 'text', and 'text_exact', the share of fully correct segments.
+
+    logits: float32 [B, T, vocab].
+    """
     asked = answer != EMPTY
     loss = F.cross_entropy(logits.flatten(0, 1), answer.flatten(), reduction='sum')
     wrong = asked & (logits.detach().argmax(-1) != answer)
@@ -227,9 +236,10 @@ def text_losses(logits: Tensor, answer: Tensor, segment: Tensor) -> dict[str, Te
 
 
 def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) -> dict[str, Tensor]:
-    """outputs: thing, colour, shape, offset, each [B, V, patches, kinds].
+    """Return the detection loss and the share of correct colours.
 
-    Of two things whose centres fall on one patch, the first is the target.
+    outputs: thing, colour, shape, offset, each [B, V, patches, kinds]. If the centres of two
+    things are on one patch, the first thing is the target.
     """
     thing, colour, shape, offset = outputs
     owner, centre = thing_of_patch(batch, patch_size, thing.shape[2])
@@ -256,16 +266,16 @@ def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) ->
 
 
 def thing_of_patch(batch: Batch, patch_size: int, patches: int) -> tuple[Tensor, Tensor]:
-    """Which thing's centre a patch has, long [B, V, patches] or -1; and every thing's offset.
+    """Return the thing whose centre each patch has, long [B, V, patches] or -1, and all offsets.
 
-    The offset [B, V, N, 2] is (column, row) from the middle of its patch, in patches.
+    The offset [B, V, N, 2] is (column, row) from the middle of a thing's patch, in patches.
     """
     at = batch.pixels.transpose(1, 2) / patch_size  # [B, V, N, 2], in patches
     side = round(patches**0.5)
     there = ((at >= 0) & (at < side)).all(-1) & (batch.colour >= 0)[:, None]
     at = at.where(there[..., None], 0)
     column, row = at.long().unbind(-1)
-    cell = (row * side + column).where(there, patches)  # what is not in view goes to one cell more
+    cell = (row * side + column).where(there, patches)  # things out of view: extra cell
     owner = cell.new_full((*cell.shape[:2], patches + 1), -1)
     for n in reversed(range(cell.shape[2])):
         owner = owner.scatter(2, cell[..., n : n + 1], n)

@@ -1,6 +1,6 @@
-"""Batches made by one thread of their own while the one before is learnt from.
+"""Make batches in a background thread while training uses the previous ones.
 
-Knows step numbers. Does not know what a batch is.
+This module knows step numbers, not the content of a batch.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 B = TypeVar('B')
-AHEAD = 3  # batches that are made while one is learnt from
+AHEAD = 3  # batches made in advance
 
 
 def prefetched(make: Callable[[int], B], start: int, stop: int) -> Iterator[B]:
-    """make(step) of steps start .. stop - 1, in order. What `make` raises comes at its step."""
+    """Yield make(step) for the steps start .. stop - 1, in order.
+
+    An error of `make` is raised at its step.
+    """
     with ThreadPoolExecutor(1) as pool:
         waiting = deque(pool.submit(make, step) for step in range(start, min(start + AHEAD, stop)))
         for step in range(start, stop):

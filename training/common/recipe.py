@@ -1,6 +1,6 @@
-"""What every recipe says: numbers that are options of the command, and what follows from them.
+"""The base of all recipes: numbers that are command-line options, and values derived from them.
 
-Knows steps and rates. Does not know what is learnt.
+This module knows steps and rates, not the content of lessons.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import numpy as np
 
 
 def option(default: object, help: str):
-    """A field of a recipe, with what the command line says about it."""
+    """Return a field of a recipe. help: text of its command-line option."""
     return field(default=default, metadata=dict(help=help))
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Metadata `help` is the command line's."""
+    """Numbers of a training. The metadata `help` of a field is its command-line help."""
 
     rate: float = option(2e-3, 'peak learning rate')
     decay: float = option(0.02, 'weight decay of matrices')
@@ -28,17 +28,17 @@ class Recipe:
     seed: int = option(0, 'of weights and all that is drawn')
 
     def learning_rate(self, step: int) -> float:
-        """Of a step."""
+        """Return the learning rate of a step."""
         raise NotImplementedError
 
     def averaging(self, step: int) -> float:
-        """How much of the average stays at this step; young averages forget faster."""
+        """Return the EMA decay of a step; it is smaller in the first steps."""
         return min(self.average, (1 + step) / (10 + step))
 
 
 @dataclass(frozen=True)
 class GrowingRecipe(Recipe):
-    """Of prompts that grow up to MOST segments. Shares are of all steps."""
+    """Recipe of prompts that grow up to MOST segments. Shares are fractions of all steps."""
 
     MOST: ClassVar[int]
     steps: int = option(6000, 'of the whole run')
@@ -48,25 +48,28 @@ class GrowingRecipe(Recipe):
     grow: float = option(0.6, 'share after which they are all sizes')
 
     def learning_rate(self, step: int, warm: int = 50) -> float:
-        """A linear start, then half a cosine down to a fiftieth."""
+        """Return the rate: linear warm-up, then half a cosine down to 1/50."""
         return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.steps))
 
     def longest(self, step: int) -> int:
-        """Most segments of a step's prompts."""
+        """Return the largest number of segments of a step's prompts."""
         grown = (step / self.steps - self.hold) / max(1e-9, self.grow - self.hold)
         return self.short + int((self.MOST - self.short) * min(1.0, max(0.0, grown)))
 
     def asks(self, step: int) -> bool:
-        """Whether answers are learnt at this step."""
+        """Return whether answers are learnt at this step."""
         return step >= self.ask * self.steps
 
 
 def stage_of(steps: tuple[int, ...], step: int) -> int:
-    """Which of the stages of so many steps a step belongs to; beyond the last step, the last."""
+    """Return the stage that a step belongs to; after the last step, the last stage.
+
+    steps: number of steps of each stage.
+    """
     stage = int(np.searchsorted(np.cumsum(steps), step, side='right'))
     return min(stage, len(steps) - 1)
 
 
 def cooling(done: float) -> float:
-    """Half a cosine from 1 down to a fiftieth, as `done` goes from 0 to 1."""
+    """Return half a cosine from 1 down to 1/50, as `done` goes from 0 to 1."""
     return 0.02 + 0.98 * (1 + cos(pi * min(1.0, done))) / 2

@@ -1,6 +1,7 @@
-"""Packs questions and answers behind each prefix: segments that do not see one another.
+"""Pack questions and answers behind each prefix: segments that do not see one another.
 
-Knows token ids. A segment is a question, then its answer, as a decode stream extends a prefix.
+This module knows token ids. A segment is a question with its answer, as a decode stream extends a
+prefix.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from training.common.batch import EMPTY
 
 
 class Segments:
-    """Those of `size` samples, of at most `length` tokens; things: that may be asked about."""
+    """Segments of `size` samples, with at most `length` tokens each.
+
+    things: number of things per sample whose positions can be asked for.
+    """
 
     def __init__(self, tokenizer: Tokenizer, size: int, length: int, things: int) -> None:
         self._encode = lru_cache(None)(tokenizer.encode)
@@ -30,7 +34,10 @@ class Segments:
         self._count = np.zeros(size, int)
 
     def say(self, sample: int, question: str, answer: str) -> bool:
-        """Appends a segment that is to answer the question, then to end. False if it is full."""
+        """Append a question, with its answer and <eos> as targets.
+
+        Returns False if there is no room.
+        """
         asked, said = self._encode(question), self._encode(f' {answer}')
         at = self._append(sample, [*asked, *said])
         if at is None:
@@ -40,16 +47,17 @@ class Segments:
         return True
 
     def name(self, sample: int, name: str, thing: int | None = None) -> None:
-        """Appends a segment that is a thing's name.
+        """Append a segment with the name of a thing.
 
-        thing: its number, where the last token of this name is to know where it is.
+        thing: index of the thing whose position is read from the last token of the name; None for
+        none.
         """
         at = self._append(sample, self._encode(f' {name}'))
         if thing is not None and at is not None:
             self._where[sample, thing] = self._used[sample] - 1
 
     def ask_where(self, sample: int, names: list[str]) -> None:
-        """Where a thing is named first, the last token of its name is to know where it is."""
+        """Read each thing's position from the last token of the first mention of its name."""
         ids = self._ids[sample, : self._used[sample]].tolist()
         for n, name in enumerate(names):
             wanted = self._encode(f' {name}')
@@ -70,7 +78,10 @@ class Segments:
         return at
 
     def tensors(self) -> dict[str, Tensor]:
-        """packed, segment, offset, answer: long [size, length]; where_at: long [size, things]."""
+        """Return the batch fields of the segments.
+
+        packed, segment, offset, answer: long [size, length]. where_at: long [size, things].
+        """
         arrays = {
             'packed': self._ids,
             'segment': self._segment,

@@ -1,9 +1,9 @@
-"""What a layer sees of the cache while it is trained: the same `attend` and `store`.
+"""Views of the cache for training, with the interface of the serving views: `attend`, `store`.
 
-The serving views (`kv.views`) write rows of an arena in place, which gradients cannot follow.
-These keep K and V as autograd made them, for a right-padded batch, and see exactly what the
-serving views see. They know no losses. Attention is two batched products: on a CPU the fused
-kernel's backward costs several times as much. q: [B, T, heads, head_dim]; k, v: [B, T, kv_heads,
+The serving views (`kv.views`) write rows of an arena in place, which autograd cannot follow. These
+views keep K and V as autograd tensors, for a right-padded batch, with the same visibility as the
+serving views. They know no losses. Attention is two batched products: on a CPU the backward pass
+of the fused kernel costs several times as much. q: [B, T, heads, head_dim]; k, v: [B, T, kv_heads,
 head_dim].
 """
 
@@ -12,23 +12,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-UNSEEN = -1e30  # finite: a row that sees nothing becomes uniform, and never NaN
+UNSEEN = -1e30  # finite: the softmax of a fully masked row is uniform, not NaN
 
 
 def seen(mask: Tensor) -> Tensor:
-    """bool -> float32 to add to scores: 0 where seen."""
+    """Return float32 to add to scores: 0 where the mask is True, else UNSEEN."""
     return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, UNSEEN)
 
 
 def dense_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Softmax attention in float32 with scale head_dim^-0.5; the result is like q.
+    """Return softmax attention in float32 with scale head_dim^-0.5, shaped like q.
 
     mask: additive [B, 1 or T, N], the same for all heads.
     """
     batch, tokens, heads, dim = q.shape
     kv_heads = k.shape[2]
     group = heads // kv_heads
-    # The heads that share K and V become further queries of it: [B * kv_heads, T * group, D].
+    # Query heads that share K and V become more queries: [B * kv_heads, T * group, D].
     q = q.unflatten(2, (kv_heads, group)).transpose(1, 2).reshape(-1, tokens * group, dim)
     k, v = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))  # [B * kv_heads, N, D]
     if kv_heads > 1:
@@ -61,9 +61,9 @@ class PrefixCache:
 
 
 class _Read:
-    """Reads a prefix and the tokens at hand; stores nothing.
+    """View of a prefix and the current tokens; it stores nothing.
 
-    own: bool [B * draws, 1 or T, T], which of the tokens at hand are seen. draws: consecutive
+    own: bool [B * draws, 1 or T, T], which of the current tokens are visible. draws: consecutive
     batch entries that share one prefix.
     """
 
@@ -73,7 +73,7 @@ class _Read:
         self._mask = torch.cat([visible, seen(own)], dim=-1)
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Nothing is read after these tokens."""
+        """Do nothing: no later token reads these tokens."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         # Few heads are shared by many queries, so these copies are small.
@@ -85,9 +85,9 @@ class _Read:
 
 
 class SuffixCache(_Read):
-    """Blocks of action slots [B * draws, block]: each sees its sample's prefix and itself, whole.
+    """Blocks of action slots [B * draws, block]: each sees its sample's prefix and all of itself.
 
-    The draws of a sample are entries of the batch, so that no draw can see another.
+    The draws of a sample are separate entries of the batch, so that they do not see one another.
     """
 
     def __init__(self, prefix: PrefixCache, draws: int, block: int) -> None:
@@ -101,7 +101,7 @@ class SuffixCache(_Read):
 class SegmentCache(_Read):
     """Packed segments: each token sees the prefix and, causally, its own segment.
 
-    segment: long [B, T], which one a token belongs to; -1 is padding.
+    segment: long [B, T], index of each token's segment; -1 is padding.
     """
 
     def __init__(self, prefix: PrefixCache, segment: Tensor) -> None:

@@ -1,7 +1,7 @@
-"""The policy's own tokenizer: a small byte-level BPE over everything it is told, asked and says.
+"""The policy's own tokenizer: a small byte-level BPE over its prompts, questions and answers.
 
-Knows the sentences of `sim.language` and `sim.tasks`, and the prompt's numbers. Any other text
-still has an encoding: byte by byte.
+The vocabulary has the sentences of `sim.language` and `sim.tasks`, and the prompt's numbers. Any
+other text is encoded byte by byte.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 
 
 def corpus() -> Iterator[str]:
-    """Sentences in which every word and number of the policy's world occurs."""
+    """Yield sentences in which every word and number of the policy's world occurs."""
     fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'off': 'off'}
     fill['side'] = 'left'
     templates = [
@@ -49,7 +49,10 @@ def corpus() -> Iterator[str]:
 
 
 def train_tokenizer(vocab_size: int) -> Tokenizer:
-    """Raises ValueError if a vocabulary of that size does not hold every word of the corpus."""
+    """Train the tokenizer of the tabletop.
+
+    Raises ValueError if a vocabulary of that size does not hold every word of the corpus.
+    """
     tokenizer = fit(corpus(), vocab_size, 'the tabletop tokenizer')
     split = tokenizer.backend.pre_tokenizer.pre_tokenize_str
     for sentence in corpus():
@@ -59,7 +62,7 @@ def train_tokenizer(vocab_size: int) -> Tokenizer:
 
 
 def fit(sentences: Iterable[str], vocab_size: int, name: str) -> Tokenizer:
-    """A byte-level BPE of at most so many tokens, which are the most frequent pieces."""
+    """Train a byte-level BPE of at most `vocab_size` tokens, the most frequent pieces."""
     backend = Backend(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()

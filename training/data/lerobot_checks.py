@@ -15,7 +15,7 @@ import pyarrow as pa
 from embodied_kv.data.lerobot_layout import INFO, PIXEL, POSITION
 from embodied_kv.robots.embodiment import Embodiment
 
-DRIFT = 1e-3  # s that a timestamp may lie from its period
+DRIFT = 1e-3  # s, largest deviation of a timestamp
 
 
 class DataSetError(ValueError):
@@ -40,7 +40,7 @@ def check_info(info: Mapping[str, Any], robot: Embodiment) -> None:
 
 
 def check_totals(info: Mapping[str, Any], lengths: Sequence[int]) -> None:
-    """Raises DataSetError where info counts other episodes or frames than there are."""
+    """Raise DataSetError if info counts other episodes or frames than there are."""
     for name, there in (('total_episodes', len(lengths)), ('total_frames', sum(lengths))):
         if info.get(name, there) != there:
             raise DataSetError(
@@ -50,7 +50,7 @@ def check_totals(info: Mapping[str, Any], lengths: Sequence[int]) -> None:
 
 
 def check_names(there: Sequence[str], needed: Sequence[str], where: str) -> None:
-    """Raises DataSetError where a column is missing."""
+    """Raise DataSetError if a column is missing."""
     if missing := [name for name in needed if name not in there]:
         raise DataSetError(
             f'{where} has no {", ".join(missing)}: write it with LeRobot 0.4 or later'
@@ -62,7 +62,7 @@ def check_columns(
 ) -> None:
     """Check that columns are there and have no empty values. Raises DataSetError.
 
-    vectors: columns whose empty values `numbers` refuses, with the number of the frame.
+    vectors: columns whose empty values `numbers` reports, with the number of frames.
     """
     check_names(table.column_names, needed, where)
     for name in needed:
@@ -73,9 +73,9 @@ def check_columns(
 def numbers(
     column: pa.ChunkedArray, key: str, size: int, where: str, holes: bool = False
 ) -> np.ndarray:
-    """float32 [frames, size]. Raises DataSetError for rows of several lengths, and infinity.
+    """Return float32 [frames, size]. Raises DataSetError for unequal rows, and infinity.
 
-    holes: rows may be NaN, where nothing is known; else that is refused too.
+    holes: rows may be NaN, where the value is unknown; otherwise NaN is an error, too.
     """
     if column.null_count:
         raise DataSetError(f'{where}: {key} is empty in {column.null_count} frames: remove those')
@@ -98,7 +98,7 @@ def numbers(
 
 
 def check_frames(table: pa.Table, length: int, fps: float, where: str) -> None:
-    """Raises DataSetError where an episode has gaps, or another length than meta/ says."""
+    """Raise DataSetError if an episode has gaps, or another length than in meta/."""
     if len(table) != length:
         raise DataSetError(
             f'{where}: {len(table)} frames in data/, but {length} in meta/: it is ragged; write '

@@ -1,10 +1,10 @@
-"""How often a policy does what it is told, and says what is true, in scenes it never saw.
+"""Evaluate how often a policy follows instructions and answers correctly, in unseen scenes.
 
-`python -m training.evaluate`: closed loop through the serving engine in simulated time.
-The robot goes on moving while a chunk is made, for as long as that takes here for one robot
-(rounded up to the next set-point, so that two runs agree). Noise, scenes and questions depend on
-the episode alone: the ways of serving are compared on the same. Prints tables, and with --json the
-same as one line, last.
+`python -m training.evaluate`: closed loop through the serving engine in simulated time. The robot
+keeps moving while a chunk is computed, for as long as that takes here for one robot (rounded up to
+the next set-point, so that two runs agree). Noise, scenes and questions depend on the episode
+only, so that serving modes are compared on the same ones. Prints tables, and with --json the same
+figures as the last line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from training.evaluate import evaluation, report
 
 
 def show(figures: dict, note: str) -> None:
-    """The figures as tables."""
+    """Print the figures as tables."""
     if 'expert' in figures:
         report.show_actions('expert', figures['expert'], note)
     for mode, rows in figures['modes'].items():
@@ -30,7 +30,7 @@ def show(figures: dict, note: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Evaluate as the command line says."""
+    """Parse the command line and evaluate."""
     command = evaluation.parser(__doc__)
     args = command.parse_args(arguments)
     torch.set_num_threads(max(1, args.threads))

@@ -1,6 +1,7 @@
-"""Who can act in the worlds: a policy behind the serving engine, in three ways, and the expert.
+"""Actors in the worlds: a policy behind the serving engine, in several modes, and the expert.
 
-Knows the engine and its order of work: actions first, then words. Does not know success.
+This module knows the engine and its order of work: actions first, then words. It does not know
+success.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ LONGEST_QUERY = 64  # tokens
 
 
 class Expert:
-    """The scripted expert, which sees the truth: a bound. chunk_size: actions of a chunk."""
+    """The scripted expert, which knows the truth: a bound. chunk_size: actions of a chunk."""
 
     def __init__(self, chunk_size: int) -> None:
         self._chunk_size = chunk_size
@@ -43,12 +44,12 @@ class Expert:
         return [Choice(chunk) for chunk in expert_plan(frames, self._chunk_size)[0]]
 
     def finish(self) -> None:
-        """Has nothing to end."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """What is read in place of whole prefixes: fields of EngineConfig of the same names."""
+    """Compression of the prefixes that are read: fields of EngineConfig of the same names."""
 
     action_keep_ratio: float = 1.0
     language_keep_ratio: float = 1.0
@@ -56,7 +57,10 @@ class Compressed:
     compression_queries: str = EngineConfig.compression_queries
 
     def compressed_rows(self, rows: int, streams: int) -> int:
-        """Room for a copy of each row, and of each stream's, twice over: blocks leave gaps."""
+        """Return room for a copy of each row, and of each stream's prefix.
+
+        It is doubled, because blocks leave gaps.
+        """
         readers = (self.action_keep_ratio, rows), (self.language_keep_ratio, max(rows, streams))
         whole = sum(keep_ratio * copies for keep_ratio, copies in readers if keep_ratio < 1)
         return 2 + math.ceil(2 * whole)
@@ -64,7 +68,7 @@ class Compressed:
 
 @dataclass(frozen=True)
 class Chunking:
-    """How a chunk is made: Euler steps, and how it goes on from the one that runs.
+    """How a chunk is made: Euler steps, and its continuity with the previous chunk.
 
     rtc, rtc_max_guidance: fields of EngineConfig. schedule, horizon: of the weights of guidance,
     see `control.rtc.weights`.
@@ -77,21 +81,21 @@ class Chunking:
     horizon: int = LONGEST
 
     def guide(self, frame: Frame, chunk_size: int) -> Guide:
-        """What a frame's chunk goes on from."""
+        """Return the action prefix of a frame's chunk."""
         delay, horizon = min(frame.delay, chunk_size - 1), min(self.horizon, chunk_size)
         held = weights(delay, horizon, chunk_size, self.schedule)
         return Guide(frame.leftover[:chunk_size], delay, held)
 
 
 class Served:
-    """A policy behind the engine; each frame of every robot is acted on, then talked about.
+    """A policy behind the engine: acts on each frame of every robot, then answers questions on it.
 
-    mode: `isolated` prefills a second time for words, `shared` reads the action's row, both speak
-    to the end before the next frame; `batched` reads the action's row and takes `steps` decode
-    steps of all live streams per frame; `silent` says nothing. horizon_policy: how far each chunk
-    is executed before the next frame; None: as the worlds are set. answers: what was said.
-    subtasks: by case, the right one of every frame. Raises ValueError for what the engine cannot
-    compress.
+    mode: `isolated` prefills a second time for words, `shared` reads the row of the action; both
+    finish their answers before the next frame. `batched` reads the row of the action and takes
+    `steps` decode steps of all live streams per frame; `silent` answers nothing. horizon_policy:
+    how far each chunk is executed before the next frame; None: as the worlds are set. answers: all
+    answers so far. subtasks: by case, the correct one of every frame. Raises ValueError for what
+    the engine cannot compress.
     """
 
     def __init__(
@@ -107,7 +111,7 @@ class Served:
     ) -> None:
         self._horizon_policy, self._chunking = horizon_policy, chunking
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
-        # Frames that a decode stream lives, at most.
+        # Largest number of frames for which a decode stream is live.
         life = 1 + math.ceil(max_tokens / steps) if mode == 'batched' else 1
         rows, streams = robots * (life + 2) + 2, robots * most_streams(life)
         config = EngineConfig(
@@ -126,7 +130,7 @@ class Served:
         self.engine = Engine(policy, config, policy.config.action_dt)
         self.answers: list[Answer] = []
         self.subtasks: dict[Case, list[str]] = defaultdict(list)
-        self._asked: dict[int, Question] = {}  # live stream -> what it answers
+        self._asked: dict[int, Question] = {}  # live stream -> its question
         self._said: dict[int, str] = defaultdict(str)
 
     def act(self, frames: Sequence[Frame]) -> list[Choice]:
@@ -150,7 +154,7 @@ class Served:
         self._decode(self._steps if self._mode == 'batched' else None)
 
     def finish(self) -> None:
-        """Lets every stream speak to its end. Raises RuntimeError if a copy found no room."""
+        """Decode every stream to its end. Raises RuntimeError if a copy found no room."""
         self._decode(None)
         if self.engine.kv.copies.allocation_failures:
             raise RuntimeError(
@@ -158,7 +162,7 @@ class Served:
             )
 
     def latency(self, frame: Frame, repeats: int = 20, warm_up: int = 5) -> float:
-        """Median seconds from one robot's observation to its chunk."""
+        """Return the median seconds from one robot's observation to its chunk."""
         seconds = []
         for _ in range(warm_up + repeats):
             began = time.perf_counter()
@@ -179,7 +183,10 @@ class Served:
         return handles, chunks
 
     def _decode(self, steps: int | None) -> None:
-        """`steps` steps of all streams, and what each does alone; None: until all have ended."""
+        """Run `steps` decode steps of all streams; None: until all have ended.
+
+        Steps of a single stream do not count.
+        """
         engine, left = self.engine, math.inf if steps is None else steps
         while engine.kv.streams.live():
             _, is_alone = engine.next_batch()

@@ -1,7 +1,7 @@
-"""What an evaluation is made of: cases, how episodes run, what an actor is given and gives back.
+"""Types of an evaluation: cases, settings, and inputs and outputs of an actor.
 
-Knows numbers alone. Scene seeds of evaluation begin at 2,000,000; those of training end below
-1,000,000.
+This module knows numbers only. Scene seeds of evaluation begin at 2,000,000; those of training end
+below 1,000,000.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from embodied_kv.types import Observation
 FIRST_SCENE, SCENES_PER_SEED = 2_000_000, 10_000
 CONTROLS = ('none', 'blank', 'wrong_colour')
 LONGEST = 10  # actions of a leftover
-SPIKES = 0.05  # of the latencies that vary, the share that is twice as long
+SPIKES = 0.05  # share of doubled latencies, if they vary
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """The robot's name; with the period it is the key of the action noise."""
+        """Name of the robot; with the period it is the key of the action noise."""
         return f'{self.family}-{self.seed}-{self.episode}'
 
     @property
@@ -60,7 +60,7 @@ class Setting:
     crowded: bool = False
 
     def latencies(self, rng: np.random.Generator) -> Iterator[float]:
-        """Of the chunks of an episode, s: uniform within +- spread, one in 20 twice as long."""
+        """Yield s for each chunk of an episode: uniform within +- spread, one in 20 doubled."""
         while True:
             spike = 2.0 if self.spread and rng.random() < SPIKES else 1.0
             drawn = self.latency * spike * (1 + self.spread * rng.uniform(-1, 1))
@@ -69,13 +69,13 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """What an actor is given.
+    """The input of an actor.
 
-    number: 0 for the first frame of the episode. leftover: float [LONGEST, 7], what the arm is
-    going to do, the i-th i periods after the observation, NaN where nothing is planned. delay: how
-    many of these will have passed when the chunk takes over, as far as is known. told: the task
-    that the instruction names. truth: for an expert, and for the right answers to questions.
-    scene: its seed.
+    number: 0 for the first frame of the episode. leftover: float [LONGEST, 7], the leftover
+    actions, the i-th i periods after the observation, NaN where nothing is planned. delay:
+    expected number of these that will have passed when the chunk takes over. told: the task that
+    the instruction names. truth: for an expert, and for the correct answers to questions. scene:
+    its seed.
     """
 
     case: Case
@@ -90,13 +90,13 @@ class Frame:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """How an episode ended.
+    """The result of an episode.
 
-    success, wrong: as the Judge says. seconds: it lasted. path: m that the gripper point went.
-    first: the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods.
-    joints: float [n, 7], where they were every SET_POINT. seams: float [m], rad: how far from what
-    ran each chunk sent the arm when it took over, in the joint that differs most. moments: float
-    [m], s, when each did.
+    success, wrong: by the Judge. seconds: duration. path: m that the gripper point moved. first:
+    the first chunk, float [chunk, 7]. execution_horizons: of every chunk, in periods. joints:
+    float [n, 7], positions at every SET_POINT. seams: float [m], rad: jump of the arm's target
+    when each chunk took over, in the joint that differs most. moments: float [m], s, when each
+    did.
     """
 
     case: Case
@@ -112,10 +112,10 @@ class Outcome:
 
 
 class Choice(NamedTuple):
-    """What an actor wants done.
+    """The output of an actor.
 
-    chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one goes
-    on. execution_horizon: H, control periods until the next frame; None: as the setting says.
+    chunk: float [chunk, 7], absolute joint targets, rad and m, dt apart; None: the last one
+    continues. execution_horizon: H, control periods until the next frame; None: as in the setting.
     """
 
     chunk: np.ndarray | None = None
@@ -123,10 +123,10 @@ class Choice(NamedTuple):
 
 
 class Actor(Protocol):
-    """Who chooses the actions."""
+    """Chooses the actions."""
 
     def act(self, frames: Sequence[Frame]) -> list[Choice]:
-        """A choice for each frame."""
+        """Return a choice for each frame."""
 
     def finish(self) -> None:
-        """The last episode is over."""
+        """Finish after the last episode."""

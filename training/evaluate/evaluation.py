@@ -1,6 +1,6 @@
-"""An evaluation: the same cases, in the same worlds, for every actor; and what may be asked for.
+"""An evaluation: the same cases, in the same worlds, for every actor; and its command line.
 
-Knows arguments, worlds and actors. Does not know tables.
+This module knows arguments, worlds and actors, not tables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from training.evaluate.worlds import World, run
 
 
 def parser(text: str = '') -> argparse.ArgumentParser:
-    """The command line. text: of its help."""
+    """Return the parser of the command line. text: of its help."""
     made = argparse.ArgumentParser(
         prog='python -m training.evaluate',
         description=text,
@@ -94,7 +94,7 @@ def parser(text: str = '') -> argparse.ArgumentParser:
 
 
 def load(checkpoint: str | None) -> Policy:
-    """The policy to evaluate. Raises ValueError where it cannot be, or not on the tabletop."""
+    """Load the policy. Raises ValueError if it cannot be read, or is not for the tabletop."""
     if checkpoint == 'random':
         return Policy.random(TABLETOP)
     path = checkpoint or bundled(TABLETOP.name)
@@ -109,7 +109,10 @@ def load(checkpoint: str | None) -> Policy:
 
 
 def check(args: argparse.Namespace, dt: float) -> None:
-    """Raises ValueError for a number out of range, or no method. dt: s of a control period."""
+    """Raise ValueError for a number out of range, or an unknown method.
+
+    dt: s of a control period.
+    """
     counts = ('episodes', 'seeds', 'robots', 'every', 'steps_per_frame', 'max_tokens', 'threads')
     counts = *counts, 'euler_steps'
     for name in counts:
@@ -132,21 +135,21 @@ def check(args: argparse.Namespace, dt: float) -> None:
 
 
 def chunking(args: argparse.Namespace) -> Chunking:
-    """What the arguments say of how a chunk is made."""
+    """Return how a chunk is made, by the arguments."""
     guidance = args.rtc_max_guidance, args.rtc_schedule, args.rtc_horizon
     return Chunking(args.euler_steps, args.rtc, *guidance)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:
-    """What the arguments say about compression."""
+    """Return the compression, by the arguments."""
     return Compressed(**{field: getattr(args, field) for field in vars(Compressed())})
 
 
 class Evaluation:
-    """The same cases, in the same worlds, for every actor. Close it, or use it in a `with`.
+    """Runs the same cases in the same worlds for every actor. Close it, or use it in a `with`.
 
-    measured: ms from one robot's observation to its chunk, None where the latency is given.
-    seconds: that each actor took.
+    measured: ms from one robot's observation to its chunk, None if the latency is given. seconds:
+    duration of each actor's run.
     """
 
     def __init__(self, args: argparse.Namespace, policy: Policy) -> None:
@@ -176,7 +179,7 @@ class Evaluation:
         self._stack.close()
 
     def run(self) -> dict:
-        """What the arguments ask for, as figures."""
+        """Run what the arguments ask for and return its figures."""
         model, figures, expert = self.policy.config, {}, None
         if self.args.expert:
             bound = self._act('expert', Expert(model.chunk_size))
@@ -194,7 +197,7 @@ class Evaluation:
         return figures | dict(pairs=report.pair_rows(outcomes))
 
     def _act(self, name: str, actor: Actor) -> list[Outcome]:
-        """Every case by one actor, with its progress on stderr."""
+        """Run every case with one actor, with its progress on stderr."""
         with Progress(f'{name}, episodes', len(self.cases)) as progress:
             began = time.perf_counter()
             outcomes = run(self._worlds, self.cases, actor, lambda outcome: progress.advance())
@@ -202,13 +205,13 @@ class Evaluation:
         return outcomes
 
     def _measure(self) -> float:
-        """The median of one robot alone, ms."""
+        """Return the median latency of one robot alone, ms."""
         with self._world(Setting(self.policy.config.action_dt, latency=0.0)) as world:
             world.begin(self.cases[0])
             return self._served('silent', robots=1).latency(world.look()) * 1e3
 
     def _effective(self, latency: float) -> float:
-        """A chunk takes effect at the next set-point of the arm; ms."""
+        """Return the latency (ms) up to the next set-point, when a chunk takes effect."""
         step = SET_POINT * 1e3
         return math.ceil(latency / step) * step
 

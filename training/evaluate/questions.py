@@ -1,7 +1,7 @@
-"""What is asked about which frame, and the right answers.
+"""The questions about each frame, and the correct answers.
 
-Knows frames and their truth. Does not know who answers. A frame's questions depend on its scene
-and number alone, so every way of serving is asked the same.
+This module knows frames and their truth, not actors. A frame's questions depend on its scene and
+number only, so that every serving mode is asked the same.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from training.evaluate.cases import Case, Frame
 from training.evaluate.worlds import QUESTION_RNG
 from training.policy.expert import plan
 
-# what: (every n-th frame, of these the n-th)
+# what: (period in frames, frame in the period)
 SCHEDULE = {'subtask': (2, 0), 'scene': (2, 1), 'narrate': (5, 2), 'done': (5, 4)}
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question about a frame, and the right answer. kind: SCHEDULE's, or SCENE_QUESTIONS'."""
+    """A question about a frame. kind: SCHEDULE's, or SCENE_QUESTIONS'. truth: correct answer."""
 
     case: Case
     number: int
@@ -42,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What was said to a question."""
+    """The answer to a question."""
 
     question: Question
     said: str
@@ -53,12 +53,12 @@ class Answer:
 
 
 def most_streams(frames: int) -> int:
-    """Questions that a robot is asked in so many frames in a row, at most."""
+    """Return the largest number of questions to a robot in successive frames."""
     return sum(ceil(frames / every) for every, _ in SCHEDULE.values())
 
 
 def expert_plan(frames: Sequence[Frame], chunk_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """What the expert would do: chunks [frames, chunk, 7] and the phase now, int [frames]."""
+    """Return the expert's chunks [frames, chunk, 7] and the current phases, int [frames]."""
     names = [[thing.name for thing in frame.truth.things] for frame in frames]
     orders = Orders.of([frame.told for frame in frames], names)
     states = np.stack([frame.observation.state for frame in frames])
@@ -66,12 +66,12 @@ def expert_plan(frames: Sequence[Frame], chunk_size: int) -> tuple[np.ndarray, n
 
 
 def subtask_of(frame: Frame, phase: int) -> str:
-    """The right answer to SUBTASK, which is needed of neighbouring frames too."""
+    """Return the correct answer to SUBTASK, which is also needed for adjacent frames."""
     return say_subtask(phase, frame.told, frame.truth)
 
 
 def questions(frame: Frame, phase: int) -> list[Question]:
-    """What is asked about this frame."""
+    """Return the questions about a frame."""
     asked = []
     for what, (every, turn) in SCHEDULE.items():
         if frame.number % every == turn:
@@ -82,7 +82,7 @@ def questions(frame: Frame, phase: int) -> list[Question]:
 
 
 def every_question(frame: Frame, phase: int) -> list[Question]:
-    """One of every kind that the frame allows."""
+    """Return one question of every kind that the frame allows."""
     asked = {what: _ask(what, frame, phase)[1] for what in SCHEDULE if what != 'scene'}
     rng = np.random.default_rng((frame.scene, QUESTION_RNG, frame.number))
     asked |= {kind: ask(frame.truth, rng) for kind, ask in SCENE_QUESTIONS.items()}
@@ -94,7 +94,7 @@ def every_question(frame: Frame, phase: int) -> list[Question]:
 
 
 def _ask(what: str, frame: Frame, phase: int) -> tuple[str, tuple[str, str] | None]:
-    """The kind of question and, if the frame allows it, its text and truth."""
+    """Return the kind of a question and, if the frame allows it, its text and truth."""
     match what:
         case 'subtask':
             return what, (SUBTASK, subtask_of(frame, phase))

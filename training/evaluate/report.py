@@ -1,6 +1,6 @@
-"""Figures from outcomes and answers: rates with intervals, differences between ways of serving.
+"""Figures from outcomes and answers: rates with intervals, differences between serving modes.
 
-Knows counting. Does not know how an outcome or an answer came about.
+This module only counts. It does not know how outcomes and answers are made.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rich.table import Table
 from training.evaluate.cases import Case, Outcome
 from training.evaluate.questions import Answer
 
-Z95 = 1.959964  # standard deviations on either side that hold 95% of a normal distribution
+Z95 = 1.959964  # standard deviations: 95% of a normal distribution lie within
 NEAR = 'subtask, within one frame'
 
 
 def wilson(k: int, n: int, z: float = Z95) -> tuple[float, float]:
-    """The interval of a rate of which k successes in n were seen (Wilson 1927, eq. 4)."""
+    """Return the interval of a rate with k successes in n (Wilson 1927, eq. 4)."""
     if n == 0:
         return 0.0, 1.0
     centre = (k + z * z / 2) / (n + z * z)
@@ -34,7 +34,7 @@ def wilson(k: int, n: int, z: float = Z95) -> tuple[float, float]:
 
 
 def rate(k: int, n: int) -> dict:
-    """A count, its share and the share's 95% interval."""
+    """Return a count, its share and the share's 95% interval."""
     low, high = wilson(k, n)
     return dict(k=k, n=n, rate=round(k / n, 4), low=round(low, 4), high=round(high, 4))
 
@@ -42,7 +42,7 @@ def rate(k: int, n: int) -> dict:
 def action_rows(
     outcomes: Sequence[Outcome], reference: Mapping[Case, Outcome] | None = None
 ) -> list[dict]:
-    """A row per family, then one of all.
+    """Return a row per family, then one of all.
 
     reference: an expert's outcomes of the same cases, for the ratio of path lengths where both
     succeeded.
@@ -77,10 +77,10 @@ def action_rows(
 
 
 def text_rows(answers: Sequence[Answer], subtasks: Mapping[Case, Sequence[str]]) -> list[dict]:
-    """A row per kind of question. commonest: the share of the most frequent right answer.
+    """Return a row per kind of question. commonest: share of the most frequent correct answer.
 
-    subtasks: the right one of every frame; a subtask also counts as said within one frame if it
-    is that of the frame before or after.
+    subtasks: the correct one of every frame. A further row counts subtasks that are correct for
+    the frame or an adjacent one.
     """
     by_kind: dict[str, list[Answer]] = defaultdict(list)
     for answer in answers:
@@ -104,11 +104,11 @@ def _is_near(answer: Answer, truths: Sequence[str]) -> bool:
 
 
 def pair_rows(modes: Mapping[str, Sequence[Outcome]]) -> list[dict]:
-    """How two ways of serving the same cases differ, a row per pair.
+    """Return how two serving modes differ on the same cases, a row per pair.
 
-    same: share of episodes that ended alike. only_first, only_second: successes of one alone (the
-    discordant pairs of McNemar's test). first_chunks: largest difference of the first chunks, rad
-    or m.
+    same: share of episodes with the same result. only_first, only_second: successes of one alone
+    (the discordant pairs of McNemar's test). first_chunks: largest difference of the first chunks,
+    rad or m.
     """
     rows = []
     for (one, first), (other, second) in combinations(modes.items(), 2):
@@ -128,7 +128,7 @@ def pair_rows(modes: Mapping[str, Sequence[Outcome]]) -> list[dict]:
 
 
 def digest(outcomes: Iterable[Outcome]) -> str:
-    """16 hex digits of all first chunks, rounded to a millionth of a rad or m."""
+    """Return 16 hex digits of all first chunks, rounded to a millionth of a rad or m."""
     sha = hashlib.sha256()
     for outcome in outcomes:
         sha.update(np.round(outcome.first * 1e6).astype(np.int64).tobytes())
@@ -136,7 +136,7 @@ def digest(outcomes: Iterable[Outcome]) -> str:
 
 
 def show_actions(title: str, rows: Sequence[dict], note: str) -> None:
-    """The table of `action_rows`."""
+    """Print the table of `action_rows`."""
     shown = [
         {
             'family': row['family'],
@@ -154,7 +154,7 @@ def show_actions(title: str, rows: Sequence[dict], note: str) -> None:
 
 
 def show_text(title: str, rows: Sequence[dict]) -> None:
-    """The table of `text_rows`."""
+    """Print the table of `text_rows`."""
     shown = [
         {
             'question': row['kind'],
@@ -169,7 +169,7 @@ def show_text(title: str, rows: Sequence[dict]) -> None:
 
 
 def show(title: str, rows: Sequence[dict], note: str = '') -> None:
-    """Prints rows of equal keys as a table."""
+    """Print rows of equal keys as a table."""
     table = Table(title=title, title_justify='left', caption=note or None, caption_justify='left')
     for name in rows[0] if rows else ():
         table.add_column(name.replace('_', ' '), justify='right')
@@ -188,7 +188,7 @@ def _number(value: float | None) -> str:
 
 
 def _share(name: str, share: dict) -> dict:
-    """Columns of a rate. name: of what is counted."""
+    """Return the columns of a rate. name: of what is counted."""
     return {
         'n': share['n'],
         name: share['k'],

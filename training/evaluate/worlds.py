@@ -1,7 +1,7 @@
-"""Tabletops in lockstep: in each a scene nobody trained on and one task, judged every period.
+"""Tabletops in lockstep: each has an unseen scene and one task, which is judged every period.
 
-Knows simulated time, tasks, and how a chunk takes over from the one before. Does not know who
-acts: that is an Actor.
+This module knows simulated time, tasks, and how a chunk takes over from the previous one. It does
+not know what acts: that is an Actor.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from training.evaluate.cases import (
 )
 
 ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
-AFTERWARDS = 8  # control periods that an episode goes on when its task is done
-TASK_RNG, QUESTION_RNG, LATENCY_RNG = 1, 2, 3  # what a random stream of a scene is for
-TICK = 1e-6  # s; moments closer than this are the same
+AFTERWARDS = 8  # control periods that an episode continues after its task is done
+TASK_RNG, QUESTION_RNG, LATENCY_RNG = 1, 2, 3  # random streams of a scene
+TICK = 1e-6  # s; closer times are equal
 ARM = 6  # joints, without the gripper
 
 
 class World:
-    """One tabletop and its present episode. Close it when no more is to come."""
+    """One tabletop and its current episode. Close it after the last one."""
 
     def __init__(self, image_size: int, setting: Setting) -> None:
         self.setting = setting
@@ -54,7 +54,7 @@ class World:
         self._rollout = Rollout(self._table)
 
     def begin(self, case: Case) -> None:
-        """The scene of the case at time 0, and its task."""
+        """Reset to the scene of the case at time 0, and draw its task."""
         setting = self.setting
         self.case, self.period = case, 0
         self._due, self._executes = 0, []
@@ -68,7 +68,7 @@ class World:
             if task is not None:
                 break
         self._rollout.restart()
-        self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, its start, its moment
+        self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, start, takeover
         self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
         self._delays = DelayEstimator(setting.dt, LONGEST, setting.latency + TICK)
         self._judge = Judge(task, self._truth)
@@ -94,7 +94,7 @@ class World:
         return self.period >= self._limit
 
     def look(self) -> Frame:
-        """The present moment."""
+        """Return the current frame."""
         images = self._table.render()
         if self.setting.control == 'blank':
             images = {name: np.zeros_like(image) for name, image in images.items()}
@@ -103,7 +103,7 @@ class World:
             state=self._table.state(),
             instruction=self._instruction,
             stamp=round(self._rollout.time * 1e9),
-            deadline=-np.inf,  # nobody waits: the row is free as soon as nobody reads it
+            deadline=-np.inf,  # past: the row is free as soon as it is not read
             sequence=self.period,
             robot=self.case.name,
         )
@@ -123,9 +123,9 @@ class World:
         )
 
     def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:
-        """One control period; `chunk`, of its first moment, takes over when the latency is over.
+        """Take one control period; `chunk`, for its begin, takes over after the latency.
 
-        Without one the last chunk goes on. execution_horizon: as in Choice.
+        Without a chunk the last one continues. execution_horizon: as in Choice.
         """
         if self.is_due:
             self._executes.append(execution_horizon or self.setting.every)
@@ -147,9 +147,12 @@ class World:
             self._result = self.outcome()
 
     def _take_over(self, chunk: np.ndarray, start: float, moment: float) -> None:
-        """At its moment; one that comes when all of it has passed is not followed."""
+        """Follow a chunk from its moment on.
+
+        It is not followed if all of its actions have passed by then.
+        """
         self._until(moment)
-        late = moment - start + TICK  # what is due just now comes too late: the arm is elsewhere
+        late = moment - start + TICK  # an action that is due now is too late
         self._delays.observe(late)
         first = passed(late, self.setting.dt, len(chunk))
         if first < len(chunk):
@@ -163,7 +166,7 @@ class World:
             self._rollout.advance(moment - self._rollout.time)
 
     def outcome(self) -> Outcome:
-        """Of the episode until now, or until its task was done."""
+        """Return the outcome of the episode until now, or until its task was done."""
         if self._result is not None:
             return self._result
         judge, seconds = self._judge, self.period * self.setting.dt
@@ -173,7 +176,7 @@ class World:
         return Outcome(self.case, *how, execution_horizons, *moved)
 
     def close(self) -> None:
-        """Frees the table."""
+        """Close the table."""
         self._table.close()
 
 
@@ -183,9 +186,9 @@ def run(
     actor: Actor,
     on_end: Callable[[Outcome], object] = lambda outcome: None,
 ) -> list[Outcome]:
-    """All cases -> their outcomes, in the same order; a world whose episode ends takes the next.
+    """Run all cases and return their outcomes, in order.
 
-    on_end: called with each outcome as it comes.
+    A world whose episode ends takes the next case. on_end: called with each outcome as it comes.
     """
     waiting, outcomes = deque(cases), {}
     live = [world for world in worlds if _begin(world, waiting)]
@@ -204,7 +207,7 @@ def run(
 
 
 def _begin(world: World, waiting: deque[Case]) -> bool:
-    """Whether there was another case for the world."""
+    """Begin the next case in the world. Returns whether there was one."""
     if waiting:
         world.begin(waiting.popleft())
         return True

@@ -1,4 +1,4 @@
-"""`python -m training.judge`: trains a small planner to follow chains over segments."""
+"""`python -m training.judge`: train a small planner to follow chains over segments."""
 
 from pathlib import Path
 

@@ -1,13 +1,13 @@
-"""Chains over two-token segments: the task by which ways to reuse KV are judged.
+"""Chains over two-token segments: the task on which methods of KV reuse are compared.
 
 A segment is a key and a value. A value either ends its chain or points to the key of another
-segment, and so segments form chains of up to MAX_HOPS links. A question names a key; the answer is
-the end of the chain that goes on from there. Keys are distinct, no two values point to one key:
-a chain has one way ahead and one back. A prompt is `<bos> (key value) x S <ask> key`, and its next
-token is the answer. That a value points is seen from the token itself: each key has a token of its
-own as a key and another one as a value.
+segment, so that segments form chains of up to MAX_HOPS links. A question names a key; the answer
+is the end of the chain from there on. Keys are distinct, and no two values point to one key: a
+segment has at most one successor and one predecessor. A prompt is `<bos> (key value) x S <ask>
+key`, and its next token is the answer. Each key has one token as a key and another one as a value,
+so that the token itself shows that a value is a pointer.
 
-Knows numbers alone. All arrays are int64; B prompts, S segments of each, Q questions of each.
+All arrays are int64; B prompts, S segments of each, Q questions of each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ END = POINTER + KEYS  # first token of values that end a chain
 BOS = END + ENDS
 ASK = BOS + 1
 VOCABULARY = ASK + 1
-LAYOUTS = ('forward', 'backward')  # along its links a chain goes to later segments, or earlier
+LAYOUTS = ('forward', 'backward')  # a chain leads to later segments, or to earlier ones
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +32,8 @@ class Chains:
     """Segments of prompts, in the order of the prompt.
 
     keys, values: tokens [B, S]. ahead: the segment that a value points to, [B, S], or -1. behind:
-    the segment that points to this one's key, or -1. start: the segment that was drawn to be asked
-    about, [B].
+    the segment that points to this one's key, or -1. start: the segment that the question of
+    `exam` is about, [B].
     """
 
     keys: np.ndarray
@@ -44,7 +44,7 @@ class Chains:
 
     @property
     def memory(self) -> np.ndarray:
-        """<bos> and the segments, [B, 1 + 2 S]."""
+        """Tokens of <bos> and the segments, [B, 1 + 2 S]."""
         size = len(self.keys)
         pairs = np.stack([self.keys, self.values], axis=-1).reshape(size, -1)
         return np.concatenate([np.full((size, 1), BOS), pairs], axis=1)
@@ -61,7 +61,10 @@ class Chains:
 
 
 def walk(link: np.ndarray, steps: int) -> np.ndarray:
-    """link [B, S] -> the segments 0 .. steps links away, [B, 1 + steps, S]; -1 beyond the end."""
+    """Return the segments 0 .. steps links away, [B, 1 + steps, S]; -1 beyond the end.
+
+    link: [B, S].
+    """
     path = [np.broadcast_to(np.arange(link.shape[1]), link.shape)]
     for _ in range(steps):
         path.append(at(link, path[-1], -1))
@@ -69,18 +72,18 @@ def walk(link: np.ndarray, steps: int) -> np.ndarray:
 
 
 def furthest(link: np.ndarray, steps: int) -> np.ndarray:
-    """link [B, S] -> the last segment within so many links, [B, S]."""
+    """Return the last segment within `steps` links, [B, S]. link: [B, S]."""
     path = walk(link, steps)
     return np.take_along_axis(path, (path >= 0).sum(axis=1, keepdims=True) - 1, axis=1)[:, 0]
 
 
 def earlier(link: np.ndarray) -> np.ndarray:
-    """The links [B, S] that lead to an earlier segment: what a causal model sees of a chain."""
+    """Return the links [B, S] to earlier segments, which a causal model sees; -1 for others."""
     return np.where(link < np.arange(link.shape[1]), link, -1)
 
 
 def at(table: np.ndarray, segments: np.ndarray, none: int = -1) -> np.ndarray:
-    """table [B, S] at segments [B, N]; `none` for -1."""
+    """Return table [B, S] at segments [B, N]; `none` for -1."""
     found = np.take_along_axis(table, np.maximum(segments, 0), axis=1)
     return np.where(segments < 0, none, found)
 
@@ -92,11 +95,11 @@ def draw_chains(
     hops: int | None = None,
     layout: str | None = None,
 ) -> Chains:
-    """Prompts of chains of 1 to 1 + MAX_HOPS segments, each laid out in one way.
+    """Draw prompts of chains of 1 to 1 + MAX_HOPS segments, each chain in one layout.
 
-    hops, layout: of the chain that starts at `start`; None: any. Where the last chain finds no
-    room for its length it is shorter. Raises ValueError for segments, hops or a layout that there
-    are not.
+    hops, layout: of the chain that starts at `start`; None: any. If the length of the last chain
+    does not fit it is shorter. Raises ValueError for an invalid number of segments or hops, or
+    layout.
     """
     _check(segments, hops, layout)
     size, index = (problems, segments), np.arange(segments)
@@ -104,7 +107,7 @@ def draw_chains(
     lengths[:, 0] = lengths[:, 0] if hops is None else 1 + hops
     kinds = rng.integers(0, len(LAYOUTS), size)
     kinds[:, 0] = kinds[:, 0] if layout is None else LAYOUTS.index(layout)
-    # What follows is in the order of chains, until `position` says where in the prompt each is.
+    # What follows is in the order of chains; `position` has the place of each in the prompt.
     chain = (lengths.cumsum(axis=1)[:, None] <= index[:, None]).sum(axis=-1)  # [B, S]
     changes = chain[:, 1:] != chain[:, :-1]
     edge = np.ones((problems, 1), bool)
@@ -122,11 +125,14 @@ def draw_chains(
 
 
 def _positions(rng: np.random.Generator, chain: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """Where in the prompt each segment stands, [B, S]: at random, in order within its chain."""
+    """Return the position of each segment in the prompt, [B, S].
+
+    Positions are random, and in order within a chain.
+    """
     luck = rng.permuted(np.tile(np.arange(chain.shape[1]), (len(chain), 1)), axis=1)
     down = kinds == LAYOUTS.index('backward')
     within = np.lexsort((luck, chain), axis=-1)
-    luck = np.take_along_axis(luck, within, axis=1)  # rising within each chain
+    luck = np.take_along_axis(luck, within, axis=1)  # ascending within each chain
     turned = np.lexsort((np.where(down, -luck, luck), chain), axis=-1)
     return np.take_along_axis(luck, turned, axis=1)
 

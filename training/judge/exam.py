@@ -1,7 +1,7 @@
-"""How often a judge is right: by segments, layout and hops, under full prefill and full reuse.
+"""Accuracy of a judge by segments, layout and hops, under full prefill and full reuse.
 
-Full reuse is the gate: a judge that is as good without anything computed between segments cannot
-tell ways to reuse KV apart.
+Full reuse is the control: a judge that is as accurate without attention between segments cannot
+distinguish methods of KV reuse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from training.judge.chains import ASK, LAYOUTS, MAX_HOPS, Chains, at, draw_chain
 from training.judge.lessons import answers, read
 from training.judge.view import JudgeView
 
-AT_ONCE = 250  # problems
+AT_ONCE = 250  # problems in a batch
 SIZES = (8, 16, 32, 64)
 HOPS = range(MAX_HOPS + 1)
 
@@ -28,9 +28,9 @@ HOPS = range(MAX_HOPS + 1)
 def exam(
     model: Planner, problems: int, seed: int, sizes: Sequence[int] = SIZES, isolated: bool = False
 ) -> list[dict]:
-    """A row per cell: segments, layout, hops, and the rate of right answers, with its interval.
+    """Return a row per cell: segments, layout, hops, and the accuracy with its interval.
 
-    isolated: segments see themselves alone, as under full reuse. Cells have problems of their own,
+    isolated: segments see only themselves, as under full reuse. Each cell has its own problems,
     the same ones for every model and for both values of `isolated`.
     """
     rows = []
@@ -45,7 +45,7 @@ def exam(
 
 
 def cells(sizes: Sequence[int] = SIZES) -> Iterator[tuple[int, str, int]]:
-    """Segments, layout, hops."""
+    """Yield segments, layout and hops of each cell."""
     for size in sizes:
         for layout in LAYOUTS:
             for hops in HOPS:
@@ -53,13 +53,13 @@ def cells(sizes: Sequence[int] = SIZES) -> Iterator[tuple[int, str, int]]:
 
 
 def draw_cell(problems: int, seed: int, segments: int, layout: str, hops: int) -> Chains:
-    """The problems of a cell, the same ones for every model."""
+    """Draw the problems of a cell, the same ones for every model."""
     rng = np.random.default_rng((seed, segments, LAYOUTS.index(layout), hops))
     return draw_chains(rng, problems, segments, hops, layout)
 
 
 def problems_of(chains: Chains) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts that ask for `start`, long [B, 3 + 2 S], and their answers, long [B]."""
+    """Return prompts that ask for `start`, long [B, 3 + 2 S], and their answers, long [B]."""
     start = chains.start[:, None]
     ask = np.full_like(start, ASK)
     ids = np.concatenate([chains.memory, ask, at(chains.keys, start)], axis=1)
@@ -67,13 +67,13 @@ def problems_of(chains: Chains) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def total(rows: Sequence[dict], **cell: object) -> dict:
-    """The rate over all rows whose fields are as named."""
+    """Return the rate over all rows whose fields equal those of `cell`."""
     some = [r['right'] for r in rows if all(r[name] == value for name, value in cell.items())]
     return rate(sum(r['k'] for r in some), sum(r['n'] for r in some))
 
 
 def show(title: str, rows: Sequence[dict]) -> None:
-    """A table in per cent: a line per segments and layout, a column per number of hops."""
+    """Print a table in percent: a line per segments and layout, a column per number of hops."""
     table = Table(title=title)
     for name in ('segments', 'layout', *(f'{h} hops' for h in HOPS)):
         table.add_column(name, justify='right')

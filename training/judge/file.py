@@ -1,6 +1,6 @@
-"""Judges on disk: one .safetensors file each, whose metadata says what it is.
+"""Judges on disk: one .safetensors file each, with the dimensions in its metadata.
 
-Knows dimensions and names. Does not know the task.
+This module knows dimensions and names, not the task.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ CONFIG = 'embodied_kv.judge'
 BUNDLED = Path(__file__).resolve().parents[2] / 'benchmarks/assets/judge'
 SEEDS = (0, 1, 2)  # of the judges that come with the package
 
-# More than half of a head's angles turn by less than 1 rad over a prompt: names are found wherever
-# they stand.
+# More than half of a head's rotary angles turn by less than 1 rad over a prompt, so that names are
+# found at any position.
 JUDGE = PlannerConfig(
     'judge',
     BackboneConfig(
@@ -44,14 +44,14 @@ JUDGE = PlannerConfig(
 def save_judge(
     path: Path, state: Mapping[str, Tensor], config: PlannerConfig, card: Mapping[str, str]
 ) -> None:
-    """card: what else the metadata should say."""
+    """Save a judge. card: further metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with storage.replaced(path) as new:
         write_weights(new, state, {CONFIG: json.dumps(asdict(config)), **card})
 
 
 def load_judge(path: Path) -> Planner:
-    """A judge in float32; no gradients. Raises CheckpointError for what is none."""
+    """Return a judge in float32 without gradients. Raises CheckpointError for other files."""
     weights = Weights(path)
     try:
         config = parse_config(weights.metadata[CONFIG])
@@ -63,7 +63,7 @@ def load_judge(path: Path) -> Planner:
 
 
 def bundled_judge(seed: int) -> Path:
-    """The file of a judge that comes with the package. Raises ValueError where there is none."""
+    """Return the file of a judge in the package. Raises ValueError if there is none."""
     path = BUNDLED / f'{seed}.safetensors'
     if not path.is_file():
         raise ValueError(

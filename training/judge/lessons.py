@@ -1,9 +1,10 @@
-"""What a judge is taught beside answers: what a segment's last token knows, layer by layer.
+"""Auxiliary targets of a judge: what the last token of a segment encodes after each layer.
 
-After the first layer its own key. After the second one its neighbours in the chain, and after the
-last but one all of the chain, as far as these stand earlier: the furthest value that its own leads
-to, and the keys that lead to it. So a question has one thing left to do: to find the segment that
-answers to its key and knows an end. That is what is lost where segments are computed apart.
+After the first layer it encodes its own key. After the second one it encodes the adjacent segments
+of the chain, and one layer before the end the whole chain, as far as its segments are earlier in
+the prompt: the furthest value that its own leads to, and the keys that lead to it. Then a question
+only has to find the segment that has its key and encodes an end. This is what is lost if segments
+are computed independently.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from training.judge.chains import ASK, MAX_HOPS, at, draw_chains, earlier, furth
 from training.judge.view import JudgeView
 
 NOTHING = -100  # no target
-# Layers after which a lesson is known; all others but one layer from the end.
+# Layers after which a target is known; the others are known one layer before the end.
 KEY, NEIGHBOUR = 1, 2
 
 
 @dataclass(frozen=True, eq=False)
 class ChainBatch:
-    """Prompts with several questions each, and what is to be known of them; long tensors.
+    """Prompts with several questions each, and their auxiliary targets; long tensors.
 
-    ids: [B, 2 + 2 S + Q]. answer: [B, Q]. key: [B, S]. ahead: the value one link further, if that
-    segment stands earlier, else a segment's own; end: the furthest such value, [B, S]. behind: the
-    keys 1 .. MAX_HOPS links back, NOTHING where they do not stand earlier, [B, MAX_HOPS, S].
+    ids: [B, 2 + 2 S + Q]. answer: [B, Q]. key: [B, S]. ahead: the value one link further if that
+    segment is earlier, else a segment's own; end: the furthest such value, [B, S]. behind: the
+    keys 1 .. MAX_HOPS links back, NOTHING where they are not earlier, [B, MAX_HOPS, S].
     """
 
     ids: Tensor
@@ -48,7 +49,10 @@ class ChainBatch:
 def draw_chain_batch(
     rng: np.random.Generator, prompts: int, segments: int, questions: int
 ) -> ChainBatch:
-    """Chains of any length and layout; questions start anywhere in them, no two at one segment."""
+    """Draw chains of any length and layout.
+
+    Questions start anywhere in them, no two at one segment.
+    """
     chains = draw_chains(rng, prompts, segments)
     start = rng.permuted(np.tile(np.arange(segments), (prompts, 1)), axis=1)[:, :questions]
     ahead, back = earlier(chains.ahead), walk(earlier(chains.behind), MAX_HOPS)[:, 1:]
@@ -65,7 +69,7 @@ def draw_chain_batch(
 
 
 def read(model: Planner, ids: Tensor, view: JudgeView) -> list[Tensor]:
-    """ids [B, T] -> hidden states after each layer, [B, T, width]."""
+    """Return the hidden states after each layer, [B, T, width]. ids: [B, T]."""
     hidden, rope, layers = model.embed(ids), model.rope(view.positions), []
     for i in range(model.config.backbone.layers):
         hidden = model.layer(i, hidden, view, rope)
@@ -74,12 +78,12 @@ def read(model: Planner, ids: Tensor, view: JudgeView) -> list[Tensor]:
 
 
 def answers(model: Planner, layers: list[Tensor], view: JudgeView) -> Tensor:
-    """What `read` gives -> logits of the questions, [B, Q, vocab]."""
+    """Return the logits of the questions, [B, Q, vocab]. layers: result of `read`."""
     return model.logits(model.backbone.norm(layers[-1][:, view.asked]))
 
 
 class AuxiliaryHeads(nn.Module):
-    """Linear maps from hidden states to what is known; only training needs them."""
+    """Linear maps from hidden states to auxiliary targets; only training needs them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -89,7 +93,7 @@ class AuxiliaryHeads(nn.Module):
     def forward(
         self, model: Planner, layers: list[Tensor], batch: ChainBatch
     ) -> dict[str, Tensor]:
-        """Losses by name."""
+        """Return losses by name."""
         last = len(layers) - 1
         lessons = {
             'key': (KEY, batch.key),
@@ -106,6 +110,6 @@ class AuxiliaryHeads(nn.Module):
         }
 
     def _say(self, model: Planner, name: str, hidden: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy of hidden [B, S, width] against tokens [B, S]."""
+        """Return the cross-entropy of hidden [B, S, width] against tokens [B, S]."""
         logits = model.logits(self.maps[name](model.backbone.norm(hidden)))
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=NOTHING)

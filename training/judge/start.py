@@ -1,15 +1,15 @@
-"""The weights a judge starts from: small ones at random, and two layers that can look already.
+"""Initial weights of a judge: small random ones, with working attention heads in two layers.
 
-Pairs of tokens are what the first minutes of such a training are spent on: that a value belongs to
-the key before it, and that a pointer means a key. Here both are a start, and no more: training may
-change every number. Token vectors get a constant feature, and one that says whether a token is a
-value; a pointer's is that of its key. In the first layer one head looks at the token before, the
-other at tokens of its own name elsewhere, so that attention goes along the links from the first
-layer on. In the second one head looks for the segment that a value points to, the other for the
-one that points to its own key: where each needs the name that the first layer has moved, it looks
-through that layer's own matrices.
+Otherwise the first minutes of training are spent on pairs of tokens: that a value belongs to the
+key before it, and that a pointer means a key. Both are only initial values: training may change
+every number. Token vectors have a constant feature, and one that marks values; the vector of a
+pointer is that of its key. In the first layer one head attends to the previous token, the other to
+tokens of the same name elsewhere, so that attention follows the links from the first layer on. In
+the second layer one head attends to the segment that a value points to, the other to the one that
+points to its own key. Where they need the name that the first layer has moved, they read it
+through the matrices of that layer.
 
-Knows the parameters of a planner with two heads and as many KV heads.
+This module knows the parameters of a planner with two heads and as many KV heads.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from embodied_kv.model.planner import Planner
 from training.judge.chains import BOS, END, KEYS, POINTER
 
 CONSTANT, VALUE = 0, 1  # features of the residual stream
-FEATURE = 2.0  # what they are where they are on; other features have a deviation of 1
-SHARP = 1.5  # of the look-ups by name
-BEFORE, ELSEWHERE = 4.0, 1.25  # of the look at the token before, and away from oneself
-FAST, SLOW = 0.1, 0.006  # rad per position: tells neighbours apart; tells no positions apart
+FEATURE = 2.0  # their magnitude; other features have a deviation of 1
+SHARP = 1.5  # scale of attention by name
+BEFORE, ELSEWHERE = 4.0, 1.25  # scales of attention to the previous token, and to others
+FAST, SLOW = 0.1, 0.006  # rad per position: separates adjacent positions; no positions
 
 
 @torch.no_grad()
 def init_judge(model: Planner, seed: int) -> None:
-    """Fills every parameter. Raises ValueError for a planner without two heads of each kind."""
+    """Fill every parameter.
+
+    Raises ValueError for a planner without two heads of each kind, or with less than 3 layers.
+    """
     b, generator = model.config.backbone, torch.Generator().manual_seed(seed)
     if (b.heads, b.kv_heads) != (2, 2) or b.layers < 3:
         raise ValueError(
@@ -41,7 +44,7 @@ def init_judge(model: Planner, seed: int) -> None:
             p.normal_(0, (p.shape[1] * (2 * b.layers if last else 1)) ** -0.5, generator=generator)
         else:
             p.zero_()
-    model.backbone.norm.weight.fill_(-0.9)  # logits of a tenth
+    model.backbone.norm.weight.fill_(-0.9)  # scales logits to a tenth
     _init_tokens(model.backbone.embed.weight)
 
     frequency = b.rope_theta ** (-torch.arange(0, b.head_dim, 2) / b.head_dim)
@@ -66,7 +69,10 @@ def _init_tokens(table: Tensor) -> None:
 
 
 def _init_first(model: Planner, frequency: Tensor, generator: torch.Generator) -> Tensor:
-    """The first layer's heads -> how the token before lies in its output, [width, width]."""
+    """Initialise the heads of the first layer.
+
+    Returns the map from a token to its encoding in the output of the next one, [width, width].
+    """
     b, half = model.config.backbone, len(frequency)
     fast = (frequency > FAST).float()
     query, key, value = _parts(model, 0)
@@ -85,7 +91,7 @@ def _init_first(model: Planner, frequency: Tensor, generator: torch.Generator) -
 
 
 def _names(frequency: Tensor, width: int, generator: torch.Generator) -> Tensor:
-    """A random look at what tokens are, wherever they stand: [head_dim, width]."""
+    """Return a random projection of what tokens are, without position: [head_dim, width]."""
     slow = (frequency < SLOW).float().repeat(2)[:, None]
     names = torch.randn(2 * len(frequency), width, generator=generator)
     names[:, [CONSTANT, VALUE]] = 0
@@ -93,7 +99,7 @@ def _names(frequency: Tensor, width: int, generator: torch.Generator) -> Tensor:
 
 
 def _parts(model: Planner, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Q, K and V of a layer's heads, [heads, head_dim, width] each; views."""
+    """Return Q, K and V of a layer's heads, [heads, head_dim, width] each, as views."""
     b = model.config.backbone
     matrices = model.backbone.layers[layer].qkv.weight.view(-1, b.head_dim, b.width)
     return matrices.split([b.heads, b.kv_heads, b.kv_heads])

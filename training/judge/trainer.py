@@ -1,10 +1,10 @@
 """The judge's recipe, a step of it, and a run: learning to follow chains over segments.
 
-What it is for: ways to reuse KV are judged by how much of what it can do they leave. It learns by
-plain causal prefill alone, in minutes on one core; everything of a step is a function of the
-recipe and the step's number. At first it is only taught what segments should know
-(`lessons`), then to answer with it; were it asked from the start, questions would learn to
-walk along the chains by themselves, and it would tell fewer ways of reuse apart. Prompts grow.
+Methods of KV reuse are compared by how much of the judge's accuracy they keep. The judge learns
+with plain causal prefill only, in minutes on one core. A step is a function of the recipe and the
+step's number. At first only the auxiliary targets of segments are trained (`lessons`), then also
+the answers. With answers from the start, the questions themselves would learn to follow the
+chains, and the judge would distinguish fewer methods. Prompts grow.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ EXAM = 1_000_003  # seed of problems that are not learnt from
 
 @dataclass(frozen=True)
 class JudgeRecipe(GrowingRecipe):
-    """Metadata `help` is the command line's. Shares are of all steps."""
+    """Numbers of a training, with `help` as command-line help. Shares are of all steps."""
 
     MOST: ClassVar[int] = SEGMENTS[1]
     segments: int = option(896, 'segments of a step, in all prompts')
@@ -48,14 +48,14 @@ class JudgeRecipe(GrowingRecipe):
     decay: float = option(0.01, 'weight decay of matrices')
 
     def batch(self, step: int) -> ChainBatch:
-        """The prompts of a step."""
+        """Return the prompts of a step."""
         rng = np.random.default_rng((self.seed, step))
         segments = int(rng.integers(SEGMENTS[0], self.longest(step) + 1))
         return draw_chain_batch(rng, max(1, self.segments // segments), segments, self.questions)
 
 
 class JudgeTrainer(Learner):
-    """step: of the recipe, the next one to do."""
+    """Trains a judge. step: next step of the recipe."""
 
     def __init__(self, config: PlannerConfig, recipe: JudgeRecipe) -> None:
         torch.manual_seed(recipe.seed)
@@ -64,7 +64,7 @@ class JudgeTrainer(Learner):
         super().__init__(nn.ModuleList([self.model, self._heads]), self.model, recipe)
 
     def losses(self, batch: ChainBatch) -> dict[str, Tensor]:
-        """By name: of the answers, and of each lesson."""
+        """Return losses by name: of the answers, and of each auxiliary target."""
         view = batch.view
         layers = read(self.model, batch.ids, view)
         logits = answers(self.model, layers, view)
@@ -72,7 +72,10 @@ class JudgeTrainer(Learner):
         return {'answer': answer, **self._heads(self.model, layers, batch)}
 
     def learn(self) -> dict[str, float]:
-        """One step of the recipe -> losses. Raises ValueError if it went astray."""
+        """Take one step of the recipe and return its losses.
+
+        Raises ValueError if the gradient is not finite.
+        """
         recipe = self.recipe
         values = self.losses(recipe.batch(self.step))
         learnt = [v for name, v in values.items() if name != 'answer' or recipe.asks(self.step)]
@@ -80,14 +83,17 @@ class JudgeTrainer(Learner):
         return {name: value.item() for name, value in values.items()}
 
     def shipped(self) -> Planner:
-        """A copy with the averaged weights."""
+        """Return a copy with the averaged weights."""
         model = Planner(self.model.config).requires_grad_(False).eval()
         model.load_state_dict(self.average)
         return model
 
 
 def train(out: Path, recipe: JudgeRecipe, problems: int, config: PlannerConfig = JUDGE) -> None:
-    """The whole recipe, then an exam of so many problems a cell; the weights go to `out`."""
+    """Run the whole recipe, save the weights to `out`, and print the results of an exam.
+
+    problems: of each cell of the exam.
+    """
     torch.set_num_threads(1)
     began, worked = time.monotonic(), time.process_time()
     trainer = JudgeTrainer(config, recipe)

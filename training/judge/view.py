@@ -1,9 +1,9 @@
-"""What the tokens of a prompt see while a judge is trained: many questions behind one memory.
+"""The attention view of a judge in training: many questions behind one memory.
 
-Each question is the last token of a prompt of its own, so that one pass teaches many. `isolated`:
-what is seen where each segment's KV was computed by itself and moved to its position. Rotary
-attention knows distances alone, so a mask says it exactly. Knows positions; does not know what the
-tokens are.
+Each question is the last token of its own prompt, so that one pass trains many. `isolated`: what
+tokens see if the KV of each segment was computed independently and moved to its position. Rotary
+attention depends on distances only, so a mask expresses this exactly. This module knows positions,
+not what the tokens are.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ PAIR = 2  # tokens of a segment
 
 
 class JudgeView:
-    """<bos>, `segments` of `size` tokens, <ask>, then `questions` that all stand at one position.
+    """<bos>, `segments` of `size` tokens, <ask>, then `questions` that share one position.
 
-    positions: int64 [1, T]. values: where the segments' last tokens are. asked: where the
-    questions are.
+    positions: int64 [1, T]. values: slots of the segments' last tokens. asked: slots of the
+    questions.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class JudgeView:
         self._mask = seen(visible)[None]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Nothing is read after these tokens."""
+        """Do nothing: no later token reads these tokens."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return dense_attention(q, k, v, self._mask.expand(len(q), -1, -1))

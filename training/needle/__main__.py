@@ -1,4 +1,4 @@
-"""`python -m training.needle`: trains a small model to read codes off a page."""
+"""`python -m training.needle`: train a small model to read codes off a page."""
 
 from training.common.command import run_for_minutes
 from training.needle.trainer import NeedleRecipe, train

@@ -1,9 +1,9 @@
-"""Pages of patches, some of which hold a code: needles, and a haystack that looks like them.
+"""Pages of patches, some of which hold a code: needles in a haystack that looks like them.
 
-A code has a colour and three digits, each drawn in a patch of its own somewhere on the page, in
-that colour, with one, two or three dots beside it: its position in the code. Any other patch is
-blank, or a grey digit with dots (a value without a colour), or a coloured letter (a colour without
-a value). Knows numpy and pixels. Does not know words or a model.
+A code has a colour and three digits. Each digit is drawn in its own patch anywhere on the page, in
+that colour, with one, two or three dots that mark its position in the code. Any other patch is
+blank, or has a grey digit with dots (a value without a colour), or a coloured letter (a colour
+without a value). This module knows numpy and pixels. It knows neither words nor a model.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NEEDLES = len(COLOURS) * DIGITS  # patches of a page that hold codes
 NUMERALS = '75557 26227 71747 71717 55711 74717 74757 71122 75757 75717'.split()
 LETTERS = '25755 74447 74647 74644 55755 55655 44447 75744 72222 55557 55255 55222'.split()
 PAPER, GREY = 235, 90
-NOISE, JITTER = 14, 18  # of a pixel, and of a patch's ink: uniform, either way
+NOISE, JITTER = 14, 18  # largest change of a pixel, and of a patch's ink; uniform
 
 
 def _stamps() -> tuple[np.ndarray, np.ndarray]:
-    """bool [10 digits + letters + blank, 8, 8], and of 0 to 3 dots bool [4, 8, 8]."""
+    """Return glyphs, bool [10 digits + letters + blank, 8, 8], and 0 to 3 dots, bool [4, 8, 8]."""
     glyphs = np.zeros((len(NUMERALS) + len(LETTERS) + 1, PATCH, PATCH), bool)
     for glyph, rows in zip(glyphs, NUMERALS + LETTERS, strict=False):
         bits = [[int(row) >> bit & 1 for bit in (2, 1, 0)] for row in rows]
@@ -43,12 +43,12 @@ INKS = np.array([*(255 * np.array(list(COLOURS.values()))), [GREY] * 3], np.floa
 
 @dataclass(frozen=True, eq=False)
 class Pages:
-    """B pages of side x side patches, of which k are shown; the others are never looked at.
+    """B pages of side x side patches, of which k are shown; the others are not processed.
 
     cells: uint8 [B, k, 8, 8, 3], the patches that are shown. shown: int64 [B, k], which those are,
-    ascending, row-major. kinds: int64 [B, k, 3], what is in each: which of GLYPHS, DOTS and INKS.
-    codes: int64 [B, colours, 3], digits, in the order of COLOURS. at: of the same shape, the patch
-    of each.
+    ascending, row-major. kinds: int64 [B, k, 3], content of each: index in GLYPHS, DOTS and INKS.
+    codes: int64 [B, colours, 3], digits, in the order of COLOURS. at: the patch of each digit, of
+    the same shape.
     """
 
     side: int
@@ -59,7 +59,7 @@ class Pages:
     at: np.ndarray
 
     def images(self) -> np.ndarray:
-        """uint8 [B, 8 * side, 8 * side, 3]; what is not shown is white."""
+        """Return uint8 [B, 8 * side, 8 * side, 3]; patches that are not shown are white."""
         count, side = len(self.cells), self.side
         pages = np.full((count, side * side, *self.cells.shape[2:]), 255, np.uint8)
         np.put_along_axis(pages, self.shown[..., None, None, None], self.cells, 1)
@@ -68,7 +68,7 @@ class Pages:
 
 
 def draw_pages(rng: np.random.Generator, count: int, side: int, shown: int) -> Pages:
-    """Raises ValueError where the codes have no room."""
+    """Draw pages. Raises ValueError if `shown` is too small for the codes, or too large."""
     patches = side * side
     if not NEEDLES <= shown <= patches:
         raise ValueError(f'{shown} of {patches} patches are shown: the codes take {NEEDLES}')

@@ -1,6 +1,6 @@
-"""Pages as a model reads them: a prefix, a question about each code, and what is to be said.
+"""Pages as inputs of a model: a prefix, a question about each code, and the answers.
 
-Knows pages, words and the model. Does not know an optimiser.
+This module knows pages, words and the model, not an optimiser.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from training.common.segments import Segments
 from training.common.views import PrefixCache
 from training.needle.pages import DIGITS, DOTS, GLYPHS, INKS, Pages
 
-INSTRUCTION = 'read'  # the same for every page: the prompt does not know what will be asked
+INSTRUCTION = 'read'  # the same for every page, so that the prompt does not reveal the question
 KINDS = tuple(map(len, (GLYPHS, DOTS, INKS)))
 
 
 def question(colour: str) -> str:
-    """What a decode stream is asked."""
+    """Return the question of a decode stream."""
     return f'What is {colour}?'
 
 
 def answer(code: np.ndarray) -> str:
-    """Each digit is a token, with the space before it."""
+    """Return the answer; each digit is a token, with the space before it."""
     return ' '.join(map(str, code))
 
 
 def prompt_ids(tokenizer: Tokenizer, normalizer: Normalizer, config: ModelConfig) -> list[int]:
-    """As a policy makes them, of the instruction and a state of zeros."""
+    """Return the prompt's tokens as a policy makes them, with a state of zeros."""
     state = normalizer.state(np.zeros(config.state_dim, np.float32))
     return OWN_PROMPT.tokens(tokenizer, INSTRUCTION, state, config.max_text)[0]
 
@@ -48,7 +48,7 @@ class PageBatch:
     """Pages, their prompts, and every code's question, packed.
 
     cells, shown, kinds: of `Pages`. prompt: long [B, P]. packed, segment, offset, answer: as in
-    `objective.Batch`; offsets count the patches that are not shown.
+    `training.common.batch.Batch`; offsets count the patches that are not shown.
     """
 
     cells: Tensor
@@ -64,7 +64,7 @@ class PageBatch:
 def batch_of(
     pages: Pages, tokenizer: Tokenizer, prompt: list[int], config: ModelConfig
 ) -> PageBatch:
-    """All codes of these pages, asked for."""
+    """Return a batch with a question for each code of these pages."""
     size, shown = pages.shown.shape
     length = len(COLOURS) * (len(tokenizer.encode(question('red'))) + DIGITS)
     segments = Segments(tokenizer, size, length, 0)
@@ -85,7 +85,7 @@ def batch_of(
 
 
 class Reader(nn.Module):
-    """A Pi05 that learns to read, and a small head that only training has: what is in a patch."""
+    """A Pi05 that learns to read, with a head for the content of patches, for training only."""
 
     def __init__(self, model: Pi05) -> None:
         super().__init__()
@@ -97,7 +97,10 @@ class Reader(nn.Module):
         return self.objective.model
 
     def forward(self, batch: PageBatch) -> dict[str, Tensor]:
-        """Losses 'text' and 'kinds', and 'text_exact', the share of codes with no digit wrong."""
+        """Return the losses 'text' and 'kinds', and 'text_exact'.
+
+        The latter is the share of codes without a wrong digit.
+        """
         patches, prefix = self.fill(batch)
         _, hidden = self.objective.packed(batch, prefix)
         logits = self.model.backbone.logits(hidden)
@@ -107,9 +110,9 @@ class Reader(nn.Module):
         return text_losses(logits, batch.answer, batch.segment) | {'kinds': sum(found)}
 
     def fill(self, batch: PageBatch) -> tuple[Tensor, PrefixCache]:
-        """Features of the patches [B, k, vision width], and the prefix as the engine packs it.
+        """Return the features of patches, [B, k, vision width], and the prefix of the engine.
 
-        Of what is shown alone, each patch at the position that it has on the page.
+        Both have only the patches that are shown, each at its position on the page.
         """
         vision, table = self.model.vision, self.model.vision.tower.embeddings
         pixels = batch.cells.permute(0, 1, 4, 2, 3).float().div(127.5).sub(1).flatten(2)

@@ -1,11 +1,11 @@
 """The reader's recipe, a step of it, and a run: learning to read codes off a page of patches.
 
 A question names a colour; the answer is the three digits of that colour's code, each from another
-patch of about a thousand. No actions: words alone, through the model and the prefix of any policy,
-so that what is dropped from a long visual cache can be heard in the answers. Beside the words the
-tower learns what is in each patch, without which nothing is learnt for long. The page grows: at
-first few of its patches are shown, each at its true position. Everything of a step is a function
-of the recipe and the step's number.
+patch of about a thousand. Only words are trained, with the model and the prefix of any policy, so
+that answers show the effect of tokens that are dropped from a long visual cache. In addition the
+vision tower learns the content of each patch; without that the model learns nothing for a long
+time. The page grows: at first few of its patches are shown, each at its true position. A step is a
+function of the recipe and the step's number.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ VALIDATED = 4  # batches of unseen pages
 
 @dataclass(frozen=True)
 class NeedleRecipe(Recipe):
-    """Metadata `help` is the command line's.
+    """Numbers of a training. The metadata `help` of a field is its command-line help.
 
     Stage i takes `steps[i]` steps of `pages[i]` pages, of which `shown[i]` patches are shown.
     """
@@ -51,20 +51,23 @@ class NeedleRecipe(Recipe):
 
     @property
     def total(self) -> int:
-        """Steps of all stages."""
+        """Number of steps of all stages."""
         return sum(self.steps)
 
     def stage(self, step: int) -> int:
-        """Which stage a step belongs to; beyond the last step, the last."""
+        """Return the stage that a step belongs to; after the last step, the last stage."""
         return stage_of(self.steps, step)
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
-        """A linear start, then half a cosine down to a fiftieth."""
+        """Return the rate: linear warm-up, then half a cosine down to 1/50."""
         return self.rate * min(1.0, (step + 1) / warm) * cooling(step / max(1, self.total))
 
 
 class NeedleTrainer(Learner):
-    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16."""
+    """Trains a reader. step: next step of the recipe.
+
+    Weights are float32; products run in bfloat16.
+    """
 
     def __init__(self, config: ModelConfig, recipe: NeedleRecipe) -> None:
         self.config = config
@@ -78,7 +81,7 @@ class NeedleTrainer(Learner):
         self._prompt = prompt_ids(self.tokenizer, self.normalizer, config)
 
     def batch(self, step: int, seed: int | None = None) -> PageBatch:
-        """Of a step; seed: of pages that are not the recipe's."""
+        """Return the batch of a step. seed: of other pages than the recipe's, or None."""
         recipe, vision = self.recipe, self.config.vision
         stage = recipe.stage(step)
         rng = np.random.default_rng((recipe.seed if seed is None else seed, step))
@@ -91,14 +94,17 @@ class NeedleTrainer(Learner):
             return self.reader(batch)
 
     def learn(self, batch: PageBatch) -> dict[str, float]:
-        """One step of the recipe. Raises ValueError if it went astray."""
+        """Take one step of the recipe and return its losses.
+
+        Raises ValueError if the gradient is not finite.
+        """
         values = self._values(batch)
         self.descend(values['text'] + values['kinds'])
         return {name: value.item() for name, value in values.items()}
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Means over unseen pages of the stage at hand, with the averaged weights."""
+        """Return means over unseen pages of the current stage, with the averaged weights."""
         with self.averaged():
             unseen = (self.batch(self.step - 1, UNSEEN + i) for i in range(VALIDATED))
             found = [self._values(batch) for batch in unseen]
@@ -108,7 +114,7 @@ class NeedleTrainer(Learner):
         }
 
     def save(self, path: Path) -> None:
-        """The averaged weights, as a policy."""
+        """Save the averaged weights as a policy."""
         save(
             path,
             {name: value.bfloat16() for name, value in self.average.items()},
@@ -127,7 +133,7 @@ class NeedleTrainer(Learner):
 
 
 def train(out: Path, recipe: NeedleRecipe, minutes: float, config: ModelConfig = NEEDLE) -> None:
-    """The whole recipe, or as much as the minutes allow; what is learnt goes to `out`/policy."""
+    """Run the recipe, or as much as the minutes allow; save the policy to `out`/policy."""
     torch.set_num_threads(1)
     trainer = NeedleTrainer(config, recipe)
     out.mkdir(parents=True, exist_ok=True)

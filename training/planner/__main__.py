@@ -1,4 +1,4 @@
-"""`python -m training.planner`: trains the planner on households and missions."""
+"""`python -m training.planner`: train the planner on households and missions."""
 
 from pathlib import Path
 

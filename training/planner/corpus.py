@@ -1,8 +1,8 @@
 """The planner's tokenizer: bytes, and the words of households and of missions.
 
 A word is one token, and so are a name ("red cube", "left table") and the number of a task, each
-with the space before it: what a thing is called is one symbol to be looked for, as it is to
-whoever reads it. Any other text still has an encoding: byte by byte.
+with the space before it, so that the name of a thing is one symbol to look up. Any other text is
+encoded byte by byte.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NAMES = (*OBJECT_NAMES, *CARRIER_NAMES, *LIDDED_NAMES, *TABLES)
 
 
 def corpus() -> Iterator[str]:
-    """Pieces of prompts in which every word, name and number of a household occurs."""
+    """Yield pieces of prompts in which every word, name and number of a household occurs."""
     yield HEAD
     x, y = OBJECT_NAMES[0], LIDDED_NAMES[0]
     for name in NAMES:
@@ -56,7 +56,7 @@ def corpus() -> Iterator[str]:
 
 
 def mission_corpus() -> Iterator[str]:
-    """The same of missions on a table."""
+    """Yield pieces of prompts in which every word of missions on a table occurs."""
     x, y = OBJECT_NAMES[0], PLACE_NAMES[0]
     fill = {'x': x, 'y': y, 'q': 'where', 'at': f'in the {y}', 'into': f'into the {y}'}
     fill |= {'off': f'off the {y}', 'on': 'onto', 'held': x}
@@ -82,16 +82,16 @@ def mission_corpus() -> Iterator[str]:
 
 
 def whole_corpus() -> Iterator[str]:
-    """All that a planner of both reads and says."""
+    """Yield all texts that a planner of households and missions reads and writes."""
     yield from corpus()
     yield from mission_corpus()
 
 
 def planner_tokenizer(vocab_size: int, texts: Iterable[str] | None = None) -> Tokenizer:
-    """texts: whose words are tokens; None for those of households.
+    """Return a tokenizer. texts: their words are tokens; None for those of households.
 
-    The fewest tokens win (a unigram model whose tokens all cost the same). Raises ValueError if a
-    vocabulary of that size does not hold every word.
+    It uses the fewest tokens (a unigram model whose tokens all cost the same). Raises ValueError
+    if a vocabulary of that size does not hold every word.
     """
     pieces = Regex(rf' ?\b(?:{"|".join(NAMES)})\b| ?\w+|\s|[^\w\s]+')
     split = pre_tokenizers.Sequence(

@@ -1,8 +1,8 @@
-"""`python -m training.planner.exam`: what a planner answers with all of memory computed.
+"""`python -m training.planner.exam`: answers of a planner with the whole memory computed.
 
-Households that it has not learnt from, of every size; each question is answered greedily behind a
-plain causal prefill of the whole memory. No KV is reused but that of the memory by its questions,
-which changes nothing: a causal prefill does not see what comes after it.
+The households are unseen, of every size; each question is answered greedily behind a plain causal
+prefill of the whole memory. The only KV that is reused is that of the memory by its questions,
+which changes nothing: a causal prefill does not see later tokens.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from training.planner.household import draw_household
 from training.planner.household_questions import KINDS, answer, draw_question
 from training.planner.lessons import in_some_order
 
-UNSEEN = 2_000_003  # seed of households that nothing is learnt from, nor judged by in training
+UNSEEN = 2_000_003  # seed of households that training uses neither to learn nor to validate
 LONGEST = 16  # tokens of an answer
 
 
 @dataclass(frozen=True)
 class Answered:
-    """segments: of the household. truth and said: what is right, and what the planner says."""
+    """segments: of the household. truth, said: the correct answer, and that of the planner."""
 
     segments: int
     kind: str
@@ -53,7 +53,7 @@ class GrowingCache:
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
 
     def cut(self, length: int) -> None:
-        """Forgets all tokens from `length` on."""
+        """Drop all tokens from `length` on."""
         self._layers = {i: (k[:, :length], v[:, :length]) for i, (k, v) in self._layers.items()}
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -67,11 +67,11 @@ class GrowingCache:
 
 
 class Reader:
-    """A planner that has read a memory, and can be asked."""
+    """A planner with a prefilled memory that answers questions."""
 
     @torch.inference_mode()
     def __init__(self, planner: LoadedPlanner, texts: Sequence[str]) -> None:
-        """texts: of the segments, in the order of the prompt."""
+        """Prefill the memory. texts: of the segments, in the order of the prompt."""
         self._planner, self._cache = planner, GrowingCache()
         encode = planner.tokenizer.encode
         ids = encode(HEAD, bos=True)
@@ -81,7 +81,7 @@ class Reader:
         self._read(ids, 0)
 
     def _read(self, ids: list[int], start: int) -> int:
-        """The token that follows."""
+        """Compute tokens at `start` and return the most probable next token."""
         model = self._planner.model
         places = torch.arange(start, start + len(ids))[None]
         hidden = model(torch.tensor([ids]), places, self._cache)
@@ -89,7 +89,7 @@ class Reader:
 
     @torch.inference_mode()
     def ask(self, question: str) -> str:
-        """The answer, greedily; nothing of it is remembered."""
+        """Return the greedy answer, and drop its tokens from the cache."""
         tokenizer, said = self._planner.tokenizer, []
         ids = tokenizer.encode(question_words(question))
         token, length = self._read(ids, self.length), self.length + len(ids)
@@ -103,7 +103,10 @@ class Reader:
 def examine(
     planner: LoadedPlanner, households: int, questions: int, segments: tuple[int, int], seed: int
 ) -> Iterator[Answered]:
-    """So many questions of each kind on so many households, of fewest to most segments."""
+    """Yield answers to `questions` questions of each kind on each of `households` households.
+
+    segments: fewest and most segments of a household.
+    """
     for i, size in enumerate(np.linspace(*segments, households).round().astype(int).tolist()):
         rng = np.random.default_rng((UNSEEN, seed, i))
         household = draw_household(rng, size)
@@ -116,7 +119,7 @@ def examine(
 
 
 def report(found: Sequence[Answered], edges: Sequence[int]) -> tuple[str, dict[str, float]]:
-    """A table of exact answers by kind and hops, and by size; and its cells, in percent.
+    """Return a table of exact answers by kind and hops, and by size; and its totals, in percent.
 
     edges: sizes at which a column ends, ascending.
     """

@@ -176,7 +176,7 @@ def upserts(before: Household, after: Household) -> list[Fact]:
 
 
 def draw_household(rng: np.random.Generator, segments: int) -> Household:
-    """Return a random state with so many facts. Raises ValueError outside SEGMENTS."""
+    """Return a random state with `segments` facts. Raises ValueError outside SEGMENTS."""
     least, most = SEGMENTS
     if not least <= segments <= most:
         raise ValueError(f'segments must be from {least} to {most} (got {segments})')
@@ -205,7 +205,7 @@ def draw_household(rng: np.random.Generator, segments: int) -> Household:
 def _draw_records(
     rng: np.random.Generator, objects: list[str], places: list[str], facts: int
 ) -> tuple[dict[int, tuple[str, str]], dict[str, int]]:
-    """Return records and last records, so many facts together, several for some places."""
+    """Return records and last records, `facts` in total, several for some places."""
     notes = int(np.clip(facts * rng.uniform(0.15, 0.4), facts > 1, len(places)))
     notes = max(notes, facts - TASKS)
     numbers = 1 + rng.permutation(TASKS)[: facts - notes]
@@ -222,7 +222,7 @@ def _draw_records(
 
 
 def some_of(rng: np.random.Generator, names: Sequence[str], count: float) -> list[str]:
-    """Return about so many different names, at least one and at most all."""
+    """Return about `count` different names, at least one and at most all."""
     count = int(np.clip(round(count), 1, len(names)))
     return [names[i] for i in rng.permutation(len(names))[:count]]
 

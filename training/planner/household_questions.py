@@ -1,8 +1,8 @@
-"""What a robot may be asked about its household, what is true, and which facts say so.
+"""Questions that a robot may be asked about its household, with answers and the facts behind them.
 
-Hops are the links that have to be followed from the things that a question names: the bowl that
-a cube is in, the bin of that bowl. A question is words and names alone: the same one can be asked
-of any state, so of an earlier one, too, to know which answer would be out of date.
+Hops are the links to follow from the things that a question names: the bowl that a cube is in, the
+bin of that bowl. A question consists of words and names only, so that it can be asked of any
+state, also of an earlier one, to find the outdated answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NEXT = ('done', 'put down the {x}', 'open the {x}', 'put the {x} {into}', 'pick 
 
 @dataclass(frozen=True)
 class Question:
-    """kind: one of KINDS. thing: that is asked about; place: a receptacle; '' where not named."""
+    """kind: one of KINDS. thing: subject; place: a receptacle; '' where none is named."""
 
     kind: str
     thing: str = ''
@@ -41,9 +41,9 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """text: what is true. needs: ids of the facts that say so, by their hops, 0 first.
+    """text: the correct answer. needs: ids of the facts that determine it, by hops, 0 first.
 
-    needs are all facts without which the answer could be another.
+    needs are all facts without which the answer could be another one.
     """
 
     text: str
@@ -59,7 +59,7 @@ class Answer:
 
 
 def answer(question: Question, household: Household) -> Answer | None:
-    """The truth; None where the state does not have what is asked about."""
+    """Return the correct answer, or None if the state does not have what is asked about."""
     names = {name for name in (question.thing, question.place) if name}
     if not names <= household.where.keys():
         return None
@@ -67,9 +67,9 @@ def answer(question: Question, household: Household) -> Answer | None:
 
 
 def was(question: Question, states: Sequence[Household]) -> str | None:
-    """The answer before the last update that changed it, of states from old to new.
+    """Return the answer before the last update that changed it, or None if none did.
 
-    None where it has always been what it is.
+    states: from old to new.
     """
     answers = [found.text for state in states if (found := answer(question, state))]
     return next((text for text in reversed(answers) if text != answers[-1]), None)
@@ -104,9 +104,9 @@ def _last(household: Household, question: Question) -> Answer | None:
 
 
 def _next(household: Household, question: Question) -> Answer:
-    """Done; else hands free, then lids, the thing's before the place's; else pick or put.
+    """Return `done`, or the next step: free the hands, open lids, then pick or put.
 
-    Source: the order in which ALFRED's experts do it.
+    The lids of the thing come before those of the place. Source: the order of ALFRED's experts.
     """
     x, y, held = question.thing, question.place, household.held
     if household.where[x] == y:
@@ -136,7 +136,7 @@ _TRUTHS: dict[str, Callable[[Household, Question], Answer | None]] = {
 
 
 def all_questions(household: Household) -> list[Question]:
-    """Every question that the state answers, by kind."""
+    """Return every question that the state answers, by kind."""
     objects, places = household.objects, household.receptacles
     return [
         *(Question('where', x) for x in (*objects, *(y for y in places if not lidded(y)))),
@@ -151,11 +151,11 @@ def all_questions(household: Household) -> list[Question]:
 def draw_question(
     rng: np.random.Generator, household: Household, kind: str | None = None
 ) -> Question:
-    """A question that the state answers, of a kind or of any.
+    """Draw a question that the state answers, of a kind or of any.
 
-    Of `table` each number of links is as likely as another that there is. Of `next` the robot
-    often holds the thing already, and some tasks are done. Where nothing has been put anywhere,
-    `last` becomes `held`.
+    For `table` each number of links that occurs is equally likely. For `next` the robot often
+    holds the thing already, and some tasks are done. If nothing has been put anywhere, `last`
+    becomes `held`.
     """
     kind = kind or any_of(rng, KINDS)
     lids = [name for name in household.receptacles if lidded(name)]

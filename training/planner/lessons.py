@@ -1,6 +1,6 @@
-"""Households as the planner reads them: prompts in tokens, and many questions behind each.
+"""Households as inputs of the planner: prompts in tokens, and many questions behind each.
 
-Knows households, words and token ids. Does not know the model or an optimiser.
+This module knows households, words and token ids. It knows neither the model nor an optimiser.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from training.planner.pages import (
 )
 
 LINE = 44  # tokens of a line of questions: two of the longest
-DROPPED = 0.1  # of the facts of half the households, as when not all is in view
+DROPPED = 0.1  # share of facts that half of the households lack, as if out of view
 KINDS = {'next': 0.36, 'table': 0.25, 'last': 0.2, 'where': 0.07, 'lid': 0.05, 'held': 0.07}
-ABOUT = {'last': 'last {y}', 'held': ROBOT, 'next': ROBOT}  # what a question is about unsaid
+ABOUT = {'last': 'last {y}', 'held': ROBOT, 'next': ROBOT}  # implicit subject of a question
 
 
 def lines_of(segments: int) -> int:
-    """Behind a prompt of so many segments."""
+    """Return the number of question lines behind a prompt of `segments` segments."""
     return 4 + segments // 20
 
 
 def tokens_of(segments: int) -> int:
-    """About how many a prompt of so many segments has, with its lines."""
+    """Return the approximate number of tokens of a prompt with its lines."""
     return 8 * segments + LINE * lines_of(segments)
 
 
 class LessonSampler:
-    """Draws lessons; each is a function of the generator it is given."""
+    """Draws lessons; each is a function of the given generator."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._encode = tokenizer, lru_cache(None)(tokenizer.encode)
@@ -55,7 +55,10 @@ class LessonSampler:
         segments: int,
         kinds: dict[str, float] = KINDS,
     ) -> Lesson:
-        """Prompts of so many segments, asked as much as goes into their lines; kinds: shares."""
+        """Draw prompts of `segments` segments, with as many questions as fit into their lines.
+
+        kinds: shares of the kinds of questions.
+        """
         lines = lines_of(segments)
         pages = [self._page(rng, segments, lines, kinds) for _ in range(prompts)]
         return lesson_of(pages, LINE, self._tokenizer)
@@ -105,7 +108,7 @@ class LessonSampler:
 
     @staticmethod
     def _name_of(id: str) -> str:
-        """As questions name what a fact is about."""
+        """Return the words by which questions name the subject of a fact."""
         if id.startswith('last '):
             return f' last put {into(id.removeprefix("last "))}'
         return f' {id.removeprefix("task ")}'
@@ -130,12 +133,12 @@ class LessonSampler:
 
 
 def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:
-    """What is to be known of a fact where those of `seen` have been read; see `Lesson`."""
+    """Return the labels of a fact after the facts of `seen` have been read; see `Lesson`."""
     location = end = lid = number = EMPTY
     if id in household.where:
         around = household.around(id)
         location = LOCATIONS.index(around[0]) if id in seen else EMPTY
-        told_by = [id, *around[:-1]]  # the facts that say where it is in the end
+        told_by = [id, *around[:-1]]  # the facts that determine its end
         if seen.issuperset(told_by):
             end = ENDS.index(around[-1])
             lid = LIDS.index(household.lid(id) or 'none')
@@ -153,7 +156,7 @@ def thread(household: Household, id: str, seen: set[str]) -> tuple[int, ...]:
 
 
 def in_some_order(rng: np.random.Generator, household: Household) -> list[Fact]:
-    """Facts in any order, or, as often, with those near each other that lie near each other."""
+    """Return facts in random order or, as often, grouped by location."""
     facts = household.facts()
     luck = rng.random(len(facts))
     if rng.random() < 0.5:

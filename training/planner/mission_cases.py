@@ -1,8 +1,8 @@
-"""Moments of drawn missions, to be learnt from: a memory, and much that may be asked of it.
+"""Moments of drawn missions to learn from: a memory, and many questions about it.
 
-One mission has come about in its memory as it would in life, with failures. The others are asked
-of the same memory: at any part, and with steps tried that need not be in its records, for nothing
-but a record's number decides by them. Knows missions and chance. Does not know tokens.
+One mission was executed on the memory's table, with failures. The others are only asked about: at
+any part, and with tried steps that need not be in the records, because the rules look up records
+by number only. This module knows missions and random draws, not tokens.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from training.planner.mission_rollout import roll_out
 from training.planner.missions import ImpossibleMissionError, Mission, Part, place_of
 from training.planner.simulated_table import LAST, SimulatedTable
 
-SUCCESS = 0.7  # of a step of the mission that came about
-OWN = 3  # times that it is asked for, in other words each time
-OVER = 0.04  # share of questions behind the last part
-ASKED = {  # shares of parts at hand: oftener what is harder, which is to look a record up
+SUCCESS = 0.7  # probability that a step of the executed mission succeeds
+OWN = 3  # questions about it, each in other words
+OVER = 0.04  # share of questions after the last part
+ASKED = {  # shares of current parts: harder ones, which look up records, are more frequent
     'put': 0.28,
     'take': 0.11,
     'next': 0.02,
@@ -36,17 +36,17 @@ ASKED = {  # shares of parts at hand: oftener what is harder, which is to look a
     'undo': 0.3,
     'say': 0.1,
 }
-FAILED = 0.3  # share of questions in which steps were tried in vain
-GARBLED = 0.03  # share of questions with a word that nobody knows
+FAILED = 0.3  # share of questions with failed steps
+GARBLED = 0.03  # share of questions with an unknown word
 UNKNOWN = 'I do not understand'
 
 
 @dataclass(frozen=True)
 class Case:
-    """One question on a memory. said: the parts' words; truth: the right answer.
+    """One question on a memory. said: the parts' words; truth: the correct answer.
 
-    meant: things that each part is about, None where that has no meaning; left: what is still to
-    be moved in the part at hand.
+    meant: things that each part is about, None where that is undefined; left: things that are
+    still to be moved in the current part.
     """
 
     said: tuple[str, ...]
@@ -68,13 +68,13 @@ class Case:
 
 
 def question_of(words: str, progress: Progress) -> str:
-    """As `mission_question`; words: of the mission."""
+    """Return `mission_question` for a progress. words: of the mission."""
     tried = [Told(one.task.phrase(0) if one.task else 'say: ', one.done) for one in progress.tried]
     return mission_question(words, progress.part + 1, progress.moves, tried)
 
 
 def draw_moment(rng: np.random.Generator, records: int) -> tuple[SimulatedTable, Iterator[Case]]:
-    """A table whose history began with so many records, and endless cases on it."""
+    """Return a table, whose history began with `records` records, and endless cases on it."""
     before = draw_table(rng, records)
     mission = draw_mission(rng, before)
     turns = list(roll_out(mission, before, rng, SUCCESS))
@@ -92,7 +92,7 @@ def _cases(
 
 
 def draw_case(rng: np.random.Generator, table: SimulatedTable) -> Case:
-    """A mission at some part of it, on a table that knows nothing of the parts before."""
+    """Draw a mission at one of its parts, on a table that does not show the parts before."""
     parts = list(draw_mission(rng, table, kind=choose(rng, ASKED)).parts)
     parts = parts[: 1 + int(rng.integers(3))]
     before = [draw_part(rng, table, choose(rng, PARTS)) for _ in range(rng.integers(3))]
@@ -109,7 +109,7 @@ def draw_case(rng: np.random.Generator, table: SimulatedTable) -> Case:
 
 
 def _draw_done(rng: np.random.Generator, part: Part, table: SimulatedTable) -> Progress:
-    """What may have been done in a part by now; the moves before it are older ones then."""
+    """Draw what may have been done in a part; moves before it are then older ones."""
     start = begin(table)
     if part.kind in ('undo', 'back') and table.moves and rng.random() < 0.4:
         count = int(rng.integers(1, max(part.steps, 1), endpoint=True))
@@ -125,7 +125,7 @@ def _draw_done(rng: np.random.Generator, part: Part, table: SimulatedTable) -> P
 
 
 def _came(rng: np.random.Generator, part: Part, table: SimulatedTable, name: str) -> Task:
-    """The step that may have brought a thing to where it is."""
+    """Return the step that may have brought a thing to where it is."""
     place = table.where[name]
     if place in table.places:
         return Task('put', name, place)
@@ -135,7 +135,7 @@ def _came(rng: np.random.Generator, part: Part, table: SimulatedTable, name: str
 def _fail(
     rng: np.random.Generator, mission: Mission, table: SimulatedTable, progress: Progress
 ) -> Progress:
-    """The next steps were in vain, some; what was picked up may be in the gripper or not."""
+    """Let some of the next steps fail; a step that picks up a thing may succeed."""
     for _ in range(rng.choice((1, 2, 3, 4), p=(0.35, 0.25, 0.25, 0.15))):
         step = next_step(mission, table, progress)
         if step.kind != 'task':
@@ -148,7 +148,7 @@ def _fail(
 def case_of(
     rng: np.random.Generator, table: SimulatedTable, mission: Mission, progress: Progress
 ) -> Case:
-    """A moment of a mission, in some words."""
+    """Return the case of a mission's progress, in random words."""
     said = tuple(say_mission(mission, rng))
     step = next_step(mission, table, progress)
     meant = tuple(_meant(part, table) for part in mission.parts)
@@ -184,9 +184,9 @@ def _left(part: Part, table: SimulatedTable) -> tuple[str, ...]:
 
 
 def garble(rng: np.random.Generator, case: Case) -> Case:
-    """A thing that the part at hand names is called by a word that means nothing.
+    """Replace the name of a thing in the current part by a word without meaning.
 
-    The same case where that part names none.
+    Returns the same case if that part names no thing.
     """
     at = case.progress.part
     names = case.mission.parts[at].which.names
@@ -201,7 +201,7 @@ def garble(rng: np.random.Generator, case: Case) -> Case:
 
 
 def in_some_order(rng: np.random.Generator, facts: Sequence[Fact]) -> list[Fact]:
-    """Facts as they came, or, as often, in any order."""
+    """Return the facts as they are or, as often, in random order."""
     if rng.random() < 0.5:
         return list(facts)
     return [facts[i] for i in rng.permutation(len(facts))]

@@ -1,7 +1,7 @@
-"""Drawn tables with their histories, and drawn missions that mean something there.
+"""Random tables with histories, and random missions that are meaningful on them.
 
-Knows likelihoods, as `household_traces` does. What a task changes `mission_table` says, what a
-mission needs `mission_oracle`.
+This module knows probabilities. `simulated_table` has the effects of tasks, `mission_oracle` the
+steps of missions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from training.planner.mission_oracle import begin, next_step
 from training.planner.missions import ABOUT, Mission, Part, Which
 from training.planner.simulated_table import PLACE_NAMES, ROOM, SimulatedTable
 
-RECORDS = (5, 40)  # that a history has
+RECORDS = (5, 40)  # fewest and most of a history
 FAMILIES = {'put': 0.45, 'take': 0.25, 'next': 0.15, 'push': 0.1, 'pick': 0.05}
 PARTS = {
     'put': 0.42,
@@ -30,17 +30,17 @@ PARTS = {
     'undo': 0.15,
 }
 WHICH = {'names': 0.32, 'colour': 0.2, 'shape': 0.16, 'place': 0.2, 'all': 0.12}
-ENDS = {'does': 0.84, 'nothing': 0.05, 'impossible': 0.11}  # what comes of a part
-TRIES = 30  # draws of a part that ends as is wanted
+ENDS = {'does': 0.84, 'nothing': 0.05, 'impossible': 0.11}  # shares of the outcomes of a part
+TRIES = 30  # draws for a part with the wanted outcome
 
 
 def choose(rng: np.random.Generator, shares: dict[str, float]) -> str:
-    """One of the keys."""
+    """Return one of the keys at random. shares: their weights."""
     return str(rng.choice(list(shares), p=np.array([*shares.values()]) / sum(shares.values())))
 
 
 def draw_table(rng: np.random.Generator, records: int) -> SimulatedTable:
-    """A table and its history of so many records, as `scene` draws tables."""
+    """Draw a table with a history of `records` records, as `scene` draws tables."""
     colours = [str(c) for c in rng.permutation(list(COLOURS))]
     places = [
         f'{colours.pop()} {any_of(rng, RECEPTACLES)}'
@@ -68,7 +68,7 @@ def draw_table(rng: np.random.Generator, records: int) -> SimulatedTable:
 
 
 def _live(rng: np.random.Generator, table: SimulatedTable) -> SimulatedTable:
-    """The robot is told a task; now and then somebody else moves a thing."""
+    """Return the table after a random task of the robot; rarely a person moves a thing first."""
     if rng.random() < 0.03:
         table = table.lie(any_of(rng, list(table.where)), TABLE)
     task = _draw_task(rng, table)
@@ -79,7 +79,7 @@ def _live(rng: np.random.Generator, table: SimulatedTable) -> SimulatedTable:
 
 
 def draw_accident(rng: np.random.Generator, task: Task, table: SimulatedTable) -> str | None:
-    """Where a thing is after a task in vain: most often where it was."""
+    """Draw where a thing is after a failed task: usually where it was (None)."""
     luck = rng.random()
     if task.family == 'push' or luck < 0.7:
         return None
@@ -103,7 +103,7 @@ def _draw_task(rng: np.random.Generator, table: SimulatedTable) -> Task:
 
 
 def _renumbered(table: SimulatedTable, first: int) -> SimulatedTable:
-    """As if other tasks had been before."""
+    """Renumber the records as if there had been other tasks before."""
     records = {(n - 1 + first) % TASKS + 1: record for n, record in table.records.items()}
     return replace(table, records=records)
 
@@ -117,7 +117,7 @@ def _shuffled(rng: np.random.Generator, table: SimulatedTable) -> SimulatedTable
 
 @dataclass(frozen=True)
 class _Ends:
-    """How a part ends where every step succeeds."""
+    """How a part ends if every step succeeds."""
 
     table: SimulatedTable
     steps: int
@@ -142,9 +142,9 @@ def _follow(part: Part, table: SimulatedTable) -> _Ends:
 def draw_mission(
     rng: np.random.Generator, table: SimulatedTable, parts: int = 0, kind: str = ''
 ) -> Mission:
-    """parts: how many, 0 for one to three. kind: of the first part, '' for any.
+    """Draw a mission in which each part is meaningful on the table that the parts before leave.
 
-    Each part means something on the table that the parts before leave.
+    parts: how many, 0 for one to three. kind: of the first part, '' for any.
     """
     parts = parts or int(rng.choice((1, 2, 3), p=(0.45, 0.35, 0.2)))
     drawn: list[Part] = []
@@ -166,7 +166,7 @@ def draw_mission(
 
 
 def draw_part(rng: np.random.Generator, table: SimulatedTable, kind: str) -> Part:
-    """A part of a kind; now and then about what is not there."""
+    """Draw a part of a kind; at times about a thing that is absent."""
     things = list(table.where)
     if rng.random() < 0.05:
         things = [any_of(rng, OBJECT_NAMES)]
@@ -197,7 +197,7 @@ def draw_part(rng: np.random.Generator, table: SimulatedTable, kind: str) -> Par
 
 
 def _draw_place(rng: np.random.Generator, table: SimulatedTable) -> str:
-    """As it is said: by its shape alone where that is enough, most often."""
+    """Draw the words for a place: usually its shape alone, if that is unique."""
     luck = rng.random()
     if not table.places or luck < 0.04:
         return any_of(rng, PLACE_NAMES) if luck < 0.02 else any_of(rng, RECEPTACLES)
@@ -232,7 +232,7 @@ def _draw_which(rng: np.random.Generator, table: SimulatedTable, things: list[st
 
 
 def _draw_stay(rng: np.random.Generator, table: SimulatedTable, which: Which) -> tuple[str, ...]:
-    """A thing that is to stay: where others are named, or, against all sense, of those named."""
+    """Draw things that are to stay: usually none; rarely another thing, or a named one."""
     luck = rng.random()
     if not which.names or luck > 0.16:
         return ()

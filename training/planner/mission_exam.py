@@ -1,10 +1,9 @@
 """`python -m training.planner.mission_exam`: whole missions, planned step by step.
 
-Tables and missions that it has not learnt from. Each step is asked for behind a plain causal
-prefill of the whole memory as it is then, and done by a simulated executor that fails now and
-then. A mission is right where every answer is the one that the rules give, to the end; the first
-other answer ends it. Beside them, missions whose first part has a word that nobody knows. No KV is
-reused.
+Tables and missions are unseen. Each step is asked for behind a plain causal prefill of the whole
+current memory, and executed by a simulated executor that fails at times. A mission is right if
+every answer up to its end is that of the rules; the first other answer ends it. In addition the
+planner is asked about missions whose first part has an unknown word. No KV is reused.
 """
 
 from __future__ import annotations
@@ -38,13 +37,13 @@ from training.planner.mission_rollout import Turn, roll_out
 from training.planner.missions import KINDS, Mission, Part
 from training.planner.simulated_table import SimulatedTable
 
-SUCCESS = 0.8  # of a step
+SUCCESS = 0.8  # probability that a step succeeds
 REFUSED = f'impossible: {UNKNOWN}'
 
 
 @dataclass(frozen=True)
 class Rolled:
-    """A mission that was planned. words: of it. records: before it. turns: to its end."""
+    """A planned mission. words: its text. records: number at its start. turns: to its end."""
 
     mission: Mission
     words: str
@@ -56,15 +55,16 @@ class Rolled:
         return all(turn.said == turn.right.text for turn in self.turns)
 
 
-Ask = Callable[[Sequence[str], str], str]  # segments and a question -> what is said
+Ask = Callable[[Sequence[str], str], str]  # segments and a question -> the answer
 
 
 def plan_missions(
     ask: Ask | None, missions: int, records: tuple[int, int], seed: int
 ) -> Iterator[Rolled]:
-    """So many missions, the first part of each of another kind, with fewest to most records.
+    """Plan missions; the kinds of their first parts rotate.
 
-    ask: None for the rules themselves. Whoever is asked, the missions are the same.
+    ask: None for the rules themselves. records: fewest and most. The missions do not depend on
+    `ask`.
     """
     for i in range(missions):
         rng, order = (np.random.default_rng((UNSEEN, seed, i, which)) for which in (0, 1))
@@ -79,7 +79,7 @@ def plan_missions(
 def ask_unknown_words(
     ask: Ask, count: int, records: tuple[int, int], seed: int
 ) -> Iterator[tuple[str, str]]:
-    """What is said to so many missions with a word that means nothing -> question, answer."""
+    """Yield question and answer for `count` missions with a word without meaning."""
     for i in range(count):
         rng = np.random.default_rng((UNSEEN, seed, i, 2))
         table = draw_table(rng, int(rng.integers(*records, endpoint=True)))
@@ -99,9 +99,9 @@ def _plan(
 def report(
     found: Sequence[Rolled], unknown: Sequence[tuple[str, str]] = ()
 ) -> tuple[str, dict[str, float]]:
-    """A table of answers by what is asked, and of whole missions; and its cells, in percent.
+    """Return a table of answers by what is asked, and of whole missions; and its cells in percent.
 
-    unknown: as `ask_unknown_words` gives them.
+    unknown: result of `ask_unknown_words`.
     """
     steps, wholes = defaultdict(list), defaultdict(list)
     for _, said in unknown:
@@ -127,7 +127,7 @@ def report(
 
 
 def _meant_by(part: Part) -> Iterator[str]:
-    """Rows of a part, by how its words say which things are meant."""
+    """Yield rows of a part, by how its words select things."""
     which = part.which
     if which.word:
         yield 'by colour or shape'

@@ -1,6 +1,6 @@
-"""Missions as the planner reads them: a table's memory in tokens, and many questions behind it.
+"""Missions as inputs of the planner: a table's memory in tokens, and many questions behind it.
 
-Knows cases, words and token ids. Does not know the model or an optimiser.
+This module knows cases, words and token ids. It knows neither the model nor an optimiser.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from training.planner.simulated_table import SimulatedTable
 
 LINE = 160  # tokens of a line of questions: two of the longest
 LINES = 4
-PART = 'part '  # what stands before the number of the part in a question
+PART = 'part '  # text before the number of the part in a question
 
 
 def tokens_of(records: int) -> int:
-    """About how many a prompt with a history of so many records has, with its lines."""
+    """Return the approximate number of tokens of a prompt with its lines."""
     return 90 + 15 * records + LINE * LINES
 
 
 class MissionSampler:
-    """Draws lessons; each is a function of the generator it is given."""
+    """Draws lessons; each is a function of the given generator."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer, self._encode = tokenizer, lru_cache(2**16)(tokenizer.encode)
@@ -41,7 +41,7 @@ class MissionSampler:
         self._numbers = {self._encode(f' {n}')[0]: n for n in range(1, TASKS + 1)}
 
     def lesson(self, rng: np.random.Generator, prompts: int, records: int) -> Lesson:
-        """Prompts whose histories begin with so many records."""
+        """Draw prompts with histories of `records` records at first."""
         pages = [self._page(rng, records) for _ in range(prompts)]
         return lesson_of(pages, LINE, self._tokenizer)
 
@@ -88,7 +88,7 @@ class MissionSampler:
         return Asked([*ids, *said], [*said, self._tokenizer.eos], threads, kind, meant=meant)
 
     def _alone(self, rng: np.random.Generator, table: SimulatedTable) -> Asked:
-        """Words for things, a name, or the number of a record, without a question."""
+        """Return words for things, a name, or a record's number, without a question."""
         begin, luck = int(rng.integers(LINE // 2)), rng.random()
         if luck < 0.4:
             which = draw_part(rng, table, 'take' if luck < 0.16 else 'put').which
@@ -110,7 +110,7 @@ class MissionSampler:
         return Asked([token], [], {0: self._known(table, token)}, begin=begin)
 
     def _known(self, table: SimulatedTable, token: int) -> tuple[int, ...]:
-        """Of a thing that a question names, or of a record by its number."""
+        """Return the labels of a thing that a question names, or of a record by its number."""
         name, number = self._names.get(token), self._numbers.get(token)
         if name in table.where:
             return thread(table, name, {name})
@@ -124,7 +124,7 @@ def _nothing() -> tuple[int, ...]:
 
 
 def thread(table: SimulatedTable, id: str, seen: set[str]) -> tuple[int, ...]:
-    """What is to be known of a fact where those of `seen` have been read; see `Lesson`."""
+    """Return the labels of a fact after the facts of `seen` have been read; see `Lesson`."""
     location = end = number = origin = EMPTY
     if id in table.where:
         location = LOCATIONS.index(table.where[id])

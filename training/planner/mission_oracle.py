@@ -218,7 +218,7 @@ def _try(task: Task, table: SimulatedTable, progress: Progress) -> Step:
 
 
 def _other_way(task: Task, table: SimulatedTable) -> Task:
-    """Return the alternative: beside the receptacle for a take, else pick up first."""
+    """Return the alternative: next to the receptacle for a take, else pick up first."""
     if task.family == 'take':
         return Task('next', task.target, task.place)
     if table.where[task.target] == ROBOT:

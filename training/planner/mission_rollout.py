@@ -1,7 +1,7 @@
-"""Whole missions in words: a planner is asked, a simulated executor does as it says, or fails to.
+"""Roll-outs of missions: a planner is asked in words, and a simulated executor acts, or fails.
 
-Knows tables, chance and what a planner is asked for. Does not know MuJoCo, tokens, or who plans:
-the oracle is one planner of several.
+This module knows tables, probabilities and the questions to a planner. It knows neither MuJoCo,
+tokens, nor which planner answers: the oracle is one of several.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST = 60  # steps of a mission
 
 @dataclass(frozen=True)
 class Turn:
-    """A moment at which the planner is asked. right: what the rules say; said: by the planner."""
+    """A moment at which the planner is asked. right: step by the rules; said: its answer."""
 
     table: SimulatedTable
     progress: Progress
@@ -36,10 +36,10 @@ def roll_out(
     success: float,
     plan: Callable[[SimulatedTable, Progress], str] | None = None,
 ) -> Iterator[Turn]:
-    """The mission's turns, until it is over or the planner says what is not right.
+    """Yield the turns of a mission, until it is over or an answer is wrong.
 
-    success: probability that a step is done. plan: the planner's words; None is the oracle. What
-    it says is carried out where it is right; the first turn that is not is the last.
+    success: probability that a step is done. plan: returns the planner's words; None is the
+    oracle. Right answers are carried out; the first wrong one ends the mission.
     """
     progress = begin(table)
     for _ in range(MOST):

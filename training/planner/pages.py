@@ -1,6 +1,6 @@
-"""Prompts in tokens with many questions behind each, and how they become one lesson.
+"""Prompts in tokens with many questions behind each, and their collation into a lesson.
 
-Knows token ids and labels. Does not know words, worlds, the model or an optimiser.
+This module knows token ids and labels. It knows neither words, worlds, the model nor an optimiser.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from training.planner.household import (
 LOCATIONS = (*LIDDED_NAMES, *CARRIER_NAMES, *TABLES, ROBOT, TABLE, FLOOR)
 ENDS = (*TABLES, ROBOT, *OBJECT_NAMES)
 LIDS = (*LIDDED_NAMES, 'none')
-PARTS = 4  # of a mission, and what comes behind the last
+PARTS = 4  # of a mission, and its end
 THREADS = (len(LOCATIONS), len(ENDS), len(LIDS), TASKS, len(LOCATIONS), PARTS)
 THINGS = len(OBJECT_NAMES)
 
@@ -37,24 +37,24 @@ class Lesson:
     """Prompts, right-padded, and behind each some lines of questions with their answers.
 
     memory: long [B, M]. lengths: long [B]. packed, segment, offset, answer: long [B, N, L], as in
-    `objective.Batch`; a line has questions; what facts are about, alone and as questions name it,
-    fills what room is left.
+    `training.common.batch.Batch`; a line has questions; words for things, names and numbers
+    without a question fill the remaining room.
 
-    threads: long [B, M + N * L, 6], EMPTY where there is nothing to know: which of LOCATIONS a
-    thing is in or on, to which of ENDS its thread leads, which of LIDS is closed around it, a
-    task's number, less 1, which of LOCATIONS its thing came from, and in which part of a mission a
-    word stands, from 0. A task's record leads from its receptacle to its object; so does a
-    receptacle's note of what was last put there, or a question that asks for it; the robot's state
-    to what it holds, or to itself. As far as what was read before tells. Known of a segment at its
-    last token, of a thing where a record or a question names it, at a question's end of what it is
-    about unsaid.
+    threads: long [B, M + N * L, 6], EMPTY where nothing is known: index in LOCATIONS of where a
+    thing is, index in ENDS of the end of its thread, index in LIDS of what is closed around it,
+    number of a task, less 1, index in LOCATIONS of where its thing came from, and the part of a
+    mission that a word belongs to, from 0. The thread of a task's record leads from its receptacle
+    to its object; so does that of a receptacle's note of its last task, and of a question that
+    asks for it; that of the robot's state leads to what it holds, or to itself. All labels depend
+    only on what was read before. A segment has them at its last token, a thing where a record or a
+    question names it, the implicit subject of a question at the question's end.
 
     meant_at: long [S, 2], prompts and tokens of [M + N * L] at which things are meant; meant:
-    float [S, THINGS], 1 for each of OBJECT_NAMES that is: what a receptacle holds at the end of
-    its segment, what words of a mission are about at theirs, what is still to be moved at the end
-    of a mission's question.
+    float [S, THINGS], 1 for each of OBJECT_NAMES that is: the contents of a receptacle at the end
+    of its segment, the things that words of a mission refer to at the end of these words, the
+    things that are still to be moved at the end of a mission's question.
 
-    truths: of the questions, in order: kind and hops of each.
+    truths: kind and hops of each question, in order.
     """
 
     memory: Tensor
@@ -71,10 +71,10 @@ class Lesson:
 
 @dataclass(frozen=True)
 class Asked:
-    """A question, or a name or number alone, which has no answer.
+    """A question, or words, a name or a number alone, which have no answer.
 
     answer: what follows each of the last ids. threads, meant: by index in ids; meant in names.
-    begin: where it stands behind the memory.
+    begin: offset of the first token behind the memory.
     """
 
     ids: list[int]
@@ -87,7 +87,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Page:
-    """A prompt. memory: ids; threads, meant: by index in them. lines: of what is asked."""
+    """A prompt. memory: ids; threads, meant: by index in them. lines: of questions."""
 
     memory: list[int]
     threads: dict[int, tuple[int, ...]]
@@ -96,7 +96,7 @@ class Page:
 
 
 def lesson_of(pages: Sequence[Page], line: int, tokenizer: Tokenizer) -> Lesson:
-    """The pages side by side; line: tokens of each of their lines."""
+    """Collate pages into a lesson. line: tokens of each of their lines."""
     length, lines = max(len(page.memory) for page in pages), len(pages[0].lines)
     shape = (len(pages), lines, line)
     memory = np.full((len(pages), length), tokenizer.pad)

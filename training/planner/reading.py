@@ -1,7 +1,7 @@
-"""How a planner is taught: one pass over a prompt and all its questions, and the losses.
+"""A training pass of the planner over a prompt and all its questions, and the losses.
 
-A question sees the prompt and, causally, itself; it stands right behind the prompt, as if it were
-the only one. Knows lessons and the model. Does not know an optimiser.
+A question sees the prompt and, causally, itself; its position is right behind the prompt, as if it
+were the only one. This module knows lessons and the model, not an optimiser.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ BLOCKS = 4  # of a prompt's rows
 
 
 def products() -> torch.dtype:
-    """What matrix products are made in."""
+    """Return the dtype of matrix products."""
     return torch.get_autocast_dtype('cpu') if torch.is_autocast_enabled('cpu') else torch.float32
 
 
 class LessonCache:
-    """K and V of prompts and of the lines behind them, with gradients; stores nothing else.
+    """Attention over prompts and the lines behind them, with gradients; K and V are not kept.
 
-    A prompt is causal. A line's token sees its prompt and, causally, its own segment. Attention
-    is a batched product over blocks, so that little is computed of what is not seen, and what is
-    added to scores has the dtype of the products.
+    A prompt is causal. A line's token sees its prompt and, causally, its own segment. Attention is
+    a batched product over blocks, so that few masked scores are computed. Masks have the dtype of
+    the products.
     """
 
     def __init__(self, lesson: Lesson) -> None:
@@ -45,10 +45,13 @@ class LessonCache:
         self._own = seen(own).to(products())[:, None, :, None]
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """q [B, M + N * L, heads, D]; k, v the same with kv_heads -> like q."""
+        """Return the attention, like q.
+
+        q: [B, M + N * L, heads, D]; k, v: the same with kv_heads.
+        """
         batch, _, _, dim = q.shape
         kv_heads, m = k.shape[2], self._memory
-        # The heads that share K and V become further queries of it: [B * kv, group, T, D].
+        # Query heads that share K and V become more queries: [B * kv, group, T, D].
         q = (q * dim**-0.5).unflatten(2, (kv_heads, -1)).permute(0, 2, 3, 1, 4).flatten(0, 1)
         k, v = (x.transpose(1, 2).flatten(0, 1) for x in (k, v))  # [B * kv, T, D]
         parts, begin = [], 0
@@ -60,16 +63,16 @@ class LessonCache:
         return out.permute(0, 3, 1, 2, 4).flatten(2, 3)
 
     def _prompt(self, q: Tensor, k: Tensor, v: Tensor, begin: int) -> Tensor:
-        """Rows of the prompt from `begin` on: q [B * kv, group, rows, D] -> the same."""
+        """Return rows of the prompt from `begin` on, like q [B * kv, group, rows, D]."""
         mask = self._causal[begin : k.shape[1], : k.shape[1]].repeat(q.shape[1], 1)
         scores = torch.baddbmm(mask, q.flatten(1, 2), k.mT)
         return torch.bmm(scores.softmax(-1), v).view_as(q)
 
     def _packed(self, q: Tensor, k: Tensor, v: Tensor, batch: int) -> Tensor:
-        """Rows of the lines: q [B * kv, group, N * L, D] -> the same."""
+        """Return rows of the lines, like q [B * kv, group, N * L, D]."""
         m, n, length = self._memory, self._lines, self._length
         group, dim = q.shape[1], q.shape[3]
-        # Lines first, then the heads that share: [B, kv, N, group, L, D]
+        # Lines first, then the heads that share K and V: [B, kv, N, group, L, D]
         q = q.unflatten(2, (n, length)).transpose(1, 2)
         far = torch.bmm(q.flatten(1, 3), k[:, :m].mT)
         far = far.view(batch, -1, n, group * length, m) + self._visible
@@ -86,7 +89,7 @@ class LessonCache:
 
 
 class PlannerObjective(nn.Module):
-    """A planner, and two heads that only training has: where threads lead, what is meant.
+    """A planner, with two heads for training only: ends of threads, and meant things.
 
     middle, late: layers after which they are read.
     """
@@ -98,11 +101,11 @@ class PlannerObjective(nn.Module):
         self.threads, self.meant = nn.Linear(width, sum(THREADS)), nn.Linear(width, THINGS)
 
     def forward(self, lesson: Lesson) -> dict[str, Tensor]:
-        """Losses 'answers', 'threads', 'meant'; 'exact': bool [questions]; two shares.
+        """Return the losses 'answers', 'threads', 'meant'; 'exact': bool [questions]; two shares.
 
-        'followed' is that of ends, 'understood' of places where all that is meant is known. An
-        answer is exact when each of its tokens, and <eos>, follows from those before it: then, and
-        only then, it is what greedy decoding says.
+        'followed' is the share of correct ends, 'understood' that of places where all meant things
+        are correct. An answer is exact if each of its tokens, and <eos>, is the most probable one
+        after those before it: then, and only then, greedy decoding returns it.
         """
         backbone = self.planner.backbone
         batch, m = lesson.memory.shape
@@ -132,7 +135,7 @@ class PlannerObjective(nn.Module):
         }
 
     def _follow(self, hidden: Tensor, threads: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss on threads, and the share of ends that is right."""
+        """Return the loss on threads, and the share of correct ends."""
         at = (threads != EMPTY).any(-1).nonzero(as_tuple=True)
         guesses = self.threads(F.rms_norm(hidden[at], hidden.shape[-1:])).float()
         pairs = zip(guesses.split(THREADS, -1), threads[at].unbind(-1), strict=True)
@@ -146,7 +149,7 @@ class PlannerObjective(nn.Module):
         return sum(losses), right[wanted != EMPTY].float().mean()
 
     def _understand(self, hidden: Tensor, lesson: Lesson) -> tuple[Tensor, Tensor]:
-        """The loss on what is meant, and the share of places where all of it is right."""
+        """Return the loss on meant things, and the share of places where all are correct."""
         if not len(lesson.meant_at):
             return hidden.new_zeros(()) * self.meant.bias.sum(), hidden.new_ones(())
         read = hidden[tuple(lesson.meant_at.T)]
@@ -157,7 +160,7 @@ class PlannerObjective(nn.Module):
 
 
 def _exact(lesson: Lesson, at: tuple[Tensor, ...], right: Tensor) -> Tensor:
-    """Whether each question is answered without a wrong token, bool, in the order of `truths`."""
+    """Return whether each question has no wrong token, bool, in the order of `truths`."""
     prompt, line, _ = at
     order = torch.stack([prompt, line, lesson.segment[at]])
     _, question = order.unique(dim=1, return_inverse=True)

@@ -1,6 +1,6 @@
 """A table that executes tasks, so that missions can be practised without a simulator.
 
-Every fact of a state is true of what was done. The facts are the sentences of the robot's memory.
+The facts of a state follow from the executed tasks. They are the sentences of the robot's memory.
 """
 
 from __future__ import annotations

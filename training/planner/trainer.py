@@ -1,11 +1,11 @@
 """The planner's recipe, a step of it, and a run: learning from drawn households and missions.
 
-A prompt is the memory of a household, or of a table on which missions are done; many questions
-stand behind it, each seeing the prompt and itself, and the loss is on their answers. Beside it the
-last token of each segment, and of each name in a question, learns where its thread leads, through
-what has been read before; and words of a mission learn which things they mean. The prompts grow
-from stage to stage. Everything of a step is a function of the recipe and the step's number; a run
-goes on where the last one in its folder ended.
+A prompt is the memory of a household, or of a table with a mission; many questions follow it, each
+of which sees the prompt and itself, and the loss is on their answers. In addition the last token
+of each segment, and of each name in a question, learns where its thread leads, through what has
+been read before; and words of a mission learn which things they mean. The prompts grow from stage
+to stage. A step is a function of the recipe and the step's number; a run continues the last one in
+its folder.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ from training.planner.reading import PlannerObjective
 
 STATE = 'state.safetensors'  # of a run, in its folder
 UNSEEN = 1_000_003  # seed of households that are not learnt from
-VALIDATED = 6  # lessons of each world, of sizes from the fewest of a stage to the most
-PROMPTS = 4  # of such a lesson
+VALIDATED = 6  # lessons of each world, of sizes from the smallest of a stage to the largest
+PROMPTS = 4  # prompts of such a lesson
 BRANCH_ENDS = ('.o.weight', '.down.weight')  # last matrices of a layer's branches
 
 
 @dataclass(frozen=True)
 class PlannerRecipe(Recipe):
-    """Metadata `help` is the command line's. Stage i takes `steps[i]` steps."""
+    """Numbers of a training. The metadata `help` of a field is its command-line help.
+
+    Stage i takes `steps[i]` steps.
+    """
 
     most: tuple[int, ...] = option((16, 40, 80), 'segments of a household, by stage')
     records: tuple[int, ...] = option((8, 20, 40), 'records of a history, by stage')
@@ -64,25 +67,31 @@ class PlannerRecipe(Recipe):
 
     @property
     def total(self) -> int:
-        """Steps of all stages."""
+        """Number of steps of all stages."""
         return sum(self.steps)
 
     def segments(self, step: int) -> tuple[int, int]:
-        """Fewest and most of a prompt; beyond the last step, of the last stage."""
+        """Return fewest and most segments of a prompt.
+
+        After the last step they are those of the last stage.
+        """
         return SEGMENTS[0], self.most[stage_of(self.steps, step)]
 
     def history(self, step: int) -> tuple[int, int]:
-        """Fewest and most records, in the same way."""
+        """Return fewest and most records of a history, in the same way."""
         return RECORDS[0], self.records[stage_of(self.steps, step)]
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
-        """A linear start, a plateau, and a line to zero."""
+        """Return the rate: linear warm-up, a plateau, and a linear decay to zero."""
         left = (self.total - step) / max(1.0, self.cool * self.total)
         return self.rate * min(1.0, (step + 1) / warm, max(0.0, left))
 
 
 class PlannerTrainer(Learner):
-    """step: of the recipe, the next one to do. Weights are float32; products run in bfloat16."""
+    """Trains a planner. step: next step of the recipe.
+
+    Weights are float32; products run in bfloat16 where the CPU multiplies it natively.
+    """
 
     def __init__(self, config: PlannerConfig, recipe: PlannerRecipe) -> None:
         self.config = config
@@ -98,10 +107,10 @@ class PlannerTrainer(Learner):
 
     @torch.no_grad()
     def adopt(self, path: Path) -> None:
-        """Starts from a planner that may know fewer words and have fewer layers.
+        """Start from a planner that may know fewer words and have fewer layers.
 
-        The layers that it does not have come behind those that threads are read after, and change
-        nothing at first. Raises ValueError.
+        The layers that it lacks are inserted after layer `middle`, whose output the threads are
+        read from, and change nothing at first. Raises ValueError.
         """
         found, planner = load_planner(path), self.objective.planner
         here, there = planner.config.backbone, found.config.backbone
@@ -124,7 +133,7 @@ class PlannerTrainer(Learner):
         self._past = f'{Weights(path).metadata.get(TRAINED, "other weights")}, then '
 
     def lesson(self, step: int) -> Lesson:
-        """Of a step: prompts of one size, as many as its tokens allow."""
+        """Return the lesson of a step: prompts of one size, as many as its tokens allow."""
         rng = np.random.default_rng((self.recipe.seed, step))
         if rng.random() < self.recipe.missions:
             records = int(rng.integers(*self.recipe.history(step), endpoint=True))
@@ -135,7 +144,10 @@ class PlannerTrainer(Learner):
         return self._households.lesson(rng, prompts, segments)
 
     def learn(self, lesson: Lesson) -> dict[str, float]:
-        """One step of the recipe. Raises ValueError if it went astray."""
+        """Take one step of the recipe and return its losses and shares.
+
+        Raises ValueError if the gradient is not finite.
+        """
         values = self._values(lesson)
         beside = self.recipe.threads * values['threads'] + self.recipe.meant * values['meant']
         self.descend(values['answers'] + beside)
@@ -143,9 +155,9 @@ class PlannerTrainer(Learner):
 
     @torch.no_grad()
     def validate(self) -> dict[str, float]:
-        """Shares of exact answers on unseen draws of the stage at hand, by kind and hops.
+        """Return shares of exact answers on unseen draws of the current stage, by kind and hops.
 
-        With the averaged weights.
+        Weights are the averaged ones.
         """
         found = defaultdict(list)
         with self.averaged():
@@ -176,7 +188,7 @@ class PlannerTrainer(Learner):
             return self.objective(lesson)
 
     def save(self, path: Path) -> None:
-        """The averaged weights, as a planner."""
+        """Save the averaged weights as a planner."""
         save_planner(
             path,
             {name: value.bfloat16() for name, value in self.average.items()},
@@ -195,14 +207,14 @@ class PlannerTrainer(Learner):
         self.save(out / 'planner')
 
     def check(self, path: Path, recipe: dict[str, object]) -> None:
-        """Later stages may be other ones; the seed may not. Raises ValueError."""
+        """Raise ValueError if the seed differs; later stages may differ."""
         if recipe['seed'] != self.recipe.seed:
             raise ValueError(f'{path} has seed {recipe["seed"]}: give another --out')
 
 
 @torch.no_grad()
 def _init(planner: Planner) -> None:
-    """Branches' last matrices smaller by sqrt(2 layers), and the logits at a tenth."""
+    """Fill matrices: the last ones of branches are smaller by sqrt(2 layers), logits a tenth."""
     layers = planner.config.backbone.layers
     for name, p in planner.named_parameters():
         if p.ndim > 1:
@@ -218,7 +230,7 @@ def train(
     config: PlannerConfig = PLANNER_MISSIONS,
     init: Path | None = None,
 ) -> None:
-    """The whole recipe, or as much as the minutes allow; what is learnt goes to `out`/planner.
+    """Run the recipe, or as much as the minutes allow; save the planner to `out`/planner.
 
     init: a planner to start from, None for random weights.
     """

@@ -1,8 +1,8 @@
-"""`python -m training.policy`: trains a policy; each run goes on where the last ended.
+"""`python -m training.policy`: train a policy; each run continues the last one.
 
-Flow matching on actions and cross-entropy on text through one shared prefix, with grounding beside
-them (`objective`). Everything of a step is a function of the recipe, the dataset and the step's
-number, so a run in pieces sees what a run in one sees.
+Flow matching on actions and cross-entropy on text use one shared prefix, in addition to grounding
+(`objective`). A step is a function of the recipe, the dataset and the step's number, so that an
+interrupted run has the same steps as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from training.policy.recipe import PolicyRecipe
 from training.policy.trainer import Trainer
 
 HELD_OUT = 50  # episodes kept for validation, at most a tenth
-VALIDATION = 8  # batches of it
+VALIDATION = 8  # batches of validation
 
 
 def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
-    """One run: until the recipe is done or the minutes are over. Raises ValueError."""
+    """Run until the recipe is done or the minutes are over. Raises ValueError."""
     console = Console(stderr=True)
     began = time.monotonic()
     torch.set_num_threads(1 if arguments.device == 'cpu' else arguments.threads)
@@ -47,7 +47,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
     tokenizer = train_tokenizer(config.backbone.vocab_size)
-    past = ''  # what the weights went through before this run
+    past = ''  # training of the weights before this run
     if arguments.init:
         normalizer = trainer.adopt(arguments.init, tokenizer)
         past = f'{Weights(arguments.init).metadata.get(TRAINED, "other weights")}, then '

@@ -1,8 +1,8 @@
-"""Frames become batches: a task, the expert's plan for it, and sentences that are true of it.
+"""Make batches of frames: a task, the expert's plan for it, and true sentences about the frame.
 
-Knows the simulator's truth and the expert. As the expert needs nothing but the moment, any frame
-can be asked any task: some keep the one they were recorded under, the others get another.
-Everything a batch holds is a function of the dataset, the seed and the batch's number.
+This module knows the simulator's ground truth and the expert. The expert needs the current state
+only, so any frame can have any task: some keep the recorded one, the others get another. The
+content of a batch is a function of the dataset, the seed and the batch's number.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from training.policy.episodes import (
 )
 from training.policy.expert import ExpertMoment, plan
 
-OWN, LOST = 0.6, 0.03  # shares of samples with the recorded task, and with words of no meaning
+OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instruction
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
-STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares of samples; rad, of a joint
-QUESTIONS = 2  # scene questions of a sample, beside its subtask
-# How often each kind is asked: the hard ones more.
+STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
+QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
+# Relative frequency of each kind of question: hard ones are more frequent.
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
 
 
@@ -68,9 +68,10 @@ class Frames:
 
     @classmethod
     def read(cls, paths: Sequence[Path]) -> Frames:
-        """The frames of these episodes; beside them, the images of one are in memory at most.
+        """Read the frames of some episodes.
 
-        Raises ValueError that names an episode that is broken, or of another image size.
+        In addition to the frames, the images of at most one episode are in memory. Raises
+        ValueError that names an episode that is broken, or has another image size.
         """
         lengths = [count_frames(path) for path in paths]
         episodes: list[Episode] = []
@@ -114,7 +115,7 @@ class Frames:
         return self.images.shape[2]
 
     def truth(self, frame: int) -> Truth:
-        """What the simulator knew; the gripper point is not kept (NaN)."""
+        """Return the simulator's ground truth; the gripper point is not stored (NaN)."""
         episode = self.episode[frame]
         things = tuple(
             _thing(*kinds, self.things[frame, n].astype(np.float64))
@@ -134,12 +135,11 @@ def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
 
 
 class Sampler:
-    """Batch number i of a dataset: the same for the same seed.
+    """Batches of a dataset by number, the same for the same seed.
 
-    rtc: first actions that may be given, at most, for they are on their way already; small numbers
-    are drawn more often. prompt, packed: tokens that a sample may have; what is longer is cut
-    (prompt) or not said.
-    Raises ValueError for images that are not the model's.
+    rtc: largest length of the action prefix of a chunk; small lengths are drawn more often.
+    prompt, packed: tokens that a sample may have; a longer prompt is cut, longer segments are left
+    out. Raises ValueError for images of another size than the model's.
     """
 
     def __init__(
@@ -169,7 +169,10 @@ class Sampler:
         self._rtc = rtc
 
     def batch(self, number: int, ground: bool) -> Batch:
-        """ground: ask where things are, rather than what the robot does and is doing."""
+        """Return batch `number`.
+
+        ground: ask for positions, rather than for actions and what the robot is doing.
+        """
         rng = np.random.default_rng((self._seed, number))
         frames, size = self._frames, self._batch
         at = rng.integers(len(frames), size=size)
@@ -220,7 +223,10 @@ class Sampler:
         return draw_task(truth.things, rng)
 
     def _given(self, at: np.ndarray, chunk: int, number: int) -> np.ndarray:
-        """Where each arm is going already, [B, chunk, 7]; of some elsewhere, lest it be copied."""
+        """Return the leftover actions of each arm, [B, chunk, 7].
+
+        Some are perturbed, so that the model does not just copy them.
+        """
         rng = np.random.default_rng((self._seed, number, GIVEN_RNG))
         given = self._frames.leftover[at, :chunk].astype(np.float64)
         strays, flips = rng.random((2, len(at))) < np.array([[STRAYS], [FLIPS]])
@@ -229,7 +235,7 @@ class Sampler:
         return np.clip(given, *joint_limits())
 
     def _delays(self, at: np.ndarray, chunk: int, rng: np.random.Generator) -> np.ndarray:
-        """How many actions of each frame's chunk are given, int64 [B]."""
+        """Return the length of the action prefix of each frame's chunk, int64 [B]."""
         drawn = ((self._rtc + 1) * rng.random(len(at)) ** 2).astype(np.int64)
         known = np.isfinite(self._frames.leftover[at]).all(-1).sum(1)
         return np.minimum(np.minimum(drawn, known), chunk - 1)
@@ -242,7 +248,7 @@ class Sampler:
 def sentences(
     task: Task | None, truth: Truth, phase: int, rng: np.random.Generator, ground: bool
 ) -> list[tuple[str, str]]:
-    """Questions and answers of one moment; while grounding, of the scene alone."""
+    """Return questions and answers of one moment; while grounding, about the scene only."""
     kinds, shares = list(OFTEN), np.array(list(OFTEN.values()), float)
     chosen = rng.choice(kinds, QUESTIONS, replace=False, p=shares / shares.sum())
     asked = [language.SCENE_QUESTIONS[kind](truth, rng) for kind in chosen]
@@ -256,14 +262,17 @@ def sentences(
 
 
 def gibberish(rng: np.random.Generator) -> str:
-    """An instruction without meaning: one to three words of random letters."""
+    """Return an instruction without meaning: one to three words of random letters."""
     letters = np.array(list(string.ascii_lowercase))
     lengths = rng.integers(2, 5, size=rng.integers(1, 4))
     return ' '.join(''.join(rng.choice(letters, length)) for length in lengths)
 
 
 def goals(state: np.ndarray, tables: Tables, orders: Orders) -> np.ndarray:
-    """Where an order leads, float32 [B, 3]: its target, or where that is to be put once held."""
+    """Return where an order leads, float32 [B, 3], m.
+
+    That is its target, or the destination of the target once it is held.
+    """
     rows = np.arange(len(orders.family))
     moment = ExpertMoment(state.astype(np.float64), tables, orders)
     points = moment.thing[:, :3].astype(np.float32)
@@ -275,13 +284,19 @@ def goals(state: np.ndarray, tables: Tables, orders: Orders) -> np.ndarray:
 
 
 def on_the_table(points: np.ndarray) -> np.ndarray:
-    """Points [..., 3] m, NaN where a thing fell off: its position would drown all others."""
+    """Return points [..., 3] m, NaN for a thing that fell off.
+
+    The position of such a thing would dominate the loss.
+    """
     off = (points[..., 2] < -0.02) | (np.abs(points[..., 1]) > 0.5) | (points[..., 0] > 0.8)
     return np.where(off[..., None], np.float32(np.nan), points)
 
 
 def measure(frames: Frames, config: ModelConfig, seed: int, samples: int = 16384) -> Normalizer:
-    """The statistics of states and of the expert's plans: joint deltas, gripper absolute."""
+    """Measure the normaliser of states and of the expert's plans.
+
+    Joints are deltas, the gripper is absolute.
+    """
     rng = np.random.default_rng((seed, 7))
     at = rng.integers(len(frames), size=min(samples, 4 * len(frames)))
     truths = [frames.truth(i) for i in at]

@@ -1,8 +1,7 @@
 """Episodes on disk, in LeRobot's layout: meta/*.json(l), data/chunk-NNN/episode_NNNNNN.npz.
 
-Knows files and arrays. Does not know how an episode came about or what is learnt from it. Arrays
-carry LeRobot's names; what the simulator knows beyond them begins with `truth.`. Nothing is
-pickled.
+This module knows files and arrays, not how episodes are made or used. Arrays have LeRobot's names;
+those with further knowledge of the simulator begin with `truth.`. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ IMAGES = tuple(f'observation.images.{camera}' for camera in CAMERAS)
 
 
 def features(size: int) -> dict[str, tuple[int, ...]]:
-    """What a frame holds, and the shape of each; images have `size` x `size` pixels."""
+    """Return the arrays of a frame with their shapes; images have `size` x `size` pixels."""
     return {
         **dict.fromkeys(IMAGES, (size, size, 3)),  # uint8
         'observation.state': (7,),  # float32, rad and m
@@ -38,8 +37,8 @@ def features(size: int) -> dict[str, tuple[int, ...]]:
         'truth.things': (MOST_THINGS, 4),  # float32, x, y, z in m and yaw in rad, NaN for none
         'truth.pixels': (MOST_THINGS, len(CAMERAS), 2),  # float32, (column, row) of each thing
         'truth.held': (),  # int64, index of a thing, -1 for none
-        # float32, rad and m: where the arm is going already, action i due i periods after the
-        # frame; NaN beyond its plan
+        # float32, rad and m: leftover actions; action i is due i periods after the frame, NaN
+        # beyond the plan
         'truth.leftover': (AHEAD, 7),
     }
 
@@ -49,7 +48,7 @@ FEATURES = tuple(features(0))  # names
 
 @dataclass(frozen=True, eq=False)
 class Episode:
-    """frames: an array [T, ...] for each of `features`. tasks: those that were told, in order.
+    """An episode. frames: an array [T, ...] for each of `features`. tasks: in order of time.
 
     colours, shapes: int64 [MOST_THINGS], indices in COLOUR_NAMES and SHAPE_NAMES, -1 for none.
     """
@@ -69,12 +68,12 @@ class Episode:
 
 
 def episode_path(root: Path, index: int) -> Path:
-    """Where an episode lies."""
+    """Return the path of an episode."""
     return root / 'data' / f'chunk-{index // CHUNK:03d}' / f'episode_{index:06d}.npz'
 
 
 def write_episode(root: Path, index: int, episode: Episode) -> None:
-    """Under a temporary name, then renamed: a file that is there is whole."""
+    """Write an episode atomically: under a temporary name, then renamed."""
     path = episode_path(root, index)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f'.{os.getpid()}.tmp')
@@ -89,7 +88,7 @@ def write_episode(root: Path, index: int, episode: Episode) -> None:
 
 
 def read_episode(path: Path) -> Episode:
-    """Raises ValueError that names the file where it is no episode of this layout."""
+    """Read an episode. Raises ValueError that names the file if it has another layout."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             frames = {name: arrays[name] for name in FEATURES}
@@ -104,7 +103,10 @@ def read_episode(path: Path) -> Episode:
 
 
 def count_frames(path: Path) -> int:
-    """Of an episode, without its images. Raises ValueError as `read_episode` does."""
+    """Return the number of frames of an episode, without reading its images.
+
+    Raises ValueError as `read_episode` does.
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             return len(arrays['timestamp'])
@@ -113,7 +115,7 @@ def count_frames(path: Path) -> int:
 
 
 def find_episodes(root: Path) -> list[Path]:
-    """The episodes of a dataset, in order. Raises ValueError where there are none."""
+    """Return the episodes of a dataset, in order. Raises ValueError if there are none."""
     found = sorted(root.glob('data/chunk-*/episode_*.npz'))
     if not found:
         raise ValueError(f'{root} has no episodes: run python -m training.policy.generate')
@@ -125,7 +127,7 @@ def _not_an_episode(path: Path, error: Exception) -> ValueError:
 
 
 def write_meta(root: Path, lengths: Sequence[int], fps: float, seed: int, size: int) -> None:
-    """meta/info.json and meta/episodes.jsonl of a finished dataset of that image size."""
+    """Write meta/info.json and meta/episodes.jsonl of a finished dataset of that image size."""
     meta = root / 'meta'
     meta.mkdir(parents=True, exist_ok=True)
     info = {

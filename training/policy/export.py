@@ -1,7 +1,7 @@
 """`python -m training.policy.export`: the tabletop's episodes as a LeRobot v3 data set.
 
-An episode of the data set is a task of one of ours. It says where the things are, in metres and in
-pixels. So what is trained by contract, from data sets, can be tried without a robot.
+An episode of the data set is one task of a tabletop episode. It has the positions of the things,
+in metres and in pixels, so that training by contract can be tried without a robot.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from training.policy.episodes import (
 )
 
 NAMES = tuple(f'{colour} {shape}' for colour in COLOUR_NAMES for shape in SHAPE_NAMES)
-LEAST = 10  # frames of a task
+LEAST = 10  # frames of a task, at least
 
 
 def tasks_of(episode: Episode) -> Iterator[Frames]:
-    """Each task that was told for so many frames, with the frames in which it was followed."""
+    """Yield each task that has at least LEAST frames, with its frames."""
     frames, things = episode.frames, on_the_table(episode.frames['truth.things'][..., :3])
     kinds = zip(episode.colours, episode.shapes, strict=True)
     slots = {f'{COLOUR_NAMES[c]} {SHAPE_NAMES[s]}': n for n, (c, s) in enumerate(kinds) if c >= 0}
@@ -60,7 +60,7 @@ def tasks_of(episode: Episode) -> Iterator[Frames]:
 
 
 def _of(values: np.ndarray, slot: int | None) -> np.ndarray:
-    """[T, dims] of the thing in a slot of [T, N, dims]; NaN where it is not in the scene."""
+    """Return [T, dims] of the thing in a slot of [T, N, dims]; NaN if it is not in the scene."""
     return np.full_like(values[:, 0], np.nan) if slot is None else values[:, slot]
 
 
@@ -71,7 +71,7 @@ def _png(pixels: np.ndarray) -> bytes:
 
 
 def main() -> None:
-    """The command."""
+    """Parse the command line and export."""
     parser = command.parser('policy.export', __doc__)
     parser.add_argument('--data', type=Path, default=Path('out/train/data'), help='dataset folder')
     parser.add_argument('out', type=Path, help='a new folder')

@@ -1,9 +1,9 @@
 """`python -m training.policy.generate`: episodes of the scripted expert.
 
-Each episode is a scene and tasks one after the other. The arm follows the expert's plans with
-noise, kicks and gripper flips, at several replanning strides and latencies, so that the frames
-cover what a learner's own mistakes look like; labels are always the clean plan (DAgger, Ross et
-al. 2011). Resumable: episodes that are there are kept.
+Each episode is a scene with a sequence of tasks. The arm follows the expert's plans with noise,
+kicks and gripper flips, at several replanning strides and latencies, so that the frames cover the
+states that a learner's own mistakes lead to; labels are always the clean plan (DAgger, Ross et al.
+2011). Existing episodes are kept, so that an interrupted run can be continued.
 """
 
 from __future__ import annotations
@@ -41,18 +41,19 @@ from training.policy.episodes import (
 from training.policy.expert import plan
 
 DT = 0.1  # s, the control period
-LOWEST = 0.014  # m, of the gripper point in a disturbed command
-TICK = 1e-6  # s; moments closer than this are the same
-SLIP = 3  # periods after which a kick leads no further astray
+LOWEST = 0.014  # m, lowest gripper point of a disturbed command
+TICK = 1e-6  # s; closer times are equal
+SLIP = 3  # periods after which a kick does not grow further
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """How far an episode strays from the plan.
+    """How far an episode deviates from the plan.
 
     stride: control periods between two plans, at least. latency: s until a plan is followed.
     aware: whether a plan knows what the arm does until then. sway: rad, the stationary deviation
-    of Ornstein-Uhlenbeck noise on the joints. kick: chance per period that random commands begin.
+    of Ornstein-Uhlenbeck noise on the joints. kick: probability per period that random commands
+    begin.
     """
 
     stride: int
@@ -63,7 +64,10 @@ class Disturbance:
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> Disturbance:
-        """A third of the episodes are calm; in half of them a plan comes within its period."""
+        """Draw a disturbance.
+
+        A third of the episodes are calm; in half of them a plan is followed within its period.
+        """
         calm = rng.random() < 0.33
         late = rng.random() < 0.5
         return cls(
@@ -76,7 +80,7 @@ class Disturbance:
 
 
 class Disturber:
-    """Turns clean plans into what the arm really follows."""
+    """Turns clean plans into the commands that the arm follows."""
 
     def __init__(self, disturbance: Disturbance, rng: np.random.Generator) -> None:
         self._d, self._rng = disturbance, rng
@@ -86,7 +90,7 @@ class Disturber:
         self._flip = False
 
     def disturb(self, actions: np.ndarray) -> np.ndarray:
-        """actions [n, 7] of one plan, with sway, and now and then a kick or a gripper flip."""
+        """Return actions [n, 7] of one plan with sway, and at times a kick or a gripper flip."""
         rng, d = self._rng, self._d
         self._sway += -0.3 * self._sway + d.sway * 0.7 * rng.standard_normal(6)
         if self._kicks:
@@ -108,19 +112,19 @@ class Disturber:
 
 
 class Planner:
-    """Makes a plan at a time, as a robot does that computes beside its motion.
+    """Makes one plan at a time, like a robot that plans while it moves.
 
-    A plan is begun in a frame, followed when the latency is over, and only then comes another.
+    A plan begins with a frame and is followed after the latency; only then the next plan begins.
     """
 
     def __init__(self, rollout: Rollout, rng: np.random.Generator) -> None:
         self._rollout, self._d = rollout, Disturbance.draw(rng)
         self._disturber = Disturber(self._d, rng)
         self._begun = -np.inf
-        self._plan: np.ndarray | None = None  # that nobody follows yet
+        self._plan: np.ndarray | None = None  # not followed yet
 
     def think(self, truth: Truth, orders: Orders, leftover: np.ndarray) -> None:
-        """A frame: begins a plan if it is time."""
+        """Begin a plan with this frame if it is time."""
         now = self._rollout.time
         if self._plan is not None or now < self._begun + self._d.stride * DT - TICK:
             return
@@ -132,7 +136,7 @@ class Planner:
         self._plan, self._begun = self._disturber.disturb(actions[0]), now
 
     def advance(self) -> None:
-        """A control period, in the middle of which the plan may take over."""
+        """Advance one control period, during which the plan may take over."""
         end = self._rollout.time + DT
         if self._plan is not None and self._begun + self._d.latency < end - TICK:
             self._until(self._begun + self._d.latency)
@@ -146,7 +150,7 @@ class Planner:
 
 
 def record(table: Tabletop, seed: int, length: int) -> Episode:
-    """One episode of `length` frames in the scene of `seed`."""
+    """Record one episode of `length` frames in the scene of `seed`."""
     table.reset(seed)
     rng = np.random.default_rng((seed, 1))
     rollout = Rollout(table)
@@ -202,17 +206,17 @@ def _keep(
         frames[name].append(value)
 
 
-# Scenes of an episode, in turn: any; with a place; with something put away; with two places.
+# Scenes of episodes, in turn: any; with a place; with a thing put away; with two places.
 SCENES = task_scene(), task_scene('put'), task_scene('take'), task_scene(crowded=True)
-_tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is dear
+_tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is expensive
 
 
 def make_episode(
     index: int, root: Path, seed: int, length: int, size: int = SceneConfig.image_size
 ) -> int:
-    """Writes episode `index` if it is not there; returns its number of frames.
+    """Write episode `index` if it does not exist; return its number of frames.
 
-    Raises ValueError where one is there with images of another size.
+    Raises ValueError if it exists with images of another size.
     """
     path = episode_path(root, index)
     if not path.exists():
@@ -231,7 +235,7 @@ def make_episode(
 
 
 def main() -> None:
-    """Generate a dataset, or what is missing of it."""
+    """Generate a dataset, or its missing episodes."""
     parser = command.parser('policy.generate', __doc__)
     parser.add_argument('--out', type=Path, default=Path('out/train/data'), help='dataset folder')
     parser.add_argument('--episodes', type=int, default=2400, help='in all')

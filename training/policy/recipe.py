@@ -1,7 +1,8 @@
-"""The numbers of a training run, and what follows from the step alone: weights of losses, rate.
+"""Recipe of a policy's training: weights of losses and learning rate, by step.
 
-Two stages over one model. Grounding: where is what; without it a policy learns the habits of the
-arm and not what it is told. Then all of it: actions and words, with grounding beside them.
+Two stages train one model. The first one only grounds (where is which thing); without it a policy
+learns the habits of the arm instead of its instruction. The second one trains actions and words,
+in addition to grounding.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from training.common.recipe import Recipe, cooling, option
 
 @dataclass(frozen=True)
 class PolicyRecipe(Recipe):
-    """Metadata `help` is the command line's."""
+    """Numbers of a training. The metadata `help` of a field is its command-line help."""
 
     ground_steps: int = option(1500, 'steps that only ground')
     joint_steps: int = option(9000, 'steps of everything, after those')
@@ -28,16 +29,16 @@ class PolicyRecipe(Recipe):
         return self.ground_steps + self.joint_steps
 
     def grounds(self, step: int) -> bool:
-        """Whether the step belongs to the first stage."""
+        """Return whether the step belongs to the first stage."""
         return step < self.ground_steps
 
     def weights(self, step: int) -> dict[str, float]:
-        """Of the losses, by name."""
+        """Return the weights of the losses, by name."""
         if self.grounds(step):
             return {'where': 1.0, 'goal': 1.0, 'detect': 1.0, 'text': 0.3}
         return {'flow': 1.0, 'text': 1.0, 'goal': 1.0, 'where': 0.5, 'detect': 0.5}
 
     def learning_rate(self, step: int, warm: int = 200) -> float:
-        """A linear start, then constant while grounding, then half a cosine down to a fiftieth."""
+        """Return the rate: linear warm-up, constant while grounding, half a cosine to 1/50."""
         done = max(0, step - self.ground_steps) / max(1, self.joint_steps)
         return self.rate * min(1.0, (step + 1) / warm) * cooling(done)

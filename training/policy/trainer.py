@@ -1,6 +1,6 @@
-"""A policy that learns: one step in shards, one judgement, and the weights it starts from.
+"""The trainer of a policy: steps in shards, validation, and initial weights.
 
-Knows the objective. Does not know where batches come from.
+This module knows the objective, not the source of batches.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from training.policy.recipe import PolicyRecipe
 
 
 class Trainer(Learner):
-    """step: of the recipe, the next one to do.
+    """Trains a policy. step: next step of the recipe.
 
     Weights are float32; products run in bfloat16 where the device multiplies it natively. shards:
-    parts of a batch that are learnt side by side, each on a thread of its own. On a CPU one shard
-    a core beats one batch on all cores, where every operation waits for the slowest. losses: those
-    of the recipe's that the data can teach. space: of positions, as `Objective` has it.
+    parts of a batch that learn in parallel, each on its own thread. On a CPU one shard per core is
+    faster than one batch on all cores, where every operation waits for the slowest core. losses:
+    those of the recipe's that the data allows. space: of positions, as in `Objective`.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Trainer(Learner):
         self.each = f' of {recipe.batch} samples'
 
     def adopt(self, path: Path, words: Tokenizer) -> Normalizer:
-        """Starts from the weights of a policy; returns its statistics. Raises ValueError.
+        """Start from the weights of a policy; return its statistics. Raises ValueError.
 
-        A policy that sees smaller images, or merges more patches, grows (`initial.grow`). One
-        that has not heard all of these words gets them (`initial.retell`).
+        A policy with smaller images, or a larger patch merge, is converted (`initial.grow`). The
+        embeddings of a policy with another vocabulary are converted, too (`initial.retell`).
         """
         model = self.objective.model
         config, found = model.config, open_checkpoint(path)
@@ -84,12 +84,12 @@ class Trainer(Learner):
         self.objective.losses = torch.compile(self.objective.losses)
 
     def weights(self, step: int) -> dict[str, float]:
-        """Of the losses of a step, by name."""
+        """Return the weights of a step's losses, by name."""
         weights = self.recipe.weights(step)
         return {name: weight for name, weight in weights.items() if name in self._losses}
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """One step of the recipe; its losses and metrics."""
+        """Take one step of the recipe and return its losses and metrics."""
         shards = batch.split(self._shards)
         parts = list(self._pool.map(self._learn_shard, range(self._shards), shards))
         for i, p in enumerate(self._parameters):
@@ -104,7 +104,7 @@ class Trainer(Learner):
     def _learn_shard(
         self, shard: int, batch: Batch
     ) -> tuple[tuple[Tensor | None, ...], dict[str, Tensor]]:
-        """Gradients of the parameters, and the values, of one part of a batch."""
+        """Return the gradients of the parameters, and the values, of one part of a batch."""
         weights = self.weights(self.step)
         values = self._values(batch, self.step, (self.recipe.seed, self.step, shard))
         loss = sum(weight * values[name] for name, weight in weights.items())
@@ -112,7 +112,7 @@ class Trainer(Learner):
         return gradients, {name: value.detach() for name, value in values.items()}
 
     def _values(self, batch: Batch, step: int, seed: tuple[int, ...]) -> dict[str, Tensor]:
-        """Losses and metrics of the stage that a step belongs to; chance comes from the seed."""
+        """Return losses and metrics of a step's stage; random numbers come from the seed."""
         columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
         state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         generator = torch.Generator(self._device).manual_seed(int(state[0]))
@@ -125,7 +125,7 @@ class Trainer(Learner):
 
     @torch.no_grad()
     def validate(self, batches: Iterable[Batch]) -> dict[str, float]:
-        """Means over batches that are not learnt from, with the averaged weights."""
+        """Return means over held-out batches, with the averaged weights."""
         sums: dict[str, list[float]] = defaultdict(list)
         with self.averaged():
             for i, batch in enumerate(batches):

@@ -1,5 +1,5 @@
-"""A deeper judge: records of eight tokens that say, in part, `as that one before`.
+"""A deeper judge: records of eight tokens, some of which refer to an earlier record.
 
-- records: the task. lessons: what is taught beside answers. trainer: the recipe. gate: whether it
-  can tell ways of reuse apart.
+- records: the task. lessons: auxiliary targets. trainer: the recipe. gate: the test whether the
+  judge can distinguish methods of KV reuse.
 """

@@ -1,4 +1,4 @@
-"""`python -m training.records`: trains a planner of 8 layers on records; it goes on."""
+"""`python -m training.records`: train a planner of 8 layers on records, or continue a run."""
 
 from training.common.command import run_for_minutes
 from training.records.trainer import RecordsRecipe, train

@@ -1,13 +1,14 @@
-"""Whether a model can tell ways of reuse apart: how often it is right in full, and by full reuse.
+"""The test whether a model can distinguish methods of KV reuse: full prefill against full reuse.
 
-The gate of a test bed, fixed before anything is compared on it: right in full, and full reuse
-loses some of that but not most, as with large models. A model that does not pass is trained on, or
-given up; nothing is compared on it.
+The criteria are fixed before anything is compared: the model is accurate with full prefill, and
+full reuse loses some of that accuracy but not most, as with large models. A model that fails is
+trained further, or discarded; nothing is compared on it.
 
-How much full reuse loses is set by what is asked: with a quarter of questions about dittos
-(`records.ASKED`) a model that reads the rest as well apart loses 25 points at most. So the upper
-bound says that reuse breaks no more than links, and the size of the loss is no finding. Ways that
-are compared on records are reported by links: 0, where reuse should cost nothing, and each more.
+The questions determine how much full reuse loses: with a quarter of questions about dittos
+(`records.ASKED`), a model that reads the rest as well from independent records loses 25 points at
+most. So the upper bound states that reuse breaks nothing but links, and the size of the loss is
+not a finding. Comparisons on records are reported by links: 0, where reuse should cost nothing,
+and each higher number.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from training.records.records import MAX_LINKS, draw_questions, draw_records
 
 SIZES = (10, 20, 30)  # records
 LEAST_FULL, LOSSES = 0.95, (0.10, 0.30)
-AT_ONCE = 50  # problems
+AT_ONCE = 50  # problems in a batch
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Rates of right answers, over questions as they are asked; by_links: full and by reuse."""
+    """Accuracies over questions as they are drawn. by_links: in full and by reuse."""
 
     full: float
     reuse: float
@@ -46,12 +47,12 @@ class Gate:
         return self.full >= LEAST_FULL and low <= self.loss <= high
 
     def said(self) -> dict:
-        """All of it, for a table or a card."""
+        """Return all values, for a table or a card."""
         return asdict(self) | dict(loss=self.loss, holds=self.holds)
 
 
 def gate(model: Planner, problems: int, seed: int) -> Gate:
-    """Of so many problems a size, the same ones for every model."""
+    """Return the gate for `problems` problems of each size, the same ones for every model."""
     plain = rates(model, problems, seed)
     by_links = {links: rates(model, problems, seed, links) for links in range(MAX_LINKS + 1)}
     return Gate(*plain, n=problems * len(SIZES), by_links=by_links)
@@ -61,7 +62,10 @@ def gate(model: Planner, problems: int, seed: int) -> Gate:
 def rates(
     model: Planner, problems: int, seed: int, links: int | None = None
 ) -> tuple[float, float]:
-    """Right by full prefill and by full reuse; links: of what is asked, None as it comes."""
+    """Return the accuracies by full prefill and by full reuse.
+
+    links: of the questions; None for questions as they are drawn.
+    """
     right = np.zeros(2)
     for size in SIZES:
         rng = np.random.default_rng((seed, size, 0 if links is None else 1 + links))

@@ -1,8 +1,8 @@
-"""What the deeper judge is taught beside answers, and the one pass that teaches many questions.
+"""Auxiliary targets of the deeper judge, and batches that teach many questions in one pass.
 
-After the second layer an attribute knows whose it is, and its antecedent's name; two layers before
-the end it knows its value, wherever that is said. So a question has one thing left to do: to find
-the attribute of its name. That is what is lost where records are computed apart.
+After the second layer an attribute encodes the name of its record and of the antecedent; two
+layers before the end it encodes its value, whichever record states it. Then a question only has to
+find the attribute of its name. This is what is lost if records are computed independently.
 """
 
 from __future__ import annotations
@@ -27,14 +27,15 @@ from training.records.records import (
 )
 
 NOTHING = -100  # no target
-WHOSE = 2  # layers after which an attribute knows its name and its antecedent's
+WHOSE = 2  # layers after which an attribute encodes its record's name and its antecedent's
 
 
 @dataclass(frozen=True, eq=False)
 class RecordBatch:
     """Long tensors. ids: [B, 2 + 8 S + Q]. answer: [B, Q].
 
-    name, like, value: of each attribute token, [B, 4 S].
+    name, like, value: of each attribute token, [B, 4 S]: its record's name, the antecedent's name,
+    and its value.
     """
 
     ids: Tensor
@@ -49,12 +50,12 @@ class RecordBatch:
 
 
 def view_of(segments: int, questions: int, isolated: bool = False) -> JudgeView:
-    """What tokens see; isolated: each record itself alone, as under full reuse."""
+    """Return the attention view; isolated: a record sees only itself, as under full reuse."""
     return JudgeView(segments, questions, isolated, TOKENS)
 
 
 def batch_of(records: Records, attribute: np.ndarray, asked: np.ndarray) -> RecordBatch:
-    """The prompts of records with these questions, one attribute a prompt."""
+    """Return the prompts of records with these questions, one attribute per prompt."""
     rows = np.arange(len(asked))[:, None]
     names = records.names[rows, asked]
     ids = np.concatenate([records.memory, (ASK + attribute)[:, None], names], 1)
@@ -72,13 +73,13 @@ def batch_of(records: Records, attribute: np.ndarray, asked: np.ndarray) -> Reco
 def draw_batch(
     rng: np.random.Generator, prompts: int, segments: int, questions: int
 ) -> RecordBatch:
-    """Prompts to learn from."""
+    """Draw prompts to learn from."""
     records = draw_records(rng, prompts, segments)
     return batch_of(records, *draw_questions(rng, records, min(questions, segments)))
 
 
 class AuxiliaryHeads(nn.Module):
-    """Linear maps from hidden states to what is known; only training needs them."""
+    """Linear maps from hidden states to auxiliary targets; only training needs them."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -88,7 +89,7 @@ class AuxiliaryHeads(nn.Module):
     def forward(
         self, model: Planner, layers: list[Tensor], batch: RecordBatch
     ) -> dict[str, Tensor]:
-        """Losses by name. layers: hidden states after each, [B, T, width]."""
+        """Return losses by name. layers: hidden states after each, [B, T, width]."""
         at = attribute_places(batch.name.shape[1] // ATTRIBUTES)
         lessons = dict(
             name=(WHOSE, batch.name),
@@ -104,6 +105,6 @@ class AuxiliaryHeads(nn.Module):
 
 
 def attribute_places(segments: int) -> Tensor:
-    """Where the attributes stand in a prompt, [4 S]."""
+    """Return the slots of the attributes in a prompt, [4 S]."""
     start = 1 + TOKENS * torch.arange(segments)[:, None]
     return (start + FIRST + torch.arange(ATTRIBUTES)).flatten()

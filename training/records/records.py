@@ -1,16 +1,17 @@
-"""Records that hang on one another: a task to judge ways of reuse by, with losses in degrees.
+"""Records that depend on one another: a task to compare methods of KV reuse with graded losses.
 
-A segment is a record of eight tokens, `name like a0 a1 a2 a3 name stop`: its name, the name of
-another record that stands earlier (its antecedent), four attributes, its name once more, an end.
-Two of the four attributes say `ditto`: theirs is the antecedent's, which may be a ditto, too, up
-to MAX_LINKS times. The first record has no antecedent and no ditto. So every segment depends on
-its antecedent, a quarter of its tokens mean nothing without it, and the others are there to be
-read. A prompt is `<bos> records <ask k> name`, and its next token is that record's attribute k.
+A segment is a record of eight tokens, `name like a0 a1 a2 a3 name stop`: its name, the name of an
+earlier record (its antecedent), four attributes, its name again, an end. Two of the four
+attributes are `ditto`: they have the value of the antecedent, which may be a ditto, too, up to
+MAX_LINKS times. The first record has neither an antecedent nor a ditto. So every segment depends
+on its antecedent, a quarter of its tokens mean nothing without it, and the others can be read
+directly. A prompt is `<bos> records <ask k> name`, and its next token is that record's attribute
+k.
 
-A question asks a ditto with probability ASKED: what full reuse cannot know is that share of all
-questions, less what a question follows by itself.
+A question is about a ditto with probability ASKED. This is the share of questions that full reuse
+cannot answer, except for what the question itself follows.
 
-Knows numbers alone. All arrays are int64; B prompts, S records of each.
+All arrays are int64; B prompts, S records of each.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ VALUE = LIKE + NAMES  # first token of the values of attribute 0, then of 1, ...
 DITTO = VALUE + ATTRIBUTES * VALUES  # of attribute 0, ...
 ASK = DITTO + ATTRIBUTES
 STOP = ASK + ATTRIBUTES
-NOBODY, BOS = STOP + 1, STOP + 2  # NOBODY stands where the first record has no antecedent
+NOBODY, BOS = STOP + 1, STOP + 2  # NOBODY: the first record has no antecedent
 VOCABULARY = BOS + 1
 TOKENS = 4 + ATTRIBUTES  # of a record
 FIRST = 2  # attribute 0's place in a record
-ASKED = 0.25  # of questions: about a ditto
+ASKED = 0.25  # share of questions about a ditto
 
 
 @dataclass(frozen=True, eq=False)
 class Records:
     """names, like: [B, S], like -1 for the first record. said: tokens of attributes, [B, S, 4].
 
-    values: what they mean, [B, S, 4]. links: dittos from each attribute to where it is said.
+    values: their values, [B, S, 4]. links: number of dittos from each attribute to its stated
+    value.
     """
 
     names: np.ndarray
@@ -49,7 +51,7 @@ class Records:
 
     @property
     def memory(self) -> np.ndarray:
-        """<bos> and the records, [B, 1 + 8 S]."""
+        """Tokens of <bos> and the records, [B, 1 + 8 S]."""
         size = len(self.names)
         pointer = np.where(self.like < 0, NOBODY, LIKE + _names_of(self.names, self.like))
         ends = np.full_like(self.names, STOP)
@@ -60,7 +62,7 @@ class Records:
 
 
 def draw_records(rng: np.random.Generator, problems: int, segments: int) -> Records:
-    """Raises ValueError for segments that there cannot be."""
+    """Draw records. Raises ValueError for an invalid number of segments."""
     least, most = SEGMENTS
     if not least <= segments <= most:
         raise ValueError(f'{segments} records: a prompt has {least} to {most}')
@@ -84,14 +86,14 @@ def draw_records(rng: np.random.Generator, problems: int, segments: int) -> Reco
 def draw_questions(
     rng: np.random.Generator, records: Records, questions: int, links: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """-> attribute [B], one a prompt, and records [B, Q] that are asked for, of distinct ones.
+    """Draw an attribute [B], one per prompt, and the distinct records [B, Q] to ask for.
 
-    links: of each question; None: dittos, with probability ASKED, or none. Where a prompt has too
+    links: of each question; None: a ditto with probability ASKED, else none. If a prompt has too
     few such records the others follow.
     """
     count, segments = records.names.shape
     luck = rng.random((count, ATTRIBUTES))
-    if links is not None:  # an attribute that has such a record, where one does
+    if links is not None:  # prefer an attribute that has such a record
         luck += (records.links == links).any(1)
     attribute = luck.argmax(1)
     there = records.links[np.arange(count), :, attribute]  # [B, S]

@@ -1,8 +1,8 @@
-"""The deeper judge's recipe, a step of it, and a run that can be cut off and goes on.
+"""The deeper judge's recipe, a step of it, and a run that can be interrupted and continued.
 
-At first it is only taught what attributes should know (`lessons`), then to answer with it; prompts
-grow. Plain causal prefill alone: nothing of reuse is ever trained for. Everything of a step is a
-function of the recipe and the step's number.
+At first only the auxiliary targets of attributes are trained (`lessons`), then also the answers;
+prompts grow. Training uses plain causal prefill only, and never KV reuse. A step is a function of
+the recipe and the step's number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from training.records.records import SEGMENTS, TOKENS, VOCABULARY
 
 UNSEEN = 1_000_003  # seed of problems that are not learnt from
 VALIDATED, EXAMINED = 20, 200  # problems of a size: at each validation, at the end of a run
-# As the smaller judge: more than half of a head's angles hardly turn over a prompt.
+# As in the smaller judge, more than half of a head's rotary angles hardly turn over a prompt.
 RECORDS = PlannerConfig(
     'records',
     BackboneConfig(
@@ -48,7 +48,7 @@ RECORDS = PlannerConfig(
 
 @dataclass(frozen=True)
 class RecordsRecipe(GrowingRecipe):
-    """Metadata `help` is the command line's. Shares are of all steps."""
+    """Numbers of a training, with `help` as command-line help. Shares are of all steps."""
 
     MOST: ClassVar[int] = SEGMENTS[1]
     steps: int = option(20_000, 'of the whole run')
@@ -58,11 +58,11 @@ class RecordsRecipe(GrowingRecipe):
     ask: float = option(0.1, 'share after which answers are learnt')
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
-        """With a longer start."""
+        """Return the rate, with a longer warm-up."""
         return super().learning_rate(step, warm)
 
     def batch(self, step: int) -> RecordBatch:
-        """The prompts of a step."""
+        """Return the prompts of a step."""
         rng = np.random.default_rng((self.seed, step))
         segments = int(rng.integers(SEGMENTS[0], self.longest(step) + 1))
         prompts = max(1, self.tokens // (TOKENS * segments))
@@ -70,7 +70,7 @@ class RecordsRecipe(GrowingRecipe):
 
 
 class RecordsTrainer(Learner):
-    """step: of the recipe, the next one to do."""
+    """Trains the deeper judge. step: next step of the recipe."""
 
     def __init__(self, config: PlannerConfig, recipe: RecordsRecipe) -> None:
         torch.manual_seed(recipe.seed)
@@ -79,27 +79,33 @@ class RecordsTrainer(Learner):
         super().__init__(nn.ModuleList([self.model, self._heads]), self.model, recipe)
 
     def losses(self, batch: RecordBatch) -> dict[str, Tensor]:
-        """By name: of the answers, and of each lesson."""
+        """Return losses by name: of the answers, and of each auxiliary target."""
         layers = read(self.model, batch.ids, batch.view)
         logits = answers(self.model, layers, batch.view)
         answer = F.cross_entropy(logits.flatten(0, 1), batch.answer.flatten())
         return {'answer': answer, **self._heads(self.model, layers, batch)}
 
     def learn(self, batch: RecordBatch) -> dict[str, float]:
-        """One step of the recipe. Raises ValueError if it went astray."""
+        """Take one step of the recipe and return its losses.
+
+        Raises ValueError if the gradient is not finite.
+        """
         values = self.losses(batch)
         asks = self.recipe.asks(self.step)
         self.descend(sum(v for name, v in values.items() if name != 'answer' or asks))
         return {name: value.item() for name, value in values.items()}
 
     def validate(self) -> dict[str, float]:
-        """How often full prefill and full reuse are right on unseen problems; averaged weights."""
+        """Return the accuracies of full prefill and full reuse on unseen problems.
+
+        Weights are the averaged ones.
+        """
         with self.averaged():
             full, reuse = rates(self.model, VALIDATED, UNSEEN)
         return dict(full=full, reuse=reuse)
 
     def keep(self, out: Path) -> None:
-        """What ships, and all that the next step depends on."""
+        """Save what is shipped, and everything that the next step depends on."""
         card = self.card(
             data='drawn records',
             use='comparisons of ways to reuse KV; it knows records and nothing else',
@@ -110,7 +116,10 @@ class RecordsTrainer(Learner):
 
 @torch.no_grad()
 def init_small(model: Planner, seed: int) -> None:
-    """Every matrix small and random, those into the residual stream smaller by depth."""
+    """Fill matrices with small random numbers.
+
+    Those that write to the residual stream are smaller, by depth.
+    """
     generator, b = torch.Generator().manual_seed(seed), model.config.backbone
     for name, p in model.named_parameters():
         if p.ndim > 1:
@@ -118,13 +127,13 @@ def init_small(model: Planner, seed: int) -> None:
             p.normal_(0, (p.shape[1] * (2 * b.layers if last else 1)) ** -0.5, generator=generator)
         else:
             p.zero_()
-    model.backbone.norm.weight.fill_(-0.9)  # logits of a tenth
+    model.backbone.norm.weight.fill_(-0.9)  # scales logits to a tenth
 
 
 def train(
     out: Path, recipe: RecordsRecipe, minutes: float, config: PlannerConfig = RECORDS
 ) -> None:
-    """The whole recipe, or as much as the minutes allow; it goes on from what is in `out`."""
+    """Run the recipe, or as much as the minutes allow, from the state in `out` if there is one."""
     torch.set_num_threads(1)
     trainer = RecordsTrainer(config, recipe)
     out.mkdir(parents=True, exist_ok=True)

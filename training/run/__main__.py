@@ -1,4 +1,4 @@
-"""`python -m training.run`: a policy for any robot, from data sets, by its contract.
+"""`python -m training.run`: train a policy for any robot from data sets, by its contract.
 
 Data sets are LeRobot's, versions 2.0 to 3.0: what `embodied_kv.data.export` writes, or a user's
 own. The policy learns actions by flow matching; where the data has positions of objects, it learns
@@ -26,9 +26,10 @@ from training.run.training import Training, check_contract, split
 
 
 def shards_of(batch: int, threads: int, is_given: bool) -> int:
-    """Parts of a batch, each on a thread of its own: equal ones, at most so many.
+    """Return the number of equal parts of a batch, at most `threads`; each has its own thread.
 
-    Raises ValueError where that many were asked for, and the batch does not divide.
+    is_given: whether the user named the number. Raises ValueError if the batch does not divide
+    into that many.
     """
     if is_given and (threads < 1 or batch % threads):
         raise ValueError(f'--threads {threads}: a batch of {batch} does not divide into as many')
@@ -36,7 +37,7 @@ def shards_of(batch: int, threads: int, is_given: bool) -> int:
 
 
 def rename_map(text: str) -> dict[str, str]:
-    """Return the names by the contract of columns of a data set. Raises ArgumentTypeError."""
+    """Parse names by the contract of columns of a data set. Raises ArgumentTypeError."""
     try:
         names = json.loads(text)
     except ValueError:
@@ -49,7 +50,7 @@ def rename_map(text: str) -> dict[str, str]:
 
 
 def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
-    """One run: until the recipe is done or the minutes are over. Raises ValueError."""
+    """Run until the recipe is done or the minutes are over. Raises ValueError."""
     is_cpu = arguments.device == 'cpu'
     threads = arguments.threads or torch.get_num_threads()
     shards = shards_of(recipe.batch, threads, arguments.threads is not None) if is_cpu else 1
@@ -65,7 +66,7 @@ def train(arguments: argparse.Namespace, recipe: RunRecipe) -> None:
     seen, unseen = split(data, robot.adapted(config), recipe.seed, objects)
     on = arguments.device, shards, arguments.init
     training = Training(robot, config, recipe, seen, unseen, *on)
-    arguments.out.mkdir(parents=True, exist_ok=True)  # of the log, too
+    arguments.out.mkdir(parents=True, exist_ok=True)  # also for the log
     training.restore(arguments.out)
     grounding = 'left out' if named and not objects else ', '.join(objects) or 'none in the data'
     print(

@@ -1,6 +1,7 @@
-"""Every frame of some data sets in memory, as the network sees it: pictures of its size, numbers.
+"""All frames of some data sets in memory, as inputs of the network: resized images and numbers.
 
-Knows data sets by their contract, and how a policy of ours resizes. Does not know tokens.
+This module knows data sets by their contract, and the resizing of the project's own policies. It
+does not know tokens.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ class Frames:
     """F frames of several episodes, of N objects.
 
     images: uint8 [F, views, S, S, 3], as the policy resizes them. state: float32 [F, D]. action:
-    float32 [F, A]. left: int64 [F], frames of its episode from this one on. task: int64 [F], in
-    tasks. subtask: int64 [F], in subtasks, -1 where nobody says one. positions: float32 [F, N, 3],
-    m; pixels: float32 [F, N, views, 2], (column, row) in such an image: NaN where nobody knows.
+    float32 [F, A]. left: int64 [F], frames of its episode from this one on. task: int64 [F], index
+    in tasks. subtask: int64 [F], index in subtasks, -1 where the data has none. positions: float32
+    [F, N, 3], m; pixels: float32 [F, N, views, 2], (column, row) in such an image; both NaN where
+    unknown.
     """
 
     images: NDArray[np.uint8]
@@ -55,9 +57,10 @@ class Frames:
     def read(
         cls, episodes: Sequence[EpisodeOf], config: ModelConfig, objects: Sequence[str]
     ) -> Frames:
-        """The frames of these episodes; beside them, the pictures of one are in memory at most.
+        """Read the frames of some episodes.
 
-        objects: those whose places are asked for, by name. Raises DataSetError.
+        In addition to the frames, the images of at most one episode are in memory. objects: names
+        of those whose positions are read. Raises DataSetError.
         """
         total, size = sum(map(len, episodes)), config.vision.image_size
         numbers: dict[str, list] = {name: [] for name in ('state', 'action', 'left')}
@@ -101,13 +104,16 @@ class Frames:
         return len(self.state)
 
     def chunks(self, at: NDArray[np.int64], size: int) -> NDArray[np.float32]:
-        """The actions from these frames on, [B, size, A]; after the last of an episode, that."""
+        """Return the actions from these frames on, [B, size, A].
+
+        After the end of an episode its last action repeats.
+        """
         ahead = np.minimum(np.arange(size), self.left[at, None] - 1)
         return self.action[at[:, None] + ahead]
 
     @property
     def digest(self) -> str:
-        """16 hex digits that change with any number or word, pictures aside."""
+        """16 hex digits that change with any number or word, but not with images."""
         arrays = (self.state, self.action, self.left, self.task, self.subtask)
         summed = hashlib.sha256(repr((self.tasks, self.subtasks, self.objects)).encode())
         for array in (*arrays, self.positions, self.pixels):
@@ -121,7 +127,7 @@ def _rgb(image: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def _resized(read: EpisodeArrays, view: str, name: str, size: int) -> NDArray[np.float32] | float:
-    """Where an object is in the network's picture of a view, [T, 2]; NaN where nobody knows."""
+    """Return where an object is in the network's image of a view, [T, 2]; NaN if unknown."""
     if (view, name) not in read.pixels:
         return np.nan
     sides = np.array(read.images[view].shape[2:0:-1])  # width, height
@@ -130,6 +136,6 @@ def _resized(read: EpisodeArrays, view: str, name: str, size: int) -> NDArray[np
 
 
 def episodes_of(data: Sequence[LeRobotDataSet]) -> Iterator[EpisodeOf]:
-    """All episodes of all data sets, in order."""
+    """Yield all episodes of all data sets, in order."""
     for one in data:
         yield from (EpisodeOf(one, index) for index in range(len(one)))

@@ -1,4 +1,4 @@
-"""The numbers of a policy's training by contract: those of the tabletop's, for less data."""
+"""Recipe of a policy's training by contract: the tabletop's, for less data."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from training.policy.recipe import PolicyRecipe
 
 @dataclass(frozen=True)
 class RunRecipe(PolicyRecipe):
-    """Metadata `help` is the command line's."""
+    """Numbers of a training. The metadata `help` of a field is its command-line help."""
 
     ground_steps: int = option(400, 'steps that only ground, where the data says where things are')
     joint_steps: int = option(4000, 'steps of everything, after those')
 
     def learning_rate(self, step: int, warm: int = 50) -> float:
-        """As the tabletop's, with a shorter start."""
+        """Return the rate of the tabletop's recipe, with a shorter warm-up."""
         return super().learning_rate(step, warm)

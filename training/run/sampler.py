@@ -1,7 +1,7 @@
-"""Frames become batches: what is seen, told and done, and where things are if the data says so.
+"""Make batches of frames: observations, tasks, actions, and positions if the data has them.
 
-Knows tokens and normalised numbers. Everything that a batch holds is a function of the frames, the
-seed and the batch's number.
+This module knows tokens and normalised numbers. The content of a batch is a function of the
+frames, the seed and the batch's number.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from training.run.words import SUBTASK, goal_of
 
 
 class Sampler:
-    """Batch number i of some frames: the same for the same seed.
+    """Batches of frames by number, the same for the same seed.
 
-    rtc: first actions of a chunk that may be given, at most; small numbers are drawn more often.
+    rtc: largest length of the action prefix of a chunk; small lengths are drawn more often.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sampler:
         self._goals = np.array([-1 if goal is None else goal for goal in goals])
 
     def batch(self, number: int, ground: bool = False) -> Batch:
-        """ground: ask where things are alone, and not what is done."""
+        """Return batch `number`. ground: ask for positions only, not for the subtask."""
         rng = np.random.default_rng((self._seed, number))
         frames, config, size = self._frames, self._config, self._batch
         at = rng.integers(len(frames), size=size)
@@ -77,14 +77,14 @@ class Sampler:
             known=torch.from_numpy(known),
             **segments.tensors(),
             pixels=torch.from_numpy(frames.pixels[at]),
-            colour=kinds.where(there, -1),  # the names are what a patch may have
+            colour=kinds.where(there, -1),  # the classes of a patch are the names
             shape=torch.zeros_like(kinds).where(there, -1),
             goal=torch.from_numpy(self._goal(at)),
             where=torch.from_numpy(frames.positions[at]),
         )
 
     def _goal(self, at: np.ndarray) -> np.ndarray:
-        """Where what each task is about is, float32 [B, 3], or NaN."""
+        """Return the position of the object that each task is about, float32 [B, 3], or NaN."""
         goals = self._goals[self._frames.task[at]]
         found = np.full((len(at), 3), np.nan, np.float32)
         named = goals >= 0
@@ -93,7 +93,10 @@ class Sampler:
 
 
 def longest_prompt(frames: Frames, tokenizer: Tokenizer, dims: int) -> int:
-    """Tokens of the longest prompt that a task can have, at the state that takes most of them."""
+    """Return the tokens of the longest prompt that a task can have.
+
+    It has the state whose numbers take the most tokens.
+    """
     costs = [len(tokenizer.encode(f' {number}')) for number in range(STATE_BINS)]
     dearest = (int(np.argmax(costs)) + 0.5) * 2 / STATE_BINS - 1
     state, limit = np.full(dims, dearest), 2**16
@@ -101,7 +104,7 @@ def longest_prompt(frames: Frames, tokenizer: Tokenizer, dims: int) -> int:
 
 
 def longest_segments(frames: Frames, tokenizer: Tokenizer) -> int:
-    """Tokens of all that may be asked behind a prefix, one at least."""
+    """Return the largest number of tokens that questions behind a prefix take, at least one."""
     names = sum(len(tokenizer.encode(f' {name}')) for name in frames.objects)
     said = max((len(tokenizer.encode(f' {text}')) for text in frames.subtasks), default=0)
     return max(1, names + (len(tokenizer.encode(SUBTASK)) + said if said else 0))

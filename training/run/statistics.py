@@ -1,4 +1,4 @@
-"""What -1 and 1 are: the normalisation of a policy, by its data.
+"""The normalisation of a policy, measured from its data: which values become -1 and 1.
 
 pi0.5's convention: the 1st and 99th percentile of each number of state and action (openpi,
 `normalize.py`). Actions that are offsets from the state have percentiles of each step of a chunk.
@@ -16,11 +16,14 @@ from embodied_kv.model.processing.normalizer import NEAR_CONSTANT, Normalizer
 from training.run.frames import Frames
 
 SPAN = 1.0, 99.0  # percentiles
-SAMPLES = 65536  # chunks that are looked at, at most
+SAMPLES = 65536  # chunks that are measured, at most
 
 
 def measure(frames: Frames, config: ModelConfig, relative: NDArray[np.bool_]) -> Normalizer:
-    """relative: bool [A], which actions are offsets from the state of the same index."""
+    """Measure the normaliser of frames.
+
+    relative: bool [A], which actions are offsets from the state of the same index.
+    """
     at = np.arange(0, len(frames), max(1, math.ceil(len(frames) / SAMPLES)))
     chunks = frames.chunks(at, config.chunk_size).astype(np.float64)  # [n, chunk, A]
     dims = np.flatnonzero(relative)
@@ -32,7 +35,7 @@ def measure(frames: Frames, config: ModelConfig, relative: NDArray[np.bool_]) ->
 
 
 def _ends(values: NDArray) -> tuple[NDArray, NDArray]:
-    """Of [n, ...]: the percentiles of what moves in most of the data; of the rest its extremes.
+    """Return the percentiles of [n, ...]; extremes for numbers that are mostly constant.
 
     A gripper that closes once in a hundred frames would otherwise never close.
     """

@@ -1,6 +1,7 @@
-"""One training by contract: what the data can teach, a policy that learns it, what is left of it.
+"""A training by contract: the losses that the data allows, the training, and the saved policy.
 
-Knows data sets, the trainer of policies and the folder that ships. Does not know the command line.
+This module knows data sets, the trainer of policies and the folder of a checkpoint. It does not
+know the command line.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from training.run.words import SUBTASK, goal_of, tokenizer_of
 
 STATE = 'state.safetensors'  # of a run, in its folder
 HELD_OUT = 50  # episodes kept for validation, at most a tenth
-VALIDATION = 8  # batches of it
-NARROWEST = 0.02  # m, of the space that positions are regressed in
+VALIDATION = 8  # batches of validation
+NARROWEST = 0.02  # m, smallest scale of positions
 
 
 def check_contract(robot: Embodiment) -> None:
-    """Raises ValueError where it says of a checkpoint what one that is trained here is not."""
+    """Raise ValueError if the contract declares a checkpoint unlike those trained here."""
     declared = robot.declared
     own = {'state_in_prompt': True, 'conversion': 'none', 'lerobot_before_0_5': False}
     said = {name: getattr(declared, name) for name in (*own, 'resize')}
@@ -53,9 +54,9 @@ def check_contract(robot: Embodiment) -> None:
 def split(
     data: Sequence[LeRobotDataSet], config: ModelConfig, seed: int, objects: Sequence[str]
 ) -> tuple[Frames, Frames]:
-    """The frames to learn from, and those of episodes that are held out, drawn by the seed.
+    """Return the frames to learn from, and those of held-out episodes, drawn by the seed.
 
-    Raises ValueError where there is one episode alone, or one cannot be read.
+    Raises ValueError if there is only one episode, or one cannot be read.
     """
     episodes = list(episodes_of(data))
     if len(episodes) < 2:
@@ -68,7 +69,7 @@ def split(
 
 
 def losses_of(frames: Frames) -> tuple[str, ...]:
-    """What frames can teach: actions; words, if there are any; where things are, if it is said."""
+    """Return the losses that frames allow: actions, words if any, and known positions."""
     found = {
         'text': bool(frames.subtasks),
         'where': np.isfinite(frames.positions).any(),
@@ -79,7 +80,7 @@ def losses_of(frames: Frames) -> tuple[str, ...]:
 
 
 class Training:
-    """step: of the recipe, the next one to do. losses: those that are learnt, by name."""
+    """A training. step: next step of the recipe. losses: names of those that are learnt."""
 
     def __init__(
         self,
@@ -92,7 +93,10 @@ class Training:
         shards: int = 1,
         init: Path | None = None,
     ) -> None:
-        """config: a preset's. init: a policy whose weights it starts from. Raises ValueError."""
+        """Create the trainer and its data.
+
+        config: a preset's. init: a policy whose weights are the initial ones. Raises ValueError.
+        """
         self.losses, self._robot, self._frames = losses_of(seen), robot, len(seen)
         grounded = {'where', 'detect'} & {*self.losses}
         self.recipe = recipe if grounded else replace(recipe, ground_steps=0)
@@ -103,7 +107,7 @@ class Training:
         self._trainer = Trainer(
             self.config, self.recipe, kinds, 1, device, shards, self.losses, space
         )
-        self._past = ''  # what the weights went through before this run
+        self._past = ''  # training of the weights before this run
         self._normalizer = measure(seen, self.config, self._relative)
         if init is not None:
             self._trainer.adopt(init, self._tokenizer)
@@ -133,31 +137,34 @@ class Training:
 
     @property
     def is_mute(self) -> bool:
-        """Whether the data has no words beside the tasks."""
+        """Whether the data has no words in addition to the tasks."""
         return 'text' not in self.losses
 
     def restore(self, out: Path) -> None:
-        """Goes on from what a run left in its folder. Raises ValueError."""
+        """Continue from the state that a run left in its folder. Raises ValueError."""
         if (out / STATE).exists():
             self._trainer.restore(out / STATE)
 
     def batch(self, step: int) -> Batch:
-        """Of a step."""
+        """Return the batch of a step."""
         return self._seen.batch(step, self.recipe.grounds(step))
 
     def learn(self, batch: Batch) -> dict[str, float]:
-        """One step of the recipe; its losses and metrics. Raises ValueError if it went astray."""
+        """Take one step of the recipe and return its losses and metrics.
+
+        Raises ValueError if the gradient is not finite.
+        """
         return _named(self._trainer.learn(batch))
 
     def validate(self) -> dict[str, float]:
-        """Means over episodes that are held out: of actions, and of where things are."""
+        """Return means over held-out episodes, of losses and metrics."""
         ground = self.recipe.grounds(self.step - 1)
         return _named(
             self._trainer.validate(self._unseen.batch(i, ground) for i in range(VALIDATION))
         )
 
     def keep(self, out: Path) -> None:
-        """Leaves the state, and the averaged weights as a policy, in a folder that may be new."""
+        """Save the state, and the averaged weights as a policy, in a folder that may be new."""
         out.mkdir(parents=True, exist_ok=True)
         self._trainer.store(out / STATE)
         robot = self._robot.contract.robot_type
@@ -173,7 +180,7 @@ class Training:
 
 
 def space_of(frames: Frames) -> tuple[Point, Point]:
-    """Centre and scale of all positions, m."""
+    """Return centre and scale of all positions, m."""
     known = frames.positions[np.isfinite(frames.positions).all(-1)].astype(np.float64)
     if not len(known):
         return (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
@@ -181,5 +188,5 @@ def space_of(frames: Frames) -> tuple[Point, Point]:
 
 
 def _named(values: dict[str, float]) -> dict[str, float]:
-    """What a patch's colour is on the tabletop, is an object's name here."""
+    """Rename the colour metric: the class of a patch is an object's name here."""
     return {name.replace('detect_colour', 'detect_name'): v for name, v in values.items()}

@@ -1,6 +1,7 @@
-"""The words of a data set: its tokenizer, and which object a task is about.
+"""The words of a data set: its tokenizer, and the object that a task is about.
 
-Knows sentences, the prompt and the state's numbers in it. Any other text still has an encoding.
+The vocabulary has the sentences of the data, and the prompt with its state numbers. Any other text
+can still be encoded.
 """
 
 from __future__ import annotations
@@ -13,17 +14,20 @@ from embodied_kv.model.tokenizer import Tokenizer
 from training.common.words import fit
 from training.run.frames import Frames
 
-SUBTASK = 'Subtask:'  # asked behind the prefix; the answer is what is done now
+SUBTASK = 'Subtask:'  # question behind the prefix; the answer is the current subtask
 
 
 def tokenizer_of(frames: Sequence[Frames], vocab_size: int) -> Tokenizer:
-    """For all that is said in the frames. Numbers of the state come first, then frequent words."""
+    """Train a tokenizer on all texts of frames; state numbers come first, then frequent words."""
     said = sorted({text for some in frames for text in _sentences(some)})
     return fit(_corpus(said), vocab_size, 'the tokenizer of the data')
 
 
 def _corpus(said: Sequence[str]) -> Iterator[str]:
-    """Each sentence once; numbers and the prompt oftener than any word can be."""
+    """Yield each sentence once, and numbers and the prompt more often.
+
+    They are more frequent than any word can be, up to 1000 times.
+    """
     often = 1 + max(sum(map(len, said)), 1)
     numbers = ' '.join(map(str, range(STATE_BINS)))
     yield from (f'Task:, State: {numbers};\nAction: {SUBTASK}' for _ in range(min(often, 1000)))
@@ -36,10 +40,10 @@ def _sentences(frames: Frames) -> Iterator[str]:
 
 
 def goal_of(task: str, objects: Sequence[str]) -> int | None:
-    """Which object a task is about: that named first, or the only one there is; None if none is.
+    """Return the object that a task is about: the one named first, or the only one; else None.
 
-    Names are words of the task, or their plurals, not parts of words: a candle is no can. Of names
-    that begin at one place the longest is meant.
+    Names match whole words of the task, or their plurals, not parts of words: `can` does not match
+    `candle`. Of names that begin at the same place the longest counts.
     """
     found = {
         n: re.search(rf'(?<!\w){re.escape(name)}s?(?!\w)', task, re.IGNORECASE)

@@ -7,15 +7,15 @@ of the KV makes it (W + B n k) / (W + B n k / 10) times faster: W bytes of weigh
 tokens of k bytes. With one KV head k is small, and weights are nearly all that is read until B n
 reaches W / k: 40,000 tokens for pi05_small, 270,000 for pi05, 110,000 for Mistral 7B. A prefill is
 operations; scoring repeats the scores of the queries of the prompt and of the question, and a
-gather copies the kept tenth.
-What is not bytes (Python, small matrices) stays in both ways. Attention on a CPU reads KV slower
-than products read weights, byte for byte; then a step gains more than its bytes say.
+gather copies the kept tenth. Overhead that is not bytes (Python, small matrices) stays in both
+ways. Attention on a CPU reads KV slower than products read weights, byte for byte; a step then
+gains more than its bytes predict.
 
-The ways take turns, forwards and backwards, after a round that does not count; each speedup is a
-ratio within such rounds. Times on a CPU are one thread's own, as cores may be shared; `load` says
-how busy they were. Floors are operations and bytes over what the machine did at best, in the same
-run. Compression is the engine's own, by `vl_cache` at a keep ratio of 0.1. Frames that are only
-decoded hold noise and were not prefilled.
+The ways take turns, forwards and backwards, after a warm-up round; each speedup is a ratio within
+such rounds. Times on a CPU are one thread's CPU time, as cores may be shared; `load` states how
+busy they were. Floors are operations and bytes over the best rates of the machine in the same run.
+Compression is the engine's own, by `vl_cache` at a keep ratio of 0.1. Frames that are only decoded
+hold noise and were not prefilled.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ TABLES = dict(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this part."""
+    """Add the options of this part."""
     parser.add_argument('--quick', action='store_true', help='few points, in a minute')
     add_device(parser)
 
 
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
-    """Measures, prints the tables, and returns all figures."""
+    """Measure, print the tables, and return all figures."""
     torch.set_num_threads(1)
     began, plan = time.monotonic(), QUICK if args.quick else WHOLE
     ceilings = clock.ceilings(args.device)
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> dict:
 def measure(
     model: str, plan: Plan, ceilings: clock.Ceilings, device: str
 ) -> Iterator[tuple[str, list[dict]]]:
-    """Rows of tables, by name."""
+    """Yield rows of tables, by name."""
     policy = FullPolicy.random(models.model(model), device=device)
     served: list[dict] = []
     for views, repeats in plan.answers.get(model, {}).items():

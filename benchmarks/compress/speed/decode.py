@@ -1,14 +1,14 @@
-"""A decode step of whole and of compressed prefixes, by context, batch and who shares a frame.
+"""Decode steps over whole and compressed prefixes, by context, batch and sharing of a frame.
 
-Every stream has a frame of its own, as in a static batch of the paper, but for `shared`: there all
-ask of one frame, as they do on a robot. Then a step over the whole row reads its KV once for all
-of them (the kernel and its twin fold them together), copies by row likewise, and copies by text
-each their own: from 1 / keep ratio streams on these are more bytes than the row, but still a tenth
-of the operations of attention.
+Every stream has a frame of its own, as in a static batch of the paper. In `shared`, all streams
+ask about one frame, as they do on a robot. There a step over the whole row reads its KV once for
+all of them (the kernel and its torch counterpart fold them together), and so does a step over
+copies by row. Copies by text are read by each stream: from 1 / keep ratio streams on these are
+more bytes than the row, but still a tenth of the operations of attention.
 
-`of_floor` is the share of the time that the machine would need at its best; `by_floor` is the
-speedup if a step took that time, `by_bytes` if it took as long as its bytes. Speedup is above
-them where a way reads KV slower than weights, byte for byte.
+`of_floor` is the minimum time of the machine over the measured time. `by_floor` is the speedup if
+a step took that minimum, `by_bytes` if it took as long as its bytes. The speedup exceeds them if a
+way reads KV slower than weights, byte for byte.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST = 1.8e9  # bytes of the whole prefixes of a batch; points above are left ou
 
 
 def grid(policy: FullPolicy, steps: Steps, ceilings: Ceilings, device: str) -> Iterator[dict]:
-    """A row for each context and batch, ascending, that fits `MOST`."""
+    """Yield a row for each context and batch, ascending, that fits `MOST`."""
     for context in steps.contexts:
         held = context * policy.config.kv_bytes_per_token
         batches = [batch for batch in steps.batches if batch * held <= MOST]
@@ -80,10 +80,10 @@ def shared(
     ceilings: Ceilings,
     device: str,
 ) -> Iterator[dict]:
-    """Rows by number of streams that ask of one frame, and way.
+    """Yield rows by number of streams that ask about one frame, and way.
 
-    mb: of the cache in use while the frame is the newest, its row being held for the action;
-    language_mb: then, by language alone.
+    mb: of the cache in use while the frame is the newest and the action holds its row.
+    language_mb: of the cache in use by language alone, after a newer frame.
     """
     c = policy.config
     for batch in batches:
@@ -125,26 +125,26 @@ def shared(
 
 
 def step_seconds(engines: Mapping[str, Engine], repeats: int, device: str) -> dict[str, float]:
-    """Median seconds of a step of all streams of each engine; the engines take turns."""
+    """Return the median seconds of a step of all streams of each engine, taken in turn."""
     steps = {way: engine.decode for way, engine in engines.items()}
     taken = clock.in_turn(steps, repeats, device)
     return {way: statistics.median(own) for way, own in taken.items()}
 
 
 def decode_tokens(engine: Engine) -> float:
-    """Mean tokens of decode KV of a stream, now."""
+    """Return the present mean number of tokens in the decode KV of a stream."""
     return statistics.mean(stream.extent for stream in engine.kv.streams.live())
 
 
 def reads(
     c: ModelConfig, batch: int, prefixes: int, tokens: float, own_tokens: float
 ) -> dict[str, float]:
-    """FLOP and bytes of a step of `batch` streams over so many prefixes of `tokens` tokens."""
+    """Return FLOP and bytes of a step of `batch` streams over prefixes of `tokens` tokens."""
     need = physics.decode_step(c, tokens + own_tokens, batch)
     folded = (batch - prefixes) * tokens * c.kv_bytes_per_token
     return need | dict(bytes=need['bytes'] - folded)
 
 
 def _used(engine: Engine) -> float:
-    """MB of its cache in use."""
+    """Return the MB of the engine's cache in use."""
     return engine.kv.stats().bytes_used / 1e6

@@ -1,9 +1,9 @@
-"""What it costs to choose later: a stream keeps its whole prefix for its first tokens.
+"""Cost of a later choice: a stream keeps its whole prefix for its first tokens.
 
-The same questions about the same frames, and as many tokens said, by engines that choose after 0
-to 4 of them (`engine.compression_after_tokens`). Until the choice a step reads the whole prefix
-and scores it by each new token, and the prefix's row is held: bytes of a whole row a stream, where
-a copy takes a tenth of them. What is chosen and copied is as much whenever it is done.
+Engines that choose after 0 to 4 tokens (`engine.compression_after_tokens`) answer the same
+questions about the same frames with as many tokens. Until the choice a step reads the whole prefix
+and scores it by each new token, and the prefix's row is held: bytes of a whole row a stream, of
+which a copy takes a tenth. The work of selection and copy does not depend on when it is done.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ QUESTION = 24  # tokens
 def measure(
     policy: FullPolicy, context: int, batches: Sequence[int], repeats: int, device: str
 ) -> Iterator[dict]:
-    """Rows by number of streams, each about a frame of its own, and by tokens before the choice.
+    """Yield rows by number of streams, each about its own frame, and by tokens before the choice.
 
-    ms: of all calls until each stream has said `SAID` tokens; later_pct: more than with 0.
-    held_mb, kept_mb: most of the cache in use by language before that, and after it.
+    ms: of all calls until each stream has `SAID` tokens. later_pct: by how much that exceeds the
+    time with 0. held_mb: maximum of the cache in use by language until then. kept_mb: in use at
+    the end.
     """
     for batch in batches:
         engines = {after: _engine(policy, context, batch, after) for after in AFTER}
@@ -71,12 +72,12 @@ def _engine(policy: FullPolicy, context: int, batch: int, after: int) -> Engine:
 def _answers(
     engine: Engine, values: Tensor, context: int, batch: int, device: str
 ) -> Mapping[str, float]:
-    """Seconds and MB of the beginning of so many answers; nothing of them is left."""
+    """Return seconds and MB of the beginning of `batch` answers, which are then cancelled."""
     streams = []
     for number in range(batch):
         handle = scene.fill(engine, values, values, context, number)
         streams.append(scene.ask(engine, handle, QUESTION, scene.ANSWER))
-    scene.fill(engine, values, values, 1, sequence=batch)  # a newer frame: theirs are language's
+    scene.fill(engine, values, values, 1, sequence=batch)  # newer: only language uses the others
     seconds = held = 0.0
     while min(len(stream.tokens) for stream in streams) < SAID:
         seconds += clock.seconds(engine.decode, device)

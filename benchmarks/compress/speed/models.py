@@ -1,9 +1,9 @@
-"""Models of which the language part alone is measured, whole or a slice of them.
+"""Models of which only the language part is measured, whole or a slice of it.
 
 A slice of a model has a share of its layers and of its vocabulary, in their full dimensions. A
-decode step is made of nothing else, so weights and KV stand to each other as in the whole model:
-ratios are the whole model's, times are the share's. The vision tower and the expert are next to
-nothing, as the paper times the language model alone.
+decode step consists of nothing else, so weights and KV have the proportion of the whole model:
+ratios are the whole model's, times are the share's. The vision tower and the expert are minimal,
+as the paper times the language model alone.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SMALL, SMALL_8, PI05_SLICE, MISTRAL_SLICE = BACKBONES
 def model(
     name: str, backbone: BackboneConfig | None = None, dtype: str = 'bfloat16'
 ) -> ModelConfig:
-    """A model of one view around the backbone of that name, or around the given one."""
+    """Return a model of one view around the backbone of that name, or around the given one."""
     return ModelConfig(
         name=name,
         vision=VisionConfig(image_size=SIZE, patch_size=2, width=16, layers=1, heads=1, mlp=16),

@@ -1,4 +1,4 @@
-"""What is measured, fixed before any result: a few minutes of one core, or one with `--quick`."""
+"""Amount of measurement, fixed before any result: minutes of a core, or one with `--quick`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ K = 1024
 
 @dataclass(frozen=True)
 class Steps:
-    """Decode steps: of every context, in tokens, and every batch, so often."""
+    """Decode steps: of every context (tokens) and every batch, `repeats` times."""
 
     contexts: Sequence[int]
     batches: Sequence[int]
@@ -21,11 +21,11 @@ class Steps:
 
 @dataclass(frozen=True)
 class Plan:
-    """Repeats are those that count: a round of warm-up comes before them everywhere.
+    """The amount of measurement; a warm-up round comes before the counted repeats.
 
-    answers: of a model, repeats by views. steps: by model. sharing: streams of one frame, of
+    answers: of a model, repeats by views. steps: by model. sharing: streams about one frame of
     `shared` tokens. deferred: streams about frames of two views. batches: of what is served, about
-    frames of `served` views. cache: size of the one that is filled, in prefixes of two views.
+    frames of `served` views. cache: size of the cache that is filled, in prefixes of two views.
     """
 
     answers: Mapping[str, Mapping[int, int]]

@@ -1,4 +1,4 @@
-"""The picture of the speed of compression, PNG under out/bench."""
+"""Plot of the speed of compression, a PNG under out/bench."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.common.pictures import plt, save
 
 
 def speed(tables: Mapping[str, Sequence[dict]]) -> None:
-    """Speedup of a step beside what its bytes let expect; throughput against latency."""
+    """Plot the speedup of a step against that by bytes alone, and throughput against latency."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout='constrained')
     _speedups(left, tables['decode'])
     _throughput(right, tables['serve'])
@@ -28,7 +28,7 @@ def _speedups(axis: Axes, rows: Sequence[dict]) -> None:
 
 
 def _throughput(axis: Axes, rows: Sequence[dict]) -> None:
-    """As figure 6; a point is a batch size."""
+    """Plot throughput as in figure 6; a point is a batch size."""
     for name in dict.fromkeys(row['model'] for row in rows):
         for way, style in (('full', ':'), ('compressed', '-')):
             own = [row for row in rows if (row['model'], row['way']) == (name, way)]

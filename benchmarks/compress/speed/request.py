@@ -1,10 +1,10 @@
-"""A frame, a question, an answer: what compression costs at first, and saves in every step.
+"""A frame, a question, an answer: the initial cost of compression, and what each step saves.
 
-The ways, in turn, each with a prefill of its own: `full`; `by row`, where the prompt's own text
+The ways take turns, each with its own prefill: `full`; `by row`, where the prompt's own text
 scores the prefix as it is written; `by text`, the default, where the question adds its scores as
-it is appended. What compression adds is timed in place, part by part: statistics of attention,
-selection (budgets and top tokens) and gather (room, and the copy into it). By how much the whole
-calls grew stands beside it, and has the noise of a prefill.
+it is appended. The added work is timed in place, part by part: statistics of attention, selection
+(budgets and top tokens) and gather (allocation, and the copy into it). The growth of the whole
+calls is reported in addition; it has the noise of a prefill.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ Pairs = list[tuple[Call, Call]]  # without and with compression
 
 @contextmanager
 def stopwatch(device: str = 'cpu') -> Iterator[Call]:
-    """Adds up the seconds of each part of compression.
+    """Add up the seconds of each part of compression.
 
-    Statistics that are inside a captured graph are not seen.
+    Statistics inside a captured graph are not measured.
     """
     spent = dict.fromkeys(PARTS, 0.0)
 
@@ -64,7 +64,7 @@ def stopwatch(device: str = 'cpu') -> Iterator[Call]:
 
 
 def call(work: Callable[[], object], device: str) -> Call:
-    """One call, and what compression did in it."""
+    """Return the seconds of one call, and those of each part of compression in it."""
     with stopwatch(device) as spent:
         took = clock.seconds(work, device)
     return dict(took=took) | spent
@@ -73,7 +73,7 @@ def call(work: Callable[[], object], device: str) -> Call:
 def frame(
     engines: Mapping[str, Engine], sequence: int, answer: int, device: str
 ) -> dict[str, dict[str, Call]]:
-    """Calls by phase and way: a new frame, a question, and an answer of so many tokens."""
+    """Return calls by phase and way: a new frame, a question, an answer of `answer` tokens."""
     observation = scene.observation(engines['full'], sequence)
     calls: dict[str, dict[str, Call]] = dict(prefill={}, begin={}, steps={})
     for way in clock.order(engines, sequence):
@@ -92,7 +92,7 @@ def frame(
 def measure(
     policy: FullPolicy, views: int, repeats: int, ceilings: Ceilings, device: str
 ) -> tuple[list[dict], list[dict]]:
-    """Rows of what compression costs, and of an answer from camera to last token, by way."""
+    """Return rows of what compression costs, and of an answer from camera to last token."""
     c, room = policy.config, dict(rows=4, streams=2, compressed_rows=1)
     engines = {
         way: scene.make_engine(policy, views * IMAGE + TEXT, **room | own)
@@ -124,7 +124,7 @@ def measure(
 
 
 def begins(engines: Mapping[str, Engine], tokens: int, device: str) -> Pairs:
-    """A question appended to the newest frame, not scored and scored, in turn."""
+    """Append a question to the newest frame, not scored and scored, in turn; return both calls."""
 
     def begun(engine: Engine) -> Call:
         stream = scene.ask(engine, engine.kv.frames.current(), tokens, scene.ANSWER)
@@ -142,9 +142,9 @@ def begins(engines: Mapping[str, Engine], tokens: int, device: str) -> Pairs:
 
 
 def cost(prefills: Pairs, begins: Pairs) -> dict[str, float]:
-    """What is added to prefill and begin: part by part, in all, and by how much each call grew.
+    """Return what prefill and begin take more: by part, in all, and the growth of each call.
 
-    By row begin shrinks, as the question reads the copy.
+    By row, begin shrinks, as the question reads the copy.
     """
     phases = dict(prefill=prefills, begin=begins)
     base = sum(median(plain['took'] for plain, _ in pairs) for pairs in phases.values())
@@ -168,7 +168,7 @@ def cost(prefills: Pairs, begins: Pairs) -> dict[str, float]:
 
 
 def scoring_floor(c: ModelConfig, n: int, queries: Sequence[int], ceilings: Ceilings) -> float:
-    """Seconds that the cost cannot be below: scores of n keys, and a tenth of the KV copied.
+    """Return the minimum seconds of the cost: scores of n keys, and a tenth of the KV copied.
 
     queries: of each pass over the keys.
     """
@@ -183,10 +183,10 @@ def scoring_floor(c: ModelConfig, n: int, queries: Sequence[int], ceilings: Ceil
 def answers(
     c: ModelConfig, context: int, frames: Sequence[dict], ceilings: Ceilings
 ) -> Iterator[dict]:
-    """A row for each way.
+    """Yield a row for each way.
 
     floor_ms: of all three phases. by_bytes: speedups if steps took as long as their bytes, and
-    scoring no time.
+    scoring took no time.
     """
     tenth = scene.KEEP_RATIO * context
     times = {
@@ -213,6 +213,6 @@ def answers(
 
 
 def appended(c: ModelConfig, n: float) -> dict[str, float]:
-    """FLOP and bytes of a question behind n tokens."""
+    """Return FLOP and bytes of a question behind n tokens."""
     flops = 2 * physics.backbone_weights(c) * QUESTION + physics.attention_flops(c, QUESTION, n)
     return dict(flops=flops, bytes=physics.decode_step(c, n, 1)['bytes'])

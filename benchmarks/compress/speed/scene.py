@@ -1,4 +1,4 @@
-"""Engines, frames and questions for the speed of compression: of any length, without a camera."""
+"""Engines, frames and questions of any length for the speed of compression, without a camera."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ QUESTIONS = (16, 24, 50)  # tokens
 SHORT = 8  # tokens of a question whose begin is not timed
 DECODE_TOKENS = max(QUESTIONS) + ANSWER + 2  # of a stream
 RESERVED = 2  # prefix rows that language may never hold
-PASSING = 2  # prefix rows that language holds on the way to compressed copies
+PASSING = 2  # prefix rows that language holds until they are compressed
 WAYS = {
     'full': dict(compressed_rows=0),
     'by row': dict(compression_queries='row', language_keep_ratio=KEEP_RATIO),
@@ -35,7 +35,7 @@ WAYS = {
 
 
 def longest(policy: FullPolicy, tokens: int) -> int:
-    """Tokens of the longest prefix of an engine that is made for so many."""
+    """Return the tokens of the longest prefix of an engine that is made for `tokens`."""
     return _views(tokens) * policy.config.vision.tokens + TEXT
 
 
@@ -44,8 +44,8 @@ def _views(tokens: int) -> int:
 
 
 def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
-    """An engine over the policy's weights, for prefixes of at least so many tokens."""
-    gc.collect()  # leases and managers know each other: earlier engines would keep their arenas
+    """Return an engine over the policy's weights, for prefixes of at least `tokens` tokens."""
+    gc.collect()  # leases and managers form cycles: earlier engines would keep their arenas
     views = tuple(f'view {i}' for i in range(_views(tokens)))
     own = replace(policy, config=replace(policy.config, views=views))
     fixed = dict(
@@ -58,7 +58,7 @@ def make_engine(policy: FullPolicy, tokens: int, **config: object) -> Engine:
 
 
 def observation(engine: Engine, sequence: int) -> Observation:
-    """A random frame with every view."""
+    """Return a random frame with every view."""
     random = np.random.default_rng(sequence)
     views = engine.policy.config.views
     return Observation(
@@ -72,15 +72,18 @@ def observation(engine: Engine, sequence: int) -> Observation:
 
 
 def noise(engine: Engine) -> Tensor:
-    """K or V of the longest prefix, equal in all layers: [layers, kv_heads, tokens, head_dim]."""
+    """Return K or V of the longest prefix, equal in all layers.
+
+    The shape is [layers, kv_heads, tokens, head_dim].
+    """
     k = engine.kv.prefixes.k[:, 0]
     return torch.randn(k.shape[1:], device=k.device).to(k.dtype).expand_as(k)
 
 
 def fill(engine: Engine, k: Tensor, v: Tensor, tokens: int, sequence: int = 0) -> KvHandle:
-    """A frame that did not have to be prefilled: the first `tokens` of k and v, as in `noise`.
+    """Commit a frame without a prefill: the first `tokens` of k and v, as in `noise`.
 
-    What its text would have scored, in an engine that takes scores of it, is random.
+    In an engine that takes scores of the frame's text, these are random.
     """
     kv, compression = engine.kv, engine.compression
     row = kv.reserve(time.monotonic())
@@ -98,12 +101,12 @@ def fill(engine: Engine, k: Tensor, v: Tensor, tokens: int, sequence: int = 0) -
 
 
 def ask(engine: Engine, handle: KvHandle, question: int, answer: int) -> DecodeStream:
-    """A new stream about the frame; question, answer: their tokens."""
+    """Open a stream about the frame; question, answer: their tokens."""
     return engine.open(handle, 'q' * question, max_tokens=answer)
 
 
 def grow(engine: Engine, values: Tensor, context: int, batch: int) -> None:
-    """Streams until there are so many, each about a frame of its own, with one token said."""
+    """Open streams up to `batch`, each about a frame of its own, with one token generated."""
     for number in range(len(engine.kv.streams.live()), batch):
         ask(engine, fill(engine, values, values, context, number), SHORT, ANSWER)
         engine.decode()

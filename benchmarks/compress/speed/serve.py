@@ -3,7 +3,7 @@
 A static batch as in the paper's figure 6: every stream has a frame of its own and generates as
 many tokens. Latency is that of the whole batch: its prefills and begins, then its steps together.
 A prefill is operations, so the prefills of a batch take as long together as one after another.
-`language` leaves the prefills out: on a robot the action needs them anyway.
+`language` leaves the prefills out: on a robot the action needs them in any case.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from embodied_kv.kv.compressed_arena import BLOCK
 
 
 def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dict]:
-    """Rows by batch and way, added up from measured answers of one stream and measured steps.
+    """Return rows by batch and way, added up from measured answers and measured steps.
 
-    gain: tokens/s over those of whole prefixes. answers: rows of one context. steps: of the same.
+    answers: of one stream, rows of one context. steps: rows of the same context. gain: tokens/s
+    over those of whole prefixes.
     """
     first = {row['way']: row for row in answers}
     rows = []
@@ -42,10 +43,10 @@ def throughput(answers: Sequence[Mapping], steps: Sequence[Mapping]) -> list[dic
 
 
 def capacity(policy: FullPolicy, context: int, size: float) -> dict:
-    """How many streams live at once, each about a frame of its own, in a cache of `size` bytes.
+    """Return how many streams a cache of `size` bytes holds, each about a frame of its own.
 
-    Both engines are as large as fits, and are asked until a stream ends or stays uncompressed.
-    bound: of a cache without the rows that no stream may keep.
+    Both engines are as large as fits; streams are added until one ends or stays uncompressed.
+    bound: gain of a cache without the rows that no stream may keep.
     """
     row = dict(model=policy.config.name, context=context, cache_mb=size / 1e6)
     for name, config in (('full', whole), ('compressed', compressed)):
@@ -60,14 +61,14 @@ def capacity(policy: FullPolicy, context: int, size: float) -> dict:
 
 
 def whole(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
-    """The largest engine of that size whose streams keep whole rows."""
+    """Return the settings of the largest engine of that size whose streams keep whole rows."""
     row, decode_kv = _bytes(policy, context)
     streams = int((size - RESERVED * row) // (row + decode_kv))
     return scene.WAYS['full'] | dict(rows=streams + RESERVED, streams=streams)
 
 
 def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, object]:
-    """The largest engine of that size whose streams keep compressed copies."""
+    """Return the settings of the largest engine of that size whose streams keep copies."""
     row, decode_kv = _bytes(policy, context)
     layers, length = policy.config.backbone.layers, scene.longest(policy, context)
     copy = -(-round(scene.KEEP_RATIO * layers * context) // BLOCK) * BLOCK
@@ -82,15 +83,15 @@ def compressed(policy: FullPolicy, context: int, size: float) -> dict[str, objec
 
 
 def _bytes(policy: FullPolicy, context: int) -> tuple[int, int]:
-    """Of a prefix row and of a decode row."""
+    """Return the bytes of a prefix row and of a decode row."""
     per_token = policy.config.kv_bytes_per_token
     return scene.longest(policy, context) * per_token, scene.DECODE_TOKENS * per_token
 
 
 def fill_up(policy: FullPolicy, context: int, config: Mapping[str, object]) -> tuple[int, int]:
-    """Bytes of an engine's cache, and the streams about frames of their own that live in it.
+    """Return the bytes of an engine's cache, and how many streams with own frames it holds.
 
-    One more would end one of them, or would not be compressed.
+    One more stream would end one of them, or would not be compressed.
     """
     engine = scene.make_engine(policy, context, **config)
     values = scene.noise(engine)

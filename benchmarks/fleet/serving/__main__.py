@@ -1,25 +1,25 @@
-"""Many robots of one policy server: what an order over them is worth.
+"""Many robots on one policy server: the effect of the scheduling order.
 
 The tabletop policy on a CPU serves closed fleets of 1 to 32 simulated robots, each of which does
 its tasks one after another. Requests have rendered images. The sessions of the policy server, its
-dispatcher and its engine are the real ones, and compute every chunk; sockets and the coding of
+dispatcher and its engine are the real ones, and compute every chunk; sockets and the encoding of
 messages are left out. Scenes, tasks and starts are the same for all schedulers. Latency of a task:
 from its first request to its success, or until its time is up. A robot that has done its tasks
-repeats them, uncounted, until all have: n robots are n to the end.
+repeats them, uncounted, until all robots have, so that the fleet keeps its size to the end.
 
-Time is virtual (`lockstep`): a batch takes what the profile says that was measured when the run
+Time is virtual (`lockstep`): a batch takes the time of the profile that was measured when the run
 began, so all schedulers have the same engine, and neither MuJoCo nor a busy machine changes a
-result. With --profile two runs agree to the digit. The robots ask as the node `action` of a robot
-without a model does, but are not that node, which lives on the steady clock.
+result. With --profile two runs agree to the digit. The robots send requests as the node `action`
+of a robot without a model does, but are not that node, which runs on the steady clock.
 
 Physics: an engine makes at most saturation / seconds(saturation) chunks a second. With an
 execution horizon of H actions, and requests sent A actions ahead of its end, a robot that never
-waits asks for a chunk every (H - A) dt, so n robots ask for n / ((H - A) dt). From n = capacity
-(H - A) dt on the engine is saturated: robots wait until n / ((H - A) dt + wait) is the capacity,
-and an order can only choose who. While all that wait fit into one batch there is nothing to
-choose, and all orders are the same to the digit. The floor is the same task alone with an idle
-engine; even there a robot stands still for its first chunk, and whenever a chunk takes longer than
-A dt.
+waits requests a chunk every (H - A) dt, so n robots request n / ((H - A) dt) a second. From n =
+capacity (H - A) dt on the engine is saturated: robots wait until n / ((H - A) dt + wait) is the
+capacity, and an order can only choose which. While all that wait fit into one batch there is
+nothing to choose, and all orders are the same to the digit. The floor is the same task alone with
+an idle engine; even there a robot stands still for its first chunk, and whenever a chunk takes
+longer than A dt.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ QUICK_ROBOTS, QUICK_TASKS = (2, 8), 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--robots', type=int, nargs='+', help=f'fleets; left out: {ROBOTS}')
     parser.add_argument('--quick', action='store_true', help='two small fleets, few tasks')
     parser.add_argument('--checkpoint', default='', help="file or folder, or 'random'")
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def open_run(args: argparse.Namespace) -> dict:
-    """Runs an open fleet in the ways asked for, prints the tables, and returns all figures."""
+    """Run an open fleet in the requested ways, print the tables, and return all figures."""
     robots = QUICK_TASKS if args.quick else open_fleet.ROBOTS
     robots = args.robots[0] if args.robots else robots
     ways = tuple(dict.fromkeys(args.ways or open_fleet.WAYS))
@@ -70,7 +70,7 @@ def open_run(args: argparse.Namespace) -> dict:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Runs every fleet, prints the tables, and returns all figures."""
+    """Run every fleet, print the tables, and return all figures."""
     robots = tuple(args.robots or (QUICK_ROBOTS if args.quick else ROBOTS))
     if min(robots) < 1:
         raise BenchmarkError('--robots are at least 1')

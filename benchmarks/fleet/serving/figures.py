@@ -1,8 +1,8 @@
 """Figures of fleets: latency and success by number of robots and way of serving.
 
-Knows runs as `lockstep` answers them. Differences are paired: a scene under one way
-against the same scene under another; scenes are taken as the independent units, though those of
-one run share an engine.
+Knows runs as `lockstep` returns them. Differences are paired: a scene under one way against the
+same scene under another. Scenes are treated as the independent units, though those of one run
+share an engine.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ COLORS = ('tab:gray', 'tab:blue', 'tab:olive', 'tab:orange')
 
 
 def rows(runs: Sequence[dict], alone: Sequence[str]) -> list[dict]:
-    """A row per run. alone: the ways of one robot alone, the last of them for its own way only.
+    """Return a row per run.
 
+    alone: the ways of one robot alone; the first is the reference of ways that have no such run.
     p25, average, p95: latency, s; low, high: of the average. of_alone: the average over that of
     the same tasks alone, with the same horizon. still: s of a task that its robot waited, mean.
-    busy: share of the time that the engine computed. decision: median and 99th percentile of what
-    the scheduler took, us, and how many waited, mean.
+    busy: share of the time that the engine computed. decision: median and 99th percentile of the
+    time of a scheduler's decision, us, and how many robots waited, mean.
     """
     floors = {run['way']: _latencies(run) for run in runs if run['robots'] == 1}
     made = []
@@ -68,10 +69,10 @@ def rows(runs: Sequence[dict], alone: Sequence[str]) -> list[dict]:
 
 
 def pairs(runs: Sequence[dict], compared: Sequence[tuple[str, str]]) -> list[dict]:
-    """How the average latency of one way differs from another's, for every size of fleet.
+    """Return how the average latency of two ways differs, for every size of fleet.
 
     difference, low, high: s, 95%. share: the difference over the other's average. only_first,
-    only_second: scenes in which one of the two alone succeeds.
+    only_second: scenes in which only one of the two succeeds.
     """
     at = {(run['robots'], run['way']): run for run in runs}
     made = []
@@ -100,7 +101,7 @@ def pairs(runs: Sequence[dict], compared: Sequence[tuple[str, str]]) -> list[dic
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """95% bootstrap interval of a mean (percentiles of resampled means; seeded)."""
+    """Return the 95% bootstrap interval of a mean (percentiles of resampled means; seeded)."""
     values = np.asarray(values)
     drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
     low, high = np.percentile(values[drawn].mean(1), (2.5, 97.5))
@@ -116,7 +117,7 @@ def _successes(run: dict) -> set[int]:
 
 
 def show(made: Sequence[dict], compared: Sequence[dict], engine: dict) -> None:
-    """Four tables."""
+    """Print four tables."""
     capacity = engine['capacity']
     report.show(
         'fleet.serving: the engine, chunks/s',
@@ -184,12 +185,12 @@ def show(made: Sequence[dict], compared: Sequence[dict], engine: dict) -> None:
 
 
 def plot(made: Sequence[dict], engine: dict) -> None:
-    """Latency by robots for each way, and success beside it: out/bench/fleet_serving.png."""
+    """Plot latency and success by robots for each way: out/bench/fleet_serving.png."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), layout='constrained')
     ways = list(dict.fromkeys(row['way'] for row in made if row['robots'] > 1))
     for place, (way, color) in enumerate(zip(ways, COLORS, strict=False)):
         some = sorted((row for row in made if row['way'] == way), key=lambda row: row['robots'])
-        apart = 1.03 ** (place - 1.5)  # so that the bars do not hide one another
+        apart = 1.03 ** (place - 1.5)  # so that the bars do not overlap
         x = np.array([row['robots'] for row in some]) * apart
         _line(
             axes[0], x, [[row[k] for row in some] for k in ('average', 'low', 'high')], way, color
@@ -211,6 +212,6 @@ def plot(made: Sequence[dict], engine: dict) -> None:
 
 
 def _line(axis: Axes, x: np.ndarray, values: list, label: str, color: str) -> None:
-    """Points with their intervals. values: middles, lower and upper ends."""
+    """Plot points with their intervals. values: middles, lower and upper ends."""
     y, low, high = np.array(values)
     axis.errorbar(x, y, [y - low, high - y], label=label, color=color, marker='o', capsize=2)

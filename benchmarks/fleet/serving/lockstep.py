@@ -1,11 +1,11 @@
-"""The sessions of a policy server and its robots in virtual time: what an order over them does.
+"""The sessions of a policy server and its robots in virtual time.
 
 The sessions, the dispatcher, the scheduler, the engine, its rows and its decode streams are those
-of the policy server. Sockets and the coding of messages are left out: robots call the sessions in
-the same process. Only the clock is a schedule. Nothing waits for time to pass: a request takes
-none, a batch takes the seconds that its profile states, whatever it took in truth. So two runs
-agree, and neither other work of the machine nor the cost of the robots' world changes a result.
-Knows orders and results; does not know what the robots live in.
+of the policy server. Sockets and the encoding of messages are left out: robots call the sessions
+in the same process. Only the clock is a schedule, which never waits: a request takes no time, and
+a batch takes the seconds that its profile states, whatever it took in reality. So two runs agree,
+and neither other load of the machine nor the cost of the robots' world changes a result. Knows
+orders and results; does not know the world of the robots.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from embodied_kv.types import TextDelta
 
 @dataclass(frozen=True)
 class Order:
-    """A fleet that is to be run: a closed one, or one whose tasks arrive.
+    """A fleet to run: a closed one, or one whose tasks arrive.
 
-    profile: the seconds that batches are charged. habits: of the robots. starts: when each begins,
-    s. tasks: of each, one after another, and again until all robots have done theirs once; the
-    numbers mean something to the world alone. scheduler, pending, max_queue_delay, trace: as of a
-    policy server. speech: what words are charged, s by kind and size. streams: of all robots, at
-    most; 0: as many as the engine has. arrivals: of each robot's tasks, s; of a closed fleet there
-    are none. horizons: by task, where it has another policy than the habits say.
+    profile: the seconds that batches are charged. habits: of the robots. starts: when each robot
+    begins, s. tasks: of each robot, one after another, repeated until all robots have done theirs
+    once; only the world interprets the numbers. scheduler, pending, max_queue_delay, trace: as of
+    a policy server. speech: what language work is charged, s by kind and size. streams: maximum of
+    all robots; 0: as many as the engine has. arrivals: of each robot's tasks, s; empty for a
+    closed fleet. horizons: by task, where it has another policy than the habits.
     """
 
     profile: Profile
@@ -59,7 +59,7 @@ class Order:
 
     @property
     def scheduling(self) -> SchedulingConfig:
-        """As of a policy server."""
+        """Return the scheduling config of the policy server."""
         return SchedulingConfig(
             scheduler=self.scheduler,
             kairos_count_pending_wait=self.pending,
@@ -71,7 +71,7 @@ class Order:
 class Lockstep(Sessions):
     """The sessions of a policy server in virtual time.
 
-    charged, computed: s of all batches, by the profile and in truth. latencies: s from each
+    charged, computed: s of all batches, by the profile and in reality. latencies: s from each
     round's request to its answer. said: text by stream. speech: from `start` on.
     """
 
@@ -103,7 +103,7 @@ class Lockstep(Sessions):
         self.speech = Speech(self.engine, self._device, schedule, speech, slack, hear)
 
     def work(self) -> None:
-        """Everything that was requested, and what time brings. Raises RuntimeError for a fault."""
+        """Process every request, and everything that is due. Raises RuntimeError for a fault."""
         if (moment := self.server.catch_up()) < self._wakes:
             self._wakes = moment
             self._schedule.at(moment, self._wake)
@@ -119,14 +119,14 @@ class Lockstep(Sessions):
         super().on_deltas(deltas)
 
     def texts(self) -> list[str]:
-        """All texts, finished or not."""
+        """Return all texts, finished or not."""
         self._device.call(lambda: self.on_deltas(self.engine.deltas())).result()
         return [text.strip() for text in self.said.values()]
 
     def ask(
         self, session: str, question: str, max_tokens: int, evict: bool = True
     ) -> Future[Text]:
-        """As of any sessions; when it returns, the stream has begun, or the future has failed."""
+        """Ask as any sessions do; on return, the stream has begun, or the future has failed."""
         text = super().ask(session, question, max_tokens, evict)
         self._device.call(lambda: None).result()
         return text
@@ -139,7 +139,7 @@ class Lockstep(Sessions):
         super()._deliver(robot, task, round, receipt)
 
     def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
-        """Computed at once; the results are there when the charged seconds are over."""
+        """Compute at once; the results are delivered when the charged seconds are over."""
         began = time.perf_counter()
         batch = partial(serve_in_time, self.engine, frames, self._rows)
         results = self._device.call(batch).result()
@@ -158,7 +158,7 @@ def run(
     world: World,
     on_end: Callable[[], object] = lambda: None,
 ) -> dict[str, object]:
-    """Return what became of the tasks, and what the server did, as plain values.
+    """Return the outcomes of the tasks, and what the server did, as plain values.
 
     local: an engine whose batches hold as many robots as those of the order's profile. on_end:
     called when a task is over for the first time. Raises RuntimeError for any fault.

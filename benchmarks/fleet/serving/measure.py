@@ -1,4 +1,4 @@
-"""Which fleets are run, in which ways, and what the engine can.
+"""The fleets and ways that are run, and the capacity of the engine.
 
 Knows tasks, ways and the profile. Does not know tables.
 """
@@ -27,13 +27,13 @@ from embodied_kv.serving.batch import batch_seconds, profile_of
 from embodied_kv.serving.engine_runner import EngineRunner
 from training.evaluate.cases import Case
 
-# Chosen by cost, load and average H; nothing here by a latency or a success.
+# Chosen by cost, load and average H, not by latency or success.
 ROBOTS = (1, 2, 4, 8, 16, 24, 32)  # a CPU saturates between 10 and 25
-TASKS, EACH = 32, 3  # at least so many tasks in a fleet, and of a robot: percentiles need them
+TASKS, EACH = 32, 3  # minimum tasks of a fleet, and of a robot, as percentiles need
 SEED = 4  # of scenes, starts and orders of families; evaluation and its benchmarks use 0 to 2
 STAGGER = 1.0  # s within which the robots begin
-# By the average H alone: this threshold gives 6.2 over 200 rounds of 32 episodes of seed 9 (38% of
-# them the least, 31% the whole chunk), so 6 is its equal. 0.03 gave 4.9, 0.06 gave 6.8.
+# By the average H alone: this threshold gives 6.2 in 200 rounds of 32 episodes of seed 9 (38% of
+# them the minimum, 31% the whole chunk), so static 6 is its equal. 0.03 gave 4.9, 0.06 gave 6.8.
 DYNAMIC, STATIC = 'confidence:0.05:3', 'static:6'
 REQUEST_AHEAD = 1  # actions; below the least execution horizon of 3
 BATCH = 16  # robots of the largest batch
@@ -44,7 +44,7 @@ WAYS = {
     'kairos': ('kairos', STATIC),
     'kairos, dynamic': ('kairos', DYNAMIC),
 }
-ALONE = 'fifo', 'kairos, dynamic'  # one robot waits in no order: one scheduler is like another
+ALONE = 'fifo', 'kairos, dynamic'  # for one robot, all schedulers are the same
 PAIRS = (  # one way, and the other that it is compared with
     ('autellix', 'fifo'),
     ('kairos', 'fifo'),
@@ -56,14 +56,14 @@ PAIRS = (  # one way, and the other that it is compared with
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is run. robots: sizes of fleets. tasks: at least, in each; each: of a robot."""
+    """The amount of work. robots: sizes of fleets. tasks, each: minimum of a fleet, of a robot."""
 
     robots: tuple[int, ...]
     tasks: int = TASKS
     each: int = EACH
 
     def count(self, robots: int) -> int:
-        """Tasks of a fleet; every robot has equally many."""
+        """Return the tasks of a fleet; every robot has equally many."""
         return robots * max(self.each, -(-self.tasks // robots))
 
     @property
@@ -72,7 +72,7 @@ class Plan:
 
 
 def cases(count: int) -> list[Case]:
-    """So many tasks, in blocks of one of every family, each in an order of its own."""
+    """Return `count` tasks, in blocks of one of every family, each in an order of its own."""
     rng = np.random.default_rng(SEED)
     blocks = [rng.permutation(FAMILIES) for _ in range(-(-count // len(FAMILIES)))]
     return [
@@ -81,7 +81,7 @@ def cases(count: int) -> list[Case]:
 
 
 def measured(policy: Policy) -> Profile:
-    """What batches cost here and now, as the policy server measures it."""
+    """Measure what batches cost on this machine, as the policy server does."""
     model = policy.config
     engine = Engine(policy, engine_config(), model.action_dt)
     return profile_of(model, batch_seconds(engine, REPEATS))
@@ -101,7 +101,7 @@ def read(path: Path) -> Profile:
 def order(
     robots: int, tasks: int, scheduler: str, horizon: str, charged: Profile, trace: str = ''
 ) -> Order:
-    """A closed fleet: robot i does tasks i, i + robots, i + 2 robots ... below `tasks`."""
+    """Return a closed fleet: robot i does tasks i, i + robots, i + 2 robots ... below `tasks`."""
     starts = np.random.default_rng((SEED, robots)).uniform(0.0, STAGGER, robots)
     return Order(
         profile=charged,
@@ -114,7 +114,7 @@ def order(
 
 
 def engine_config() -> EngineConfig:
-    """All Euler steps, whatever the true time."""
+    """Return the config of an engine that uses all Euler steps, whatever the true time."""
     rows = 2 * BATCH + 2
     return EngineConfig(
         max_batch_robots=BATCH, rows=rows, streams=1, compressed_rows=0, time_budget=False
@@ -122,14 +122,14 @@ def engine_config() -> EngineConfig:
 
 
 def settings(plan: Plan) -> list[tuple[int, int, str]]:
-    """Robots, tasks and way of every run; one robot alone first, with the tasks of all."""
+    """Return robots, tasks and way of every run; first, one robot with the tasks of all."""
     alone = [(1, plan.most, way) for way in ALONE]
     fleets = [n for n in plan.robots if n > 1]
     return alone + [(n, plan.count(n), way) for n in fleets for way in WAYS]
 
 
 def measure(plan: Plan, policy: Policy, charged: Profile, trace: str, quiet: bool) -> list[dict]:
-    """A dict for every run: robots, way, and what `lockstep` answers."""
+    """Return a dict for every run: robots, way, and the result of `lockstep`."""
     runs, model = settings(plan), policy.config
     world = Tables(cases(plan.most), max(plan.robots), model.vision.image_size, model.action_dt)
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -150,7 +150,7 @@ def measure(plan: Plan, policy: Policy, charged: Profile, trace: str, quiet: boo
 
 
 def physics(found: Profile, robots: Sequence[int], horizon: float, dt: float) -> dict:
-    """What the engine can, and at how many robots that is too little."""
+    """Return the capacity of the engine, and the number of robots that saturates it."""
     full, cycle = found.saturation, (horizon - REQUEST_AHEAD) * dt
     capacity = full / found.latency(full)
     return dict(

@@ -1,9 +1,9 @@
 """An open fleet in virtual time: tasks of a workload arrive, each with a horizon of its own.
 
-A policy server's sessions serve it, as they serve a closed fleet. What is served has no world: a
-task is done when its rounds have been executed, as in the simulation, and success means nothing.
-The network is tiny, with random weights and chunks of 50 actions; a batch takes what the
-workload's profile says. Every way serves the same draws of tasks and arrivals; draws are the
+A policy server's sessions serve it, as they serve a closed fleet. The robots have no simulated
+world: a task is done when its rounds have been executed, as in the simulation, and success has no
+meaning. The network is tiny, with random weights and chunks of 50 actions; a batch takes the time
+of the workload's profile. Every way serves the same draws of tasks and arrivals; draws are the
 independent units of a comparison.
 
 Knows workloads, orders and rows.
@@ -34,10 +34,10 @@ ROBOTS = 64  # and as many tasks: each has a robot of its own, as in the simulat
 LARGEST = 4  # robots of a batch
 LOAD = 3.0  # of the capacity: tasks pile up while they arrive
 SEED = 7  # of the first draw of tasks and arrivals; the next has the next number
-DRAWS, MOST = 8, len(T95) + 1  # and as many as an interval may be of
+DRAWS, MOST = 8, len(T95) + 1  # and the most for which there is an interval
 DT = 0.03  # s between actions: whole set-points, near the workloads' 30 Hz
-AHEAD = 4  # actions before its end at which a robot asks: below the least H, 5
-JUDGED = 25  # set-points between two looks whether a task is done: 0.25 s
+AHEAD = 4  # actions before its end at which a robot requests: below the least H, 5
+JUDGED = 25  # set-points between two checks whether a task is done: 0.25 s
 WAYS = {
     'fifo': dict(scheduler='fifo'),
     'autellix': dict(scheduler='autellix'),
@@ -54,7 +54,7 @@ PAIRS = (
 
 
 class Rounds:
-    """What the robots live in: a task is done when its rounds have been executed."""
+    """The world of the robots: a task is done when its rounds have been executed."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._jobs = jobs
@@ -80,14 +80,14 @@ class Rounds:
 
 
 def batches(found: Profile) -> Profile:
-    """The profile, with no batch above LARGEST."""
+    """Return the profile without batches above LARGEST."""
     kept = [(n, s) for n, s in zip(found.sizes, found.seconds, strict=True) if n <= LARGEST]
     sizes, seconds = zip(*kept, strict=True)
     return Profile(found.engine, sizes, seconds, found.chunk_bytes)
 
 
 def order(jobs: Sequence[Job], arrivals: Sequence[float], robots: int, charged: Profile) -> Order:
-    """An open fleet: task i is robot i's, modulo `robots`, from its arrival on."""
+    """Return an open fleet: task i is robot i's, modulo `robots`, from its arrival on."""
     own = [list(range(robot, len(jobs), robots)) for robot in range(robots)]
     return Order(
         profile=charged,
@@ -100,7 +100,7 @@ def order(jobs: Sequence[Job], arrivals: Sequence[float], robots: int, charged: 
 
 
 def engine() -> EngineRunner:
-    """An engine of a tiny network with random weights, whose chunks have 50 actions, DT apart."""
+    """Return an engine of a tiny random network whose chunks have 50 actions, DT apart."""
     policy = Policy.random(replace(TINY, chunk_size=50, action_dt=DT))
     rows = 2 * LARGEST + 2
     config = EngineConfig(
@@ -120,7 +120,7 @@ class Drawn:
 
     @classmethod
     def of(cls, given: Workload, common: Common, engine: Profile, robots: int, seed: int) -> Drawn:
-        """A task for each robot, at LOAD times what the engine can."""
+        """Draw a task for each robot, at LOAD times the capacity of the engine."""
         jobs = draw(given, replace(common, period=DT), robots, seed)[0]
         full = engine.saturation
         rounds = fmean(len(job.horizons) for job in jobs)
@@ -129,7 +129,7 @@ class Drawn:
 
 
 def measure(name: str, robots: int, ways: Sequence[str], draws: int, quiet: bool) -> dict:
-    """Each of these WAYS serves so many draws. Raises ValueError for an unknown workload."""
+    """Serve `draws` draws in each of these WAYS. Raises ValueError for an unknown workload."""
     common, workloads = read()
     named = {each.name: each for each in workloads}
     if name not in named:
@@ -165,7 +165,7 @@ def measure(name: str, robots: int, ways: Sequence[str], draws: int, quiet: bool
 
 
 def row(run: dict) -> dict[str, float]:
-    """Latency, s, of a draw's tasks; what the engine did."""
+    """Return the latency, s, of a draw's tasks, and what the engine did."""
     values = [task['seconds'] for task in run['tasks']]
     p25, p95 = np.percentile(values, (25, 95))
     waiting, costs = np.array(run['decisions'], np.float64).T
@@ -182,13 +182,13 @@ def row(run: dict) -> dict[str, float]:
 
 
 def means(way: str, rows: Sequence[dict]) -> dict:
-    """A way's row: means over its draws, and the draws."""
+    """Return a way's row: means over its draws, and the draws."""
     names = [name for name in rows[0] if name != 'seed']
     return dict(way=way) | {n: fmean(row[n] for row in rows) for n in names} | dict(seeds=rows)
 
 
 def show(found: dict) -> None:
-    """Two tables."""
+    """Print two tables."""
     title = 'fleet.serving: {workload}, {robots} robots, a task each'.format(**found)
     rows = [{n: value for n, value in row.items() if n != 'seeds'} for row in found['rows']]
     draws = len(found['horizons'])

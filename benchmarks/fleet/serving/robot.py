@@ -1,15 +1,15 @@
-"""A robot of a fleet in virtual time: when it asks its policy server, and what it executes.
+"""A robot of a fleet in virtual time: when it sends requests, and what it executes.
 
-It asks and counts actions as the node `action` of a robot without a model does (`RequestTiming`
-decides; it reports its executions, has one request at a time, and repeats none), and executes them
-as the simulator does. That node itself runs on the steady clock, so it cannot be used here. What
-is different:
-- The robot asks at the very moment at which it is due, with an image of that moment, and acts on
-  an answer at its next set-point. Its own clock counts set-points from its start.
+It sends requests and counts actions as the node `action` of a robot without a model does
+(`RequestTiming` decides; it reports its executions, has one request at a time, and repeats none),
+and executes them as the simulator does. That node itself runs on the steady clock, so it cannot be
+used here. Differences:
+- The robot sends a request at the very moment at which it is due, with an image of that moment,
+  and acts on an answer at its next set-point. Its own clock counts set-points from its start.
 - When its task is over it resets its session, as the endpoint `reset` does: tasks with the same
   instruction are different tasks. A request that still waits is withdrawn; a client would have to
   await its reply, or to connect again.
-- Where it continues prompts it asks all of them after a chunk; the node `language` of a robot
+- A robot that continues prompts asks all of them after a chunk; the node `language` of a robot
   without a model asks them one after another.
 """
 
@@ -37,27 +37,27 @@ _ROUNDING = 1e-6  # moments closer than this are the same
 
 
 class World(Protocol):
-    """What the robots live in; moments are counted in set-points since the task's begin."""
+    """The world of the robots; moments are counted in set-points since the task's begin."""
 
     def begin(self, robot: int, task: int) -> str:
-        """The robot's next task: the instruction."""
+        """Begin the robot's next task, and return its instruction."""
 
     def look(self, robot: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Images by view, uint8 [height, width, 3], and the state float [D], as it is now."""
+        """Return images by view, uint8 [height, width, 3], and the present state float [D]."""
 
     def follow(self, robot: int, actions: np.ndarray, began: int) -> None:
-        """From now on these actions [n, A]; the first was due at `began`, then every dt."""
+        """Execute these actions [n, A]; the first was due at `began`, then one every dt."""
 
     def advance(self, robot: int, moment: int) -> tuple[bool, bool]:
-        """Up to this moment: whether the task is done, and whether its time is up."""
+        """Go on to this moment; return whether the task is done, and whether its time is up."""
 
 
 @dataclass(frozen=True)
 class Habits:
-    """How all robots ask, and how often a task is judged.
+    """How all robots send requests, and how often a task is judged.
 
     execution_horizon: the policy that they name. dt: s between two actions. request_ahead: actions
-    before the end of an execution at which the next chunk is asked for. judged: set-points between
+    before the end of an execution at which the next chunk is requested. judged: set-points between
     two checks whether the task is done. prompts: that are continued on every chunk whose number
     `prompt_interval_frames` divides, up to `max_tokens` each.
     """
@@ -72,13 +72,13 @@ class Habits:
 
 
 class Player:
-    """One robot and its tasks, one after another; then again, so that the fleet stays as busy.
+    """One robot and its tasks in order, then repeated, so that the fleet stays as busy.
 
     start: when it begins, s. on_end: called when a task was over once. arrivals: of each task, s;
-    it is begun no sooner, and none again. horizons: of tasks that have a policy of their own.
-    finished: a dict for each task that was over once: its number, success, begin, seconds since
-    it arrived or was begun, those of them that the robot stood still, and the horizon of every
-    round.
+    a task begins no sooner, and none is repeated. horizons: of tasks that have a policy of their
+    own. finished: a dict for each task that was over once: its number, success, begin, seconds
+    since it arrived or was begun, seconds of these that the robot stood still, and the horizon of
+    every round.
     """
 
     def __init__(
@@ -102,22 +102,22 @@ class Player:
         self.finished: list[dict] = []
         self._begun = 0  # tasks
         self._answer: Future[ServedChunk] | None = None
-        self._chunks = 0  # that it took
-        self._planned: set[int] = set()  # set-points at which it looks what to do
+        self._chunks = 0  # that it received
+        self._planned: set[int] = set()  # set-points at which it decides what to do
         schedule.at(start, lambda: self._begin(0))
 
     @property
     def is_done(self) -> bool:
-        """Whether every task was over once."""
+        """Return whether every task was over once."""
         return len(self.finished) == len(self._tasks)
 
     @property
     def is_answered(self) -> bool:
-        """Whether there is an answer that it did not act on yet."""
+        """Return whether there is an answer on which the robot has not acted yet."""
         return self._answer is not None and self._answer.done()
 
     def wake(self) -> None:
-        """Something has come: act on it at the next set-point."""
+        """Act on an answer at the next set-point."""
         elapsed = (self._schedule.now - self._start) * SET_POINTS
         self._plan(math.ceil(elapsed - _ROUNDING))
 
@@ -164,7 +164,7 @@ class Player:
 
     @property
     def _due(self) -> float:
-        """The set-point at which it is to ask, if nothing comes before."""
+        """Return the set-point of the next request, if nothing comes before."""
         habits, timing = self._habits, self._timing
         if timing.waiting:
             return math.inf

@@ -1,4 +1,4 @@
-"""Virtual time, s: what happens when. Knows no clock, and waits for nothing."""
+"""Virtual time, s: planned calls and their moments. It uses no clock and never waits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Act = Callable[[], object]
 
 
 class Schedule:
-    """What is planned, by its moment; of one moment, in the order in which it was planned."""
+    """Planned calls by moment; those of one moment in the order in which they were planned."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -18,11 +18,11 @@ class Schedule:
         self._count = count()
 
     def at(self, moment: float, act: Act) -> None:
-        """Plan it. A moment that has passed is now."""
+        """Plan a call. A moment that has passed is now."""
         heapq.heappush(self._plan, (max(moment, self.now), next(self._count), act))
 
     def run(self, goes_on: Callable[[], bool], after: Act) -> None:
-        """One after the other, while it goes on; `after` each."""
+        """Make the planned calls in order while `goes_on` is true, and `after` after each."""
         while self._plan and goes_on():
             self.now, _, act = heapq.heappop(self._plan)
             act()

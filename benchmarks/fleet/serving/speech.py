@@ -1,7 +1,7 @@
-"""Words in virtual time: computed by the engine when the fleet's own rule has time for them.
+"""Language in virtual time, computed by the engine when the fleet's own rule has time for it.
 
-Knows the engine, its device thread and a schedule. Does not know robots, nor who is expected: that
-it is told. What words cost is given, whatever they take in truth.
+Knows the engine, its thread and a schedule. Does not know robots; the idle time before the next
+expected request is passed in. The cost of language work is given, whatever it takes in reality.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from embodied_kv.fleet.request_timing import LATE
 from embodied_kv.types import TextDelta
 
 Seconds = Mapping[str, Mapping[int, float]]
-NOTHING = 1e-9  # s of what is charged elsewhere: chunks are, by their batch
+NOTHING = 1e-9  # s of work that is charged elsewhere, as chunks are by their batch
 
 
 class Charged(LatencyEstimator):
-    """Seconds by kind of work ('begin', 'decode') and by its size, as estimates are made of them.
+    """Fixed seconds by kind of work ('begin', 'decode') and by its size, used as estimates.
 
     spent: s, of all that was observed.
     """
@@ -35,7 +35,7 @@ class Charged(LatencyEstimator):
         self.spent = 0.0
 
     def observe(self, kind: str, seconds: float, size: int = 1) -> None:
-        """It was done: its charge counts, and not the seconds that it took."""
+        """Add the charge of work that was done, and not the seconds that it took."""
         if self._measured[kind]:
             self.spent += self.estimate(kind, size)
 
@@ -43,13 +43,14 @@ class Charged(LatencyEstimator):
         return super().estimate(kind, size) or NOTHING
 
     def forget_oldest(self, kind: str, size: int = 1) -> None:
-        """Nothing: a charge does not change."""
+        """Do nothing: a charge does not change."""
 
 
 class Speech:
-    """What an engine says. slack: of a moment, as `TimeBudget.forecast`. hear: takes the words.
+    """The language work of an engine.
 
-    free: when the unit of language work that was begun last is over, s.
+    slack: idle time at a moment, as `TimeBudget.forecast`. hear: receives the text deltas. free:
+    when the unit of language work that was begun last is over, s.
     """
 
     def __init__(
@@ -68,16 +69,16 @@ class Speech:
         engine.budget.forecast = _closed
 
     def step(self) -> None:
-        """A unit of language work, if there is any and it fits before anybody is expected."""
+        """Do a unit of language work, if one fits before the next expected request."""
         now, before = self._schedule.now, self.costs.spent
         if now < self.free or not self._engine.kv.streams.live():
             return
-        if self._slack(now) > 0:  # else the device thread need not be asked
+        if self._slack(now) > 0:  # else there is no need to call the engine thread
             self._device.call(partial(self._unit, now)).result()
         if spent := self.costs.spent - before:
             self.free = now + spent
             self._schedule.at(self.free, _look_again)
-        elif now >= self._again:  # whoever was expected may not have come
+        elif now >= self._again:  # an expected request may not have come
             self._again = now + LATE
             self._schedule.at(self._again, _look_again)
 
@@ -92,9 +93,9 @@ class Speech:
 
 
 def _closed(now: float) -> float:
-    """The device thread says nothing by itself."""
+    """Return no idle time: the engine thread begins no language work on its own."""
     return -math.inf
 
 
 def _look_again() -> None:
-    """Whoever runs the schedule takes a step after each of its acts."""
+    """Do nothing: `step` follows every call of the schedule."""

@@ -1,4 +1,4 @@
-"""A fleet's server that is stepped by whoever has its clock, and a scheduler that is timed.
+"""A fleet's server that the owner of its clock steps, and a scheduler that is timed.
 
 Knows the server. Does not know engines or robots.
 """
@@ -16,7 +16,7 @@ FAULTS = ('faults', 'engine errors', 'overdue')  # in virtual time there are non
 
 
 class Timed(Scheduler):
-    """A scheduler, and what each of its decisions cost: how many waited, and seconds."""
+    """A scheduler, and the cost of its decisions: how many robots waited, and seconds."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -30,25 +30,25 @@ class Timed(Scheduler):
 
 
 class Stepped(FleetServer):
-    """A server without a thread: who has its clock steps it."""
+    """A server without a thread: the owner of its clock steps it."""
 
     def __init__(self, dispatcher: Dispatcher, *arguments: object, **options: object) -> None:
         super().__init__(dispatcher, *arguments, **options)
         self.scheduler = dispatcher.scheduler = Timed(dispatcher.scheduler)
 
     def start(self) -> None:
-        """There is no thread."""
+        """Do nothing: there is no thread."""
 
     def join(self, timeout: float | None = None) -> None:
-        """There is no thread."""
+        """Do nothing: there is no thread."""
 
     @property
     def told(self) -> int:
-        """How many events it has not looked at."""
+        """Return the number of events that are not processed yet."""
         return self._events.qsize()
 
     def catch_up(self) -> float:
-        """Everything that was said, and what time brings -> when time alone brings more, s.
+        """Process all events and what is due; return when something is due by time alone, s.
 
         Raises RuntimeError for any fault.
         """

@@ -1,6 +1,6 @@
-"""What a fleet lives in while it is measured: a tabletop for each robot.
+"""The world of a fleet that is measured: a tabletop for each robot.
 
-Knows tasks and simulated time. Does not know who acts, or when.
+Knows tasks and simulated time. Does not know what acts, or when.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from training.evaluate.worlds import World
 
 
 class Table(World):
-    """A world of evaluation that moves on by set-points, and takes a chunk at any of them."""
+    """A world of evaluation that advances by set-points, and takes a chunk at any of them."""
 
     def __init__(self, image_size: int, dt: float) -> None:
         super().__init__(image_size, Setting(dt, latency=0.0))
@@ -24,21 +24,21 @@ class Table(World):
 
     def begin(self, case: Case) -> None:
         super().begin(case)
-        self._moment = 0  # set-points since
+        self._moment = 0  # set-points since the begin
 
     @property
     def instruction(self) -> str:
         return self._instruction
 
     def follow(self, actions: np.ndarray, began: int) -> None:
-        """From now on, of these actions [n, 7] what is still to come; row 0 was due at `began`."""
+        """Execute what is still to come of these actions [n, 7]; row 0 was due at `began`."""
         first = max(0, (self._moment - began) // self._every + 1)
         if first < len(actions):
             due = began + first * self._every
             self._rollout.follow(actions[first:], due * SET_POINT, self.setting.dt)
 
     def advance(self, moment: int) -> tuple[bool, bool]:
-        """Up to so many set-points; whether the task is done, and whether its time is up."""
+        """Go on to `moment`, in set-points; return whether the task is done, and out of time."""
         while self._moment < moment:
             stop = min(moment, (self._moment // self._every + 1) * self._every)
             self._rollout.advance((stop - self._moment) * SET_POINT)
@@ -51,7 +51,7 @@ class Table(World):
 
 
 class Tables:
-    """One table for each robot, and the cases that the numbers of tasks mean. Close it."""
+    """One table for each robot, and the cases by number of the task. The owner must close it."""
 
     def __init__(self, cases: Sequence[Case], robots: int, image_size: int, dt: float) -> None:
         self._cases = cases

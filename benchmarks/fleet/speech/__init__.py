@@ -1,4 +1,4 @@
-"""A fleet that speaks, against a mute one and one engine per robot.
+"""A fleet with language, compared with one without language and with one engine per robot.
 
-- measure: which fleets are run, and what words cost; figures: rows and tables.
+- measure: which fleets are run, and the cost of language; figures: rows and tables.
 """

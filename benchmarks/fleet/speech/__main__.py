@@ -1,22 +1,22 @@
-"""A fleet that speaks: what that costs its actions, and how much is said, in virtual time.
+"""A fleet with language: its cost for actions, and the words it generates, in virtual time.
 
-Closed fleets of the tabletop policy, served as in `fleet.serving`: the mute fleet, the same one
-that speaks, and, for words, robots with an engine of their own each at equal total cores (each
-engine so many times slower as there are robots). The contract's prompts begin with every round,
-within two streams of a robot, so there is always something to say. A chunk takes what a profile
-says that was measured, a query and a decode step what was measured of them; the engine is taken so
-many times faster that the fleet asks for the given share of its peak. Words are begun by the
-fleet's own rule: while no request waits, and if they end before one is expected.
+Closed fleets of the tabletop policy, served as in `fleet.serving`: the fleet without language
+(mute), the same one with language (speaking), and, for words, robots with an engine of their own
+each at equal total cores (each engine so many times slower as there are robots). The contract's
+prompts begin with every round, within two streams of a robot, so there is always language work. A
+chunk takes the time of a measured profile, a query and a decode step their measured times; the
+engine is taken so many times faster that the fleet asks for the given share of its peak. Language
+work begins by the fleet's own rule: while no request waits, and if it ends before one is expected.
 
 Dispatchers serve at once, or hold a request for a fuller batch (`max_queue_delay`): then batches
-cost less for each request, and what is saved is slack; every request waits longer for it.
+cost less for each request, which leaves more idle time, but every request waits longer.
 
-Physics: a step of decoding reads the weights once for all streams, so a batch over robots says
-more words in the same slack than many engines, each with its own weights to read; that bounds the
-gain to seconds(1) n / seconds(n) of a step, less what each query costs alone. Slack is where no
-request waits. A dispatcher that keeps its engine busy with small batches leaves little of it, long
-before the peak: with batches of one from seconds(1) x requests per second = 1 on. Who comes
-unexpected waits for one unit of words at most.
+Physics: a step of decoding reads the weights once for all streams, so a batch over robots
+generates more words in the same idle time than many engines, each with its own weights to read;
+that bounds the gain to seconds(1) n / seconds(n) of a step, less what each query costs alone. Idle
+time is where no request waits. A dispatcher that keeps its engine busy with small batches leaves
+little of it, long before the peak: with batches of one from seconds(1) x requests per second = 1
+on. An unexpected request waits for one unit of language work at most.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ QUICK = Plan(robots=(4,), loads=(0.35,), delays=(0.0,), tasks=4, alone=1)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Of this benchmark."""
+    """Add the options of this benchmark."""
     parser.add_argument('--robots', type=int, nargs='+', help=f'fleets; left out: {ROBOTS}')
     parser.add_argument('--loads', type=float, nargs='+', help=f'of the peak; left out: {LOADS}')
     parser.add_argument('--delays', type=float, nargs='+', help=f's; left out: {DELAYS}')
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> dict:
-    """Runs every fleet, prints the tables, and returns all figures."""
+    """Run every fleet, print the tables, and return all figures."""
     given = QUICK if args.quick else Plan()
     robots, loads = tuple(args.robots or given.robots), tuple(args.loads or given.loads)
     if min(robots) < 1 or not 0 < min(loads) <= max(loads) < 1:

@@ -1,4 +1,4 @@
-"""Figures of fleets that speak. Knows runs as `lockstep` answers them."""
+"""Figures of fleets with language. Knows runs as `lockstep` returns them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ AIM_P95, AIM_WORDS = 1.02, 3.0
 
 
 def rows(runs: Sequence[dict]) -> list[dict]:
-    """A row per size of fleet, load and delay.
+    """Return a row per size of fleet, load and delay.
 
     p95: s from a round's request to its answer, of the mute fleet, of the speaking one, and where
     each robot has an engine of its own. words: per second, of all robots, also where each has its
-    own. answers: finished or not, per second. shares: of the time that the engine spoke, computed
-    chunks.
+    own. answers: finished or not, per second. shares: of the time in which the engine computed
+    language, and chunks.
     """
     made = []
     for robots, load, delay in dict.fromkeys(map(_point, _together(runs))):
@@ -53,7 +53,7 @@ def rows(runs: Sequence[dict]) -> list[dict]:
 
 
 def _together(runs: Sequence[dict]) -> list[dict]:
-    """Those in which robots share an engine."""
+    """Return the runs in which robots share an engine."""
     return [run for run in runs if run['way'] != 'alone']
 
 
@@ -66,12 +66,12 @@ def _p95(runs: Sequence[dict]) -> float:
 
 
 def _words(run: dict) -> float:
-    """Per second."""
+    """Return the words per second."""
     return sum(len(text.split()) for text in run['said']) / run['span']
 
 
 def show(made: Sequence[dict]) -> None:
-    """Two tables: what speech costs the actions, and what it is worth."""
+    """Print two tables: what language costs the actions, and the words that it gives."""
     report.show(
         'fleet.speech: P95 of rounds, ms',
         [

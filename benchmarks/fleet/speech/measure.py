@@ -1,4 +1,4 @@
-"""Which fleets are run, how fast their engines are, and what words cost.
+"""The fleets that are run, the speed of their engines, and the cost of language.
 
 Knows tasks, loads and profiles. Does not know tables, nor files other than those of costs.
 """
@@ -34,9 +34,9 @@ LOADS = (0.35, 0.7)  # of the peak: what the engine serves in full batches
 TASKS = 64  # of a fleet: a robot has as many as its share, and at least one
 DELAYS = (0.0, 0.05)  # s, `max_queue_delay`
 STREAMS = 2  # of a robot: one for each prompt of the contract
-PROMPT_INTERVAL = 1  # rounds: there is always something to say
+PROMPT_INTERVAL = 1  # rounds: there is always language work
 BATCH = serving.BATCH
-ALONE = 4  # robots with an engine of their own that are run; the others are like them
+ALONE = 4  # robots with an engine of their own that are run; the others are equivalent
 SCHEDULER, HORIZON = 'kairos', serving.STATIC
 REPEATS = 5  # of each cost
 MARGIN_MS = 1.0  # as config/fleet.yaml
@@ -44,7 +44,7 @@ MARGIN_MS = 1.0  # as config/fleet.yaml
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is run. robots: sizes of fleets. loads: shares of the peak.
+    """The amount of work. robots: sizes of fleets. loads: shares of the peak.
 
     delays: s that requests are held for fuller batches. tasks: of a fleet. alone: robots with an
     engine of their own.
@@ -61,12 +61,12 @@ class Plan:
         return max(self.robots)
 
     def each(self, robots: int) -> int:
-        """Tasks of a robot, where there are so many."""
+        """Return the tasks of a robot in a fleet of `robots`."""
         return max(1, self.tasks // robots)
 
 
 def engine_config(robots: int) -> EngineConfig:
-    """For so many robots: a batch, a newest row each, and their streams."""
+    """Return the config for `robots` robots: a batch, a newest row each, and their streams."""
     streams = STREAMS * robots
     return EngineConfig(
         max_batch_robots=BATCH,
@@ -79,7 +79,7 @@ def engine_config(robots: int) -> EngineConfig:
 
 
 def word_seconds(policy: Policy, robots: int, repeats: int = REPEATS) -> Seconds:
-    """What a query ('begin', by tokens) and a step of all ('decode', by streams) take, s."""
+    """Measure a query ('begin', by tokens) and a step of all ('decode', by streams), s."""
     engine = Engine(policy, engine_config(robots), policy.config.action_dt)
     found: dict[str, dict[int, list[float]]] = {'begin': {}, 'decode': {}}
     for _ in range(repeats):
@@ -92,7 +92,7 @@ def word_seconds(policy: Policy, robots: int, repeats: int = REPEATS) -> Seconds
 
 
 def _rising(by_size: dict[int, list[float]]) -> dict[int, float]:
-    """Medians, never falling: more that was quicker was not quicker for its size."""
+    """Return medians that never fall with size: a larger size that is quicker is noise."""
     seconds, least = {}, 0.0
     for size in sorted(by_size):
         least = seconds[size] = max(least, statistics.median(by_size[size]))
@@ -104,7 +104,7 @@ def write_words(seconds: Seconds, path: Path) -> None:
 
 
 def read_words(path: Path) -> Seconds:
-    """As written. Raises ValueError, OSError."""
+    """Read costs as `write_words` writes them. Raises ValueError, OSError."""
     try:
         found = yaml.safe_load(path.read_text())
         return {
@@ -116,20 +116,23 @@ def read_words(path: Path) -> Seconds:
 
 
 def speed(found: Profile, robots: int, load: float, dt: float) -> float:
-    """How many times faster than measured an engine is whose peak the fleet loads so much."""
+    """Return how many times faster an engine must be for the fleet to load `load` of its peak."""
     engine = serving.physics(found, [robots], float(HORIZON.split(':')[1]), dt)
     return engine['asked'][robots] / (load * engine['capacity'])
 
 
 def faster(words: Seconds, times: float) -> Seconds:
-    """What words cost an engine that needs so many times less."""
+    """Return the costs of language on an engine that is so many times faster."""
     return {kind: {n: s / times for n, s in by.items()} for kind, by in words.items()}
 
 
 def order(
     tasks: Sequence[Sequence[int]], charged: Profile, words: Seconds | None, delay: float
 ) -> Order:
-    """Robots with their tasks. words: what is charged for them; None: the robots are mute."""
+    """Return robots with their tasks.
+
+    words: what is charged for language; None: the robots are mute.
+    """
     robots = len(tasks)
     made = serving.order(robots, robots, SCHEDULER, HORIZON, charged)
     habits = made.habits
@@ -147,7 +150,7 @@ def order(
 
 
 def measure(plan: Plan, policy: Policy, found: Profile, words: Seconds, quiet: bool) -> list[dict]:
-    """A dict for every run: robots, load, way, speed, delay, and what `lockstep` answers."""
+    """Return a dict for every run: robots, load, way, speed, delay, result of `lockstep`."""
     model, most = policy.config, plan.most
     cases = serving.cases(max(plan.each(robots) * robots for robots in plan.robots))
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
