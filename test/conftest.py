@@ -1,4 +1,4 @@
-"""The device that tests run on."""
+"""Selects the device that tests run on."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def pytest_addoption(parser):
 
 @pytest.fixture(autouse=True)
 def device_of_the_run(request):
-    """The device that `--device` names: of a hostile one, tests find NaN and late streams."""
+    """Yield the device of `--device`; a hostile one has NaN in unused memory and late streams."""
     if request.config.getoption('device') == 'cpu':
         yield None
         return

@@ -16,7 +16,7 @@ from transformers import (
 
 from embodied_kv.model.tokenizer import Tokenizer
 
-VOCABULARY = 260  # of the byte tokenizer, and two more
+VOCABULARY = 260  # of the byte tokenizer, plus two
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] }}"
     "{{ '<|im_end|>\n' }}{% endfor %}"
@@ -64,7 +64,7 @@ FAMILIES = {
 
 
 def reference(family, seed=0):
-    """The model of transformers, with random weights of which no part is zero or one."""
+    """Return the model of transformers with random weights, none of which are all 0 or 1."""
     torch.manual_seed(seed)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')
@@ -79,7 +79,7 @@ def reference(family, seed=0):
 
 
 def folder(path, family, template=CHATML, model=None, **changed):
-    """A planner of this family in a folder. changed: fields of its config.json."""
+    """Save a planner of this family and return its folder. changed: fields of config.json."""
     (model or reference(family)).save_pretrained(path)
     words = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer(), bos_token='<bos>', eos_token='<eos>', pad_token='<pad>'
@@ -93,7 +93,7 @@ def folder(path, family, template=CHATML, model=None, **changed):
 
 
 def tokenizer():
-    """The byte tokenizer with the two marks of a turn."""
+    """Return the byte tokenizer with the two markers of a turn."""
     backend = Tokenizer.bytes().backend
     backend.encode_special_tokens = False
     backend.add_special_tokens(['<pad>', '<eos>', '<bos>', '<|im_start|>', '<|im_end|>'])

@@ -1,4 +1,4 @@
-"""Every file, command and page that the documents name is there."""
+"""Every file, command and page that the documentation names exists."""
 
 import importlib.util
 import re

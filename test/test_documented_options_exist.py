@@ -1,4 +1,4 @@
-"""Every option that a page gives a command is an option of that command."""
+"""Every option that a page passes to a command is an option of that command."""
 
 import re
 import subprocess

@@ -11,7 +11,10 @@ from embodied_kv.msg import ActionChunk
 
 @pytest.fixture
 def said(monkeypatch):
-    """What the example says of a chunk of six actions of one joint, 0.0 to 0.5 rad."""
+    """Return a function that returns the example's output for a chunk of six actions.
+
+    They are those of one joint, 0.0 to 0.5 rad.
+    """
     monkeypatch.syspath_prepend(Path(__file__).resolve().parent.parent / 'examples')
     follow = importlib.import_module('follow_chunks').FollowChunks.on_chunk
     lines = []

@@ -1,4 +1,4 @@
-"""examples/episode_reset.py: after a reset the first chunk is the first of the episode."""
+"""examples/episode_reset.py: after a reset the first chunk equals that of the episode."""
 
 import importlib
 import re

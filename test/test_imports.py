@@ -1,4 +1,4 @@
-"""Which package of the suite may import which, by the syntax trees of all its modules."""
+"""Each package of the suite imports only the packages that it may, by its syntax trees."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ ENGINE = {*KV, *SIBLINGS, 'engine'}
 COMPOSED = {'session', 'planning', 'serving'}
 ROOMS = {*ENGINE, *COMPOSED, 'robots', 'contracts', 'control', 'fleet', 'data'}
 
-# room: the other rooms that it may import
+# package: the other packages that it may import
 MAY_IMPORT = {
     '__init__': set(),
     'types': set(),
@@ -50,7 +50,7 @@ MAY_IMPORT = {
     'serving': ENGINE | {'robots', 'session', 'control', 'fleet', 'planning'},
     'nodes': ROOMS,
     'demo': ROOMS | {'nodes'},
-    '__main__': {'demo'},  # alone
+    '__main__': {'demo'},  # no other package
 }
 NUMPY_ONLY = {'robots', 'contracts', 'control', 'fleet', 'data'}
 WITH_ROS = {'nodes', 'demo'}
@@ -67,7 +67,7 @@ MODULES = {module_name(path): path for path in sorted(SOURCE.rglob('*.py'))}
 
 
 def imports(module: str) -> Iterator[str]:
-    """Full names of the modules that a module imports, inside functions too."""
+    """Yield the full names of the modules that a module imports, also inside functions."""
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -84,7 +84,7 @@ def room(module: str) -> str:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """A path that ends where it began, or nothing."""
+    """Return a path that ends where it began, or an empty list."""
     finished = set()
 
     def walk(node: str, path: list[str]) -> list[str]:

@@ -72,7 +72,7 @@ def test_launch_arguments_have_a_description(file):
 
 
 def started(file=ROBOT, **given):
-    """What a launch file starts with these arguments: by executable."""
+    """Return the executables that a launch file starts with these arguments."""
     from launch.actions import DeclareLaunchArgument
     from launch_ros.actions import Node
 
@@ -127,7 +127,7 @@ sys.exit(service.run())
 
 
 def launched(tmp_path, file, *given):
-    """A launch as a process, with its output in a file."""
+    """Start a launch as a process; return it and the file with its output."""
     log = tmp_path / 'launch.log'
     environment = {
         **os.environ,

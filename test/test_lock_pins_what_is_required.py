@@ -1,4 +1,4 @@
-"""tools/lock-*.txt names every requirement, in a version that its range allows."""
+"""tools/lock-*.txt pins every requirement to a version within its range."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ LOCKS = sorted(TOOLS.glob('lock-*.txt'))
 
 
 def read(path: Path) -> dict[str, Requirement]:
-    """By normalised name; a line that names a host or a file is no requirement, and raises."""
+    """Return requirements by normalised name; raise on a line that names a host or a file."""
     lines = [line.partition('#')[0].strip() for line in path.read_text().splitlines()]
     wanted = [Requirement(line) for line in lines if line]
     return {canonicalize_name(requirement.name): requirement for requirement in wanted}

@@ -1,4 +1,4 @@
-"""package.xml, setup.py, CHANGELOG.rst and tools/requirements.txt say the same as the source."""
+"""package.xml, setup.py, CHANGELOG.rst and tools/requirements.txt agree with the source."""
 
 import ast
 import subprocess
@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = parse_package(ROOT / 'package.xml')
 
-# import: (rosdep key, name for pip). What is not here is a ROS package of the import's own name.
+# import: (rosdep key, name for pip). Others are ROS packages of the import's own name.
 OUTSIDE = {
     'PIL': ('python3-pil', 'pillow'),
     'av': (None, 'av'),
@@ -55,7 +55,7 @@ DECLARED = {
 
 
 def imports(path: Path) -> set[str]:
-    """Top-level names that a file imports, anywhere in it."""
+    """Return the top-level names that a file imports, anywhere in it."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -80,7 +80,7 @@ def requirements() -> set[str]:
 
 
 def arguments_of_setup() -> dict[str, object]:
-    """What setup.py says literally."""
+    """Return the literal arguments of the call of `setup` in setup.py."""
     calls = [
         n for n in ast.walk(ast.parse((ROOT / 'setup.py').read_text())) if type(n) is ast.Call
     ]
@@ -118,7 +118,7 @@ def test_versions_are_equal():
 
 
 def test_every_interface_is_importable():
-    """Where the package is built: `make test` builds it, a bare pytest in a checkout does not."""
+    """The package must be built: `make test` builds it, a bare pytest in a checkout does not."""
     pytest.importorskip('rclpy', reason='no ROS 2 is sourced: run through tools/env')
     from embodied_kv import action, msg, srv
 

@@ -1,4 +1,4 @@
-"""Long work shows how far it is, and the time left, on a terminal and without one."""
+"""Long work shows its progress and the time left, on a terminal and without one."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""`tools/renames.json` maps old names to names that exist; an old module is gone."""
+"""`tools/renames.json` maps old names to existing ones, and the old modules are gone."""
 
 import importlib.util
 import json
@@ -49,7 +49,7 @@ def test_a_renamed_name_exists(new):
     assert found is not None
 
 
-PARTS = {  # by node, or by the prefix of parameters of several nodes; *: all nodes
+PARTS = {  # by node, or by the parameter prefix of several nodes; *: all nodes
     '*': (SuiteParams,),
     'engine': (EngineConfig,),
     'perception': (ObservationParams,),

@@ -1,4 +1,4 @@
-"""What `ros2` is given in YAML fills its message: YAML takes no name of a field for a truth."""
+"""YAML in documented `ros2` commands fits its message; no field name is a boolean in YAML."""
 
 import re
 from importlib import import_module
@@ -15,7 +15,7 @@ COMMAND = re.compile(
     r'ros2 (?:service call|action send_goal|topic pub)[^\n"`]*? (\w+)/(srv|action|msg)/(\w+)'
     r'(?:[ \\\n]+"([^"]*)")?'
 )
-PARTS = {'srv': 'Request', 'action': 'Goal'}  # that is given
+PARTS = {'srv': 'Request', 'action': 'Goal'}  # the part that the YAML fills
 COMMANDS = sorted({found for page in PAGES for found in COMMAND.findall(page.read_text())})
 
 

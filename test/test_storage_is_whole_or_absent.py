@@ -1,4 +1,4 @@
-"""What is written is there whole, or what was there before is; what is no file is not read."""
+"""A write leaves either the whole new content or the old one; only regular files are read."""
 
 import errno
 import os
@@ -183,7 +183,7 @@ def test_a_reserve_gives_its_space_for_a_while(tmp_path):
         raise RefusedError
     assert path.stat().st_blocks * 512 >= 2**20
     os.truncate(path, 0)
-    os.truncate(path, 2**20)  # as a copy that has holes
+    os.truncate(path, 2**20)  # like a copy that has holes
     storage.Reserve(path, 2**20)
     assert path.stat().st_blocks * 512 >= 2**20
 

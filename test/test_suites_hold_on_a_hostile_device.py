@@ -1,6 +1,6 @@
-"""The suites of the engine, of memory and of capsules hold on a device that is late and unclean.
+"""The suites of engine, memory and capsule pass on a device that is late and unclean.
 
-Each runs in a process of its own, as `pytest --device=hostile` does.
+Each runs in its own process, as `pytest --device=hostile` does.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ FAST = (
 
 def run(*tests):
     command = [sys.executable, '-m', 'pytest', '-q', '--device=hostile', '-p', 'no:cacheprovider']
-    command += ['-m', 'not slow']  # what is slow there compiles, for whole batches of settings
+    command += ['-m', 'not slow']  # slow tests there compile many settings
     paths = [str(ROOT / 'test' / test) for test in tests]
     done = subprocess.run(
         [*command, *paths], cwd=ROOT, capture_output=True, text=True, check=False
@@ -32,7 +32,7 @@ def test_part_of_the_suites_passes_on_a_hostile_device():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(7200)  # an hour beside other work
+@pytest.mark.timeout(7200)  # an hour next to other work
 @pytest.mark.parametrize('suite', ['engine', 'memory', 'capsule'])
 def test_whole_suite_passes_on_a_hostile_device(suite):
     run(suite)

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md quotes messages that the code has."""
+"""docs/troubleshooting.md quotes only messages that occur in the code."""
 
 import ast
 import re
@@ -40,7 +40,7 @@ QUOTES = sorted(
     quote
     for cell in MESSAGE.findall(PAGE.read_text())
     for quote in set(QUOTE.findall(cell))
-    if ' ' in quote  # else the name of a field
+    if ' ' in quote  # other quotes are names of fields
 )
 
 

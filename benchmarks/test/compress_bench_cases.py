@@ -1,4 +1,4 @@
-"""A tiny policy of four layers, frames and questions, and the ways of a small comparison."""
+"""A policy of four layers, observations, questions and ways for tests of `benchmarks.compress`."""
 
 import time
 from dataclasses import replace
@@ -24,7 +24,7 @@ def policy(config=FOUR, seed=1):
 
 
 def observe(number):
-    """Other pictures, joints and words for every number."""
+    """Return an observation whose images, state and instruction differ for every number."""
     random = np.random.default_rng(number)
     size = FOUR.vision.image_size
     return Observation(
@@ -39,7 +39,7 @@ def observe(number):
 
 
 def answered(question, most):
-    """A harness, and what it was asked of a frame and has answered in so many tokens at most."""
+    """Return a harness and a question about a frame, answered in at most `most` tokens."""
     harness = Harness(policy(), (), most)
     asked = harness.ask(harness.prefill(observe(1)), question)
     harness.answers(asked, ())

@@ -1,4 +1,4 @@
-"""Stages that do little, each a module in a folder of its own, and the programme over them."""
+"""Tiny GPU stages, each a module in its own folder, and the command that runs them."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ MODULES = {
 
 
 def stage(name, minutes=1.0, **more):
-    """Of the module of that name."""
+    """Return a stage that runs the module of that name."""
 
     def say(found):
         return f'n is {found["rows"][0]["n"]}'
@@ -39,7 +39,7 @@ def stage(name, minutes=1.0, **more):
 
 
 class Programme:
-    """The command over some of these stages, in a folder."""
+    """Runs the command with some of these stages and writes to a folder."""
 
     def __init__(self, folder, monkeypatch):
         self.folder, modules = folder / 'out', folder / 'modules'
@@ -49,27 +49,27 @@ class Programme:
         monkeypatch.setenv('PYTHONPATH', str(modules))
 
     def __call__(self, *stages, words=()):
-        """Exit status."""
+        """Run the stages and return the exit status."""
         made = [stage(s) if isinstance(s, str) else s for s in stages]
         return main(['--out', str(self.folder), *words], made)
 
     def found(self, name):
-        """Return what is kept of a stage, None where it has to run."""
+        """Return the stored results of a stage, or None if it has to run."""
         return Results(self.folder, machine(dry=False)).done(name)
 
     @property
     def summary(self):
-        """Return the text."""
+        """Return the text of the summary file."""
         return (self.folder / SUMMARY).read_text()
 
     def times(self, name):
-        """Return how often a stage was run."""
+        """Return the number of times that a stage was run."""
         path = self.folder / PRINTED / name
         return len(path.read_text()) if path.exists() else 0
 
 
 def lives(pid):
-    """Whether a process is there after a moment; a zombie is not."""
+    """Return whether a process still runs after 5 s, and kill it then; a zombie does not run."""
     ends = time.monotonic() + 5
     while time.monotonic() < ends:
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Episodes of a known outcome, and frames of a tiny policy, for the benchmark of late chunks."""
+"""Episodes with given outcomes and frames of a tiny policy for tests of `benchmarks.latency`."""
 
 import numpy as np
 
@@ -14,7 +14,7 @@ CASE = Case('reach', 0, 0)
 
 
 def frame(number=0, case=CASE, leftover=np.nan, delay=1):
-    """A frame of random pixels; its leftover is the state and so much more, or unknown."""
+    """Return a frame of random pixels; its leftover actions are state + `leftover`, nan: none."""
     rng = np.random.default_rng((number, case.episode))
     state = rng.uniform(-1, 1, TINY.state_dim).astype(np.float32)
     observation = Observation(
@@ -31,7 +31,7 @@ def frame(number=0, case=CASE, leftover=np.nan, delay=1):
 
 
 def episodes(outcomes, seam=0.3, jerk=100.0):
-    """Scene by scene the four families in turn."""
+    """Return episodes, one per outcome; the four families alternate in each scene."""
     n = len(outcomes)
     numbers = np.arange(n)
     return Episodes(

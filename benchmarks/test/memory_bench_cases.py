@@ -1,4 +1,4 @@
-"""The benchmarks of memory in small: few facts, short questions, planners with random weights."""
+"""Small settings for tests of `benchmarks.memory`: few facts, short questions, random planners."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ SMALL = dict(
 
 
 def small_file(folder):
-    """A whole settings file with the small numbers; its quick run is the same."""
+    """Write a complete settings file with the small numbers; its quick run uses them too."""
     data = yaml.safe_load(fixed.PATH.read_text()) | dict(quick=SMALL)
     path = folder / 'small.yaml'
     path.write_text(yaml.safe_dump(data, sort_keys=False))
@@ -47,6 +47,6 @@ def small(folder):
 
 
 def opened(way, folder, settings, **numbers):
-    """Planning of a way, by the planner that is timed."""
+    """Return the planning of a way, with the planner that is timed."""
     side = replace(settings.speed, **numbers)
     return open_way(way, timed(settings), folder / way.name, settings, side)

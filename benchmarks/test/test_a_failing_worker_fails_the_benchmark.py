@@ -1,4 +1,4 @@
-"""An error of a thread, a callback, a future or a process ends a benchmark, which says so."""
+"""An error in a thread, callback, future or process ends a benchmark and is reported."""
 
 import argparse
 import logging
@@ -26,7 +26,7 @@ from embodied_kv.serving.websocket import codec
 
 
 class LostError(Exception):
-    """What the workers of these tests raise."""
+    """The error that the workers of these tests raise."""
 
 
 def fail(*_):
@@ -164,7 +164,7 @@ def test_snapshots_go_on_under_one_budget_where_the_host_is_full(monkeypatch):
     monkeypatch.setattr(serve, 'SNAPSHOT_EVERY', 0.02)
     monkeypatch.setattr(serve, 'CAPACITIES', TierCapacities(host=10**5, policy='drop'))
     found = served(120, freeze=True, kv_budget_mib=1)
-    # more MB than the budget and the host have
+    # more MB than the budget and the host tier hold
     assert found['snapshots']['count'] * found['snapshots']['mb'] > 1.2
     assert found['tokens_s'] > 0
 

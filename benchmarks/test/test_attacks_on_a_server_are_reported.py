@@ -1,4 +1,4 @@
-"""The attacks of the benchmark are what they say: the server ends or bounds each of them."""
+"""The policy server serves a client with another key after each attack of the benchmark."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every command that `python -m benchmarks` names is there, and says what it would do."""
+"""Every command that `python -m benchmarks` lists exists and describes itself in --help."""
 
 import json
 import shlex
@@ -17,7 +17,7 @@ NAMES = sorted({name for name, *_ in (*bench.DEFAULT, *bench.FULL, ('compress.gr
 
 
 def module_of(name):
-    """Of a command's name: the module, or the `__main__` of the folder."""
+    """Return the module of a command, or the `__main__` module if the command is a folder."""
     name = f'benchmarks.{name}'
     whole = find_spec(name).submodule_search_locations is None
     return import_module(name if whole else f'{name}.__main__')

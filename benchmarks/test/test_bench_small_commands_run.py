@@ -1,4 +1,4 @@
-"""The commands of a frame, its phases, deadlines and batches, at their smallest: every figure."""
+"""The commands frame, parts, deadline and profile report every figure of their smallest run."""
 
 import json
 
@@ -16,7 +16,10 @@ from embodied_kv.runtime.compiled import Compiler
 
 @pytest.fixture
 def figures(monkeypatch, tmp_path, capsys):
-    """Runs a command with the tiny model -> its figures; its table and its picture are there."""
+    """Return a function that runs a command with the tiny model and returns its figures.
+
+    It checks that the command prints a table and writes its JSON file and its plot.
+    """
     monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(report, 'ceilings', lambda *_: dict(gflops=100.0, gbytes=10.0))
 

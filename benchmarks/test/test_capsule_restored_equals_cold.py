@@ -1,4 +1,4 @@
-"""`benchmarks.capsule` compares equal work and the asserted bytes, and reports all figures."""
+"""`benchmarks.capsule` compares equal work and equal bytes, and reports all figures."""
 
 import contextlib
 import io
@@ -20,7 +20,7 @@ SMALL = Plan(
 
 @pytest.fixture(scope='module')
 def found(tmp_path_factory):
-    """What the command wrote, and its last line."""
+    """Return the figures that the command wrote, which are also its last line."""
     if why := measure.no_hybrid():
         pytest.skip(why)
     out = io.StringIO()
@@ -64,7 +64,7 @@ def test_a_snapshot_of_many_sentences_has_its_times(found):
     rows = found['sentences']
     assert [row['sentences'] for row in rows] == [10] * 3 + [1000] * 3
     assert [row['tier'] for row in rows[:3]] == ['device', 'host', 'disk']
-    assert rows[3]['mb'] - rows[0]['mb'] > 0.05  # they are in it
+    assert rows[3]['mb'] - rows[0]['mb'] > 0.05  # the capsule contains the sentences
     for row in rows:
         assert 0 < row['least_engine_ms'] <= row['engine_ms'] <= row['ms']
         assert 0 < row['least_wait_ms'] <= row['wait_ms'] and row['least_cpu_ms'] > 0

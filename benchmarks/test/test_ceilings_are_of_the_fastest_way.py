@@ -1,4 +1,4 @@
-"""Ceilings are those of the fastest way: to read, by the bytes that it moves; to multiply."""
+"""The measured ceilings are those of the fastest way to read (by bytes moved) and to multiply."""
 
 import platform
 
@@ -15,7 +15,7 @@ WAYS = {'slow': 1.0, 'fast': 0.25, 'middling': 0.5}  # s
 
 
 class Operations(TorchDispatchMode):
-    """The names of what is run."""
+    """Records the names of the executed operations."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ def test_weights_are_packed_where_a_model_has_them_packed():
 
 @pytest.fixture
 def timed(monkeypatch):
-    """A machine on which each way takes its time, and all else a second."""
+    """Make each way take its own duration and everything else one second."""
     took = {}
 
     def readings(dtype, device, matrices=32):

@@ -1,4 +1,4 @@
-"""The commands of compress: figures as tables and one JSON line, nonsense refused."""
+"""The commands of `benchmarks.compress` print tables and a JSON line, and refuse bad arguments."""
 
 import json
 
@@ -19,7 +19,10 @@ PARTS = dict(metrics=metrics, quality=quality)
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs a part on one frame of short episodes -> its figures, the output and where it went."""
+    """Return a function that runs a part on one frame of short episodes.
+
+    It returns the figures, the output and the folder that it wrote to.
+    """
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.3))
     monkeypatch.setitem(config.PRESETS, 'four', FOUR)
     monkeypatch.setattr(report, 'OUT', tmp_path)

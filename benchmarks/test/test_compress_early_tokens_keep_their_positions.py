@@ -1,4 +1,4 @@
-"""FastV and HiRED: what survives is computed without the dropped, at its original position."""
+"""FastV and HiRED compute kept tokens without the dropped ones, at their original positions."""
 
 import pytest
 import torch
@@ -36,10 +36,10 @@ def test_survivors_stay_where_they_were(scene):
     tiny, _, seen = scene
     some = torch.tensor([0, 3, 5, *range(seen.vision, seen.n)])
     made = prefilled(tiny, seen, [some] * LAYERS)
-    first = seen.scorer.prefix.keys[0]  # depends on nothing but a token and its position
+    first = seen.scorer.prefix.keys[0]  # depends only on a token and its position
     torch.testing.assert_close(made.keys[0], first[:, some], atol=1e-5, rtol=0)
     later = seen.scorer.prefix.keys[1][:, some]
-    assert (made.keys[1] - later).abs().max() > 1e-3  # the dropped are not attended to
+    assert (made.keys[1] - later).abs().max() > 1e-3  # dropped tokens are not attended to
 
 
 def test_fastv_drops_behind_its_layer_alone(scene):
@@ -52,7 +52,7 @@ def test_fastv_drops_behind_its_layer_alone(scene):
         assert seen.text < len(kept[2]) == len(kept[3]) < seen.n
         assert kept[2][-seen.text :].tolist() == list(range(seen.vision, seen.n))
         made = prefilled(tiny, seen, kept)
-        for layer in range(3):  # the third's input has seen all tokens
+        for layer in range(3):  # the input of layer 2 still comes from all tokens
             whole = seen.scorer.prefix.keys[layer][:, kept[layer]]
             torch.testing.assert_close(made.keys[layer], whole, atol=1e-5, rtol=0)
 
@@ -100,5 +100,5 @@ def test_tower_attention_equals_the_towers_own(scene):
     attention.register_forward_hook(lambda module, given, out: weights.append(out[1]))
     theirs(images)
     torch.testing.assert_close(first, weights[0].mean((1, 2)), atol=1e-6, rtol=0)
-    assert torch.equal(first, last)  # a tower of one layer
+    assert torch.equal(first, last)  # the tower has one layer
     torch.testing.assert_close(first.sum(1), torch.ones(2))

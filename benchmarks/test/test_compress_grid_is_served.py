@@ -1,4 +1,4 @@
-"""A point of the grid is what an engine of these parameters keeps and says."""
+"""An engine with the parameters of a point of the grid keeps and generates the same tokens."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def tiny():
 
 
 def assert_served(tiny, way, **config):
-    """Checks that an engine of these parameters does as the harness in that way."""
+    """Check that an engine with these parameters keeps and generates what the harness does."""
     frame, question = observe(1), 'Is?'
     harness = Harness(tiny, [way], TOKENS)
     seen = harness.prefill(frame)
@@ -84,7 +84,7 @@ def test_strict_reads_what_is_kept_one_token_sooner(tiny):
 
 def test_an_answer_that_ends_before_the_choice_is_the_whole_ones(tiny):
     way = Way(OURS, 0.1, STREAM, after=4)
-    harness = Harness(tiny, [way], 5)  # tokens, all of which read the whole
+    harness = Harness(tiny, [way], 5)  # tokens, all of which read the whole prefix
     asked = harness.ask(harness.prefill(observe(1)), QUESTIONS[0])
     said = harness.answers(asked, [None, way])
     assert said[way].ids == said[None].ids and said[way].text == said[None].text

@@ -1,4 +1,4 @@
-"""What the harness keeps and hears is what serving keeps and says."""
+"""The harness keeps the same tokens and gets the same answers as the serving engine."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 
 TOKENS = 8
-# Serving draws a random one once.
+# `random` is left out: the engine draws its positions once, the harness for each frame.
 SERVED = tuple(name for name in METHODS if name not in ('random', WIDE))
 
 
@@ -21,7 +21,7 @@ def tiny():
 
 
 def serve(tiny, frame, question, **config):
-    """The engine's own stream -> keys of its copy by layer, and what it said."""
+    """Return the keys of the engine's compressed row by layer, and the answer of its stream."""
     engine = Engine(tiny, EngineConfig(rows=4, time_budget=False, **config))
     (handle,) = engine.prefill([frame])
     stream = engine.open(handle, question, max_tokens=TOKENS)

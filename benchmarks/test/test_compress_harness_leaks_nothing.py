@@ -1,4 +1,4 @@
-"""All ways of many questions: each says what it says alone, and rows come back."""
+"""The harness answers in many ways at once as in each way alone, and releases all rows."""
 
 import pytest
 from compress_bench_cases import QUESTIONS, WAYS, observe, policy
@@ -20,7 +20,7 @@ def heard(harness, ways, number, question):
 
 
 def test_every_way_says_what_it_says_alone(tiny):
-    ways = [way for way in WAYS if way.method != 'random']  # which draws by the frame's number
+    ways = [way for way in WAYS if way.method != 'random']  # `random` draws by the frame's number
     together = heard(Harness(tiny, ways, 6), ways, 1, QUESTIONS[1])
     alone = Harness(tiny, WAYS, 6)
     for way in ways[::3]:
@@ -41,7 +41,7 @@ def test_no_row_or_stream_is_left_over(tiny):
     )
     kv.check_integrity()
     last = harness.prefill(observe(3))
-    assert kv.stats().compressed == 0  # copies of a frame go with it
+    assert kv.stats().compressed == 0  # compressed rows are released with their frame
     harness.release(last)
 
 

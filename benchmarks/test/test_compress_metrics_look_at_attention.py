@@ -1,4 +1,4 @@
-"""What is looked at: keeping all hits all, sparsity and modalities by their definitions."""
+"""The attention metrics follow their definitions: hit rates, sparsity, share of each modality."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def test_every_way_is_looked_at_in_every_layer(found):
 def test_more_tokens_hold_more_of_the_mass(found):
     measured, _ = found
     for by in (STRICT, ROW):
-        some = KEEP_RATIOS[1:]  # of so few tokens 1% is too short to compress
+        some = KEEP_RATIOS[1:]  # with so few tokens a keep ratio of 1% is too short to compress
         masses = [
             sum(mass for _, mass in measured['way', by, 'h2o', keep_ratio]) for keep_ratio in some
         ]
@@ -47,7 +47,7 @@ def test_the_prompt_is_vision_and_text(found):
 
 
 def test_sparsity_counts_what_is_visible_and_low():
-    weights = torch.zeros(2, 2, 5)  # two tokens, the last positions are their own
+    weights = torch.zeros(2, 2, 5)  # two tokens; the last positions are their own
     weights[0, 0, :4] = torch.tensor([0.9, 0.005, 0.095, 0.0])
     weights[0, 1] = torch.tensor([0.5, 0.2, 0.2, 0.1, 0.0])
     weights[1, :, 0] = 1.0

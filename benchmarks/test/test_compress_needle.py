@@ -1,4 +1,4 @@
-"""Every code of every page is asked in every way, and what was kept of it is counted."""
+"""The needle benchmark asks for every code in every way and counts the kept patches of it."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_random_tokens_are_needles_as_often_as_they_are_kept(found):
 
 
 def test_needles_are_found_where_the_pages_hold_them(found):
-    """At a tenth streaming_llm keeps the first 4 tokens, and the last ones: these are text."""
+    """With ratio 0.1 streaming_llm keeps the first 4 tokens and the last ones, which are text."""
     places = torch.cat([torch.from_numpy(page.at[0]) for page in unseen(SMALL, PAGES)])
     expected = (places < 4).float().mean(1).tolist()
     for by in MODES:
@@ -64,7 +64,7 @@ def test_figures_are_one_row_a_way_and_its_verdicts(found):
 
 
 def test_a_share_is_meant_over_layers_and_heads():
-    first = torch.tensor([[0, 1, 2], [2, 3, 4]])  # two heads
+    first = torch.tensor([[0, 1, 2], [2, 3, 4]])  # one row per head
     second = torch.tensor([[7], [5]])
     assert share([first, second], torch.tensor([2, 5])) == pytest.approx((0.5 + 0.5 + 0 + 0.5) / 4)
 

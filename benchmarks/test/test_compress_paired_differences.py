@@ -1,4 +1,4 @@
-"""Paired differences: counts, Bonett and Price's interval, errors in groups, McNemar's test."""
+"""Paired differences: counts, Bonett and Price's interval, grouped errors, McNemar's test."""
 
 import math
 

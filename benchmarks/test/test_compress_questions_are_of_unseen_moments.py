@@ -1,4 +1,4 @@
-"""Frames of the comparison: the same for the same number, of scenes nobody trained on."""
+"""The compared frames depend only on their number and show scenes not used for training."""
 
 import numpy as np
 import pytest

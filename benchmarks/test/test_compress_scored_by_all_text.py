@@ -1,4 +1,4 @@
-"""Ours by all text: the prompt's text and the question score together."""
+"""With scoring by all text, the queries are those of the prompt's text and of the question."""
 
 import pytest
 from compress_bench_cases import QUESTIONS, answered

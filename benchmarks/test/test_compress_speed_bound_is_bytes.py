@@ -1,4 +1,4 @@
-"""What a step is expected to take is its bytes; a slice of a model has the whole one's ratios."""
+"""The predicted time of a decode step follows from its bytes, also for a slice of a model."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ from benchmarks.compress.speed import decode, models, scene, serve
 from benchmarks.compress.speed.plan import Steps
 from embodied_kv.config import PI05, TINY
 
-MACHINE = Ceilings(gflops=1e4, gbytes=1e3)  # better than any
+MACHINE = Ceilings(gflops=1e4, gbytes=1e3)  # faster than any real machine
 
 
 @pytest.fixture(scope='module')
@@ -26,7 +26,7 @@ def policy():
     [(PI05.backbone, 'pi05, a sixth'), (models.MISTRAL_7B, 'Mistral 7B, a sixteenth')],
 )
 def test_a_slice_has_the_ratio_of_the_whole(whole, part):
-    """Of the bytes of whole over compressed steps."""
+    """The ratio is that of the bytes of full steps to those of compressed steps."""
     full, cut = models.model('whole', whole), models.model(part)
     assert cut.backbone == dataclasses.replace(
         whole, layers=cut.backbone.layers, vocab_size=cut.backbone.vocab_size
@@ -59,7 +59,7 @@ def test_streams_of_one_frame_share_a_row_and_not_copies(policy):
     assert [row['way'] for row in rows] == 2 * list(scene.WAYS)
     assert [row['speedup'] for row in rows if row['way'] == 'full'] == [1, 1]
     one, four = ({row['way']: row for row in rows if row['streams'] == n} for n in (1, 4))
-    decode_kv = four['full']['mb'] - one['full']['mb']  # of three streams
+    decode_kv = four['full']['mb'] - one['full']['mb']  # decode KV of three streams
     copies = four['by text']['mb'] - one['by text']['mb'] - decode_kv
     assert four['by row']['mb'] - one['by row']['mb'] == pytest.approx(decode_kv)
     assert copies == pytest.approx(
@@ -71,7 +71,7 @@ def test_streams_of_one_frame_share_a_row_and_not_copies(policy):
 
 
 def test_a_prefix_that_is_shared_is_read_once(policy):
-    """So at 1 / keep_ratio streams, copies of their own are as many bytes as the row."""
+    """Compressed rows of 1 / keep_ratio streams have as many bytes as the row that they share."""
     c = policy.config
     row = decode.reads(c, 10, 1, 1000, 20)
     copies = decode.reads(c, 10, 10, 100, 20)

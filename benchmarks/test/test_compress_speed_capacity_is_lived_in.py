@@ -1,4 +1,4 @@
-"""Streams that a cache is said to hold have lived in it, and one more has not."""
+"""A cache holds as many streams as the capacity table states, and not one more."""
 
 import pytest
 import torch

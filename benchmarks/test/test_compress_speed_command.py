@@ -1,4 +1,4 @@
-"""`compress.speed`: every table, a picture, and the same figures as one line."""
+"""`compress.speed` fills every table, writes a plot, and prints the same figures as one line."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Choosing later says as much and keeps as much; until then it holds whole prefixes."""
+"""A deferred choice of tokens keeps as much, but a stream holds its whole prefix until then."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ CONTEXT = 1000  # tokens
 
 @pytest.fixture(scope='module')
 def found():
-    """The model's config, and the rows."""
+    """Return the model's config and the rows of the table."""
     patch = pytest.MonkeyPatch()
     patch.setattr(models, 'BACKBONES', dict.fromkeys(models.BACKBONES, TINY.backbone))
     with patch.context(), torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Ways are timed in turn, forwards and backwards, and the first round does not count."""
+"""Ways are timed in alternating order, and the first round is warm-up."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What the speed of compression compares: one frame, one question, and a tenth of its cache."""
+"""The compared ways answer one question about one frame; compressed ones keep a tenth of it."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from benchmarks.compress.speed import models, request, scene
 from embodied_kv.config import TINY
 
 TOKENS = models.IMAGE + models.TEXT
-MACHINE = clock.Ceilings(gflops=1e4, gbytes=1e3)  # better than any
+MACHINE = clock.Ceilings(gflops=1e4, gbytes=1e3)  # faster than any real machine
 
 
 @pytest.fixture(scope='module')

@@ -11,7 +11,7 @@ WHOLE = N + T
 
 @pytest.fixture(scope='module')
 def run():
-    """Queries and keys of a prefix and a question, in each layer."""
+    """Return random queries and keys of a prefix and a question for each layer."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(count):
@@ -24,7 +24,7 @@ def run():
 
 
 def matrix(prefix, question, layer):
-    """Attention of all tokens to all, float64 [heads, N + T, N + T], and what is visible."""
+    """Return attention of all tokens to all, float64 [heads, N + T, N + T], and its mask."""
     q = torch.cat([prefix.queries[layer], question.queries[layer]]).double()
     k = torch.cat([prefix.keys[layer], question.keys[layer]], 1).double()
     scores = q.transpose(0, 1) @ k.repeat_interleave(HEADS // KV_HEADS, 0).mT / DIM**0.5

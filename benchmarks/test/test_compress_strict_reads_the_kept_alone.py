@@ -1,4 +1,4 @@
-"""Strict: every token of an answer is read from what was kept, the question, and itself."""
+"""In mode `strict` each token of an answer attends only to the kept KV, question and answer."""
 
 import pytest
 import torch
@@ -12,7 +12,7 @@ from embodied_kv.kernels.rows import RowBatch
 
 
 class Dense:
-    """K and V of each layer in one tensor; positions go on behind the whole prefix."""
+    """A cache with one tensor of K and of V per layer; positions go on after the whole prefix."""
 
     def __init__(self, layers, position):
         self.layers, self.position = layers, position
@@ -37,7 +37,7 @@ class Dense:
 
 @torch.inference_mode()
 def greedy(policy, layers, position, ids, tokens):
-    """Appends ids one by one, then what is said."""
+    """Append the ids one by one, then return `tokens` greedily decoded tokens."""
     cache, said = Dense(layers, position), []
     ids = list(ids)
     while len(said) < tokens:
@@ -59,7 +59,7 @@ def test_answers_equal_those_over_gathered_keys(by):
     rows = [[part[seen.lease.row] for part in layer] for layer in kv.prefixes.layers]
     kept = [positions[0] for positions in kept_by(way, seen, asked)]
     layers = [[part[:, own] for part in row] for row, own in zip(rows, kept, strict=True)]
-    if by == STRICT:  # the question but for its last token is as it was behind the whole
+    if by == STRICT:  # all of it but the last token was computed after the whole prefix
         for i, pair in enumerate(layers):
             own = [part[i, :, : len(ids) - 1] for part in asked.decode_kv]
             layers[i] = [torch.cat(p, 1) for p in zip(pair, own, strict=True)]

@@ -1,4 +1,4 @@
-"""Runs of the demo become rows, also those that failed."""
+"""The benchmark of the demo reports a row for each run, also for failed runs."""
 
 import json
 import sys
@@ -25,7 +25,7 @@ REPORT = {
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
-    """Put a script in the place of the demo."""
+    """Return a function that replaces the demo by a script."""
 
     def put(code):
         real = demo.subprocess.Popen

@@ -1,4 +1,4 @@
-"""Fleets in virtual time: sessions, dispatcher and engine are real, the seconds are given."""
+"""Fleets in virtual time: sessions, dispatcher and engine are real, durations are given."""
 
 import math
 
@@ -17,11 +17,11 @@ from embodied_kv.serving.engine_runner import EngineRunner
 
 H, DT, JUDGED = 4, 0.1, 10
 HABITS = Habits(f'static:{H}', DT)
-QUICK, SLOW = 0.05, 0.2  # s of a chunk: sooner, and later, than the H actions are over
+QUICK, SLOW = 0.05, 0.2  # s per chunk: ready before, and after, the H actions end
 
 
 class Played:
-    """A task is done when its chunks, as many as its number says, have been executed."""
+    """A world in which task n is done once n of its chunks have been executed."""
 
     instruction = 'task {task}'
 
@@ -58,7 +58,10 @@ def engine():
 
 @pytest.fixture
 def fleet(engine):
-    """Runs a fleet: seconds of a chunk, of each robot its tasks, more of its order."""
+    """Return a function that runs a fleet.
+
+    It takes the duration of a chunk (s), the tasks of each robot, and further fields of the order.
+    """
 
     def run_fleet(seconds, tasks, **more):
         profile = Profile('e', (1, 2), (seconds, 1.2 * seconds), 9)
@@ -74,8 +77,8 @@ def fleet(engine):
 
 
 def alone(seconds, chunks):
-    """Latency of a task of so many chunks by an idle engine: the first chunk, then cycles."""
-    cycle = max((H - 1) * DT, (H - 2) * DT + seconds)  # asked DT before the H actions end
+    """Return the latency of a task of so many chunks on an idle engine: the first, then cycles."""
+    cycle = max((H - 1) * DT, (H - 2) * DT + seconds)  # requested DT before the H actions end
     ends = seconds + H * DT + (chunks - 1) * cycle
     return math.ceil(ends / DT - 1e-6) * DT  # judged every DT
 
@@ -97,7 +100,7 @@ def test_two_runs_are_equal_to_the_digit_and_nobody_is_faster_than_alone(fleet):
     results = {}
     for scheduler in ('fifo', 'kairos', 'kairos'):
         result, world = fleet(SLOW, tasks, scheduler=scheduler)
-        # What each robot meets is the same, whatever the schedule.
+        # The schedule does not change which scenes each robot meets.
         for robot, own in enumerate(tasks):
             met = [task for number, task in world.scenes if number == robot]
             assert met == [own[i % len(own)] for i in range(len(met))]
@@ -136,7 +139,7 @@ def test_what_is_executed_can_be_replayed(fleet, tmp_path):
 
 
 def test_tasks_that_arrive_wait_for_their_robot_and_are_done_once(fleet):
-    """The second finds its robot busy, the third finds it idle: both latencies are of arrival."""
+    """Task 3 finds its robot busy, task 1 finds it idle; both latencies count from arrival."""
     result, world = fleet(QUICK, [[2, 3, 1], [4]], arrivals=[[0.5, 0.6, 30.0], [1.0]])
     seconds = {task['task']: task['seconds'] for task in result['tasks']}
     assert seconds[2] == pytest.approx(alone(QUICK, 2), abs=0.011)

@@ -1,4 +1,4 @@
-"""Benchmark fleet.serving, the whole of it."""
+"""The command of benchmark fleet.serving reports every figure and refuses bad arguments."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Benchmark fleet_serving: the same scenes for every way, and what is compared with what."""
+"""Benchmark fleet.serving runs all ways on the same scenes and compares paired results."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_differences_are_of_the_same_scenes():
         run(2, 'kairos, dynamic', [2.0, 2.0]),
     ]
     rows = {(row['robots'], row['way']): row for row in figures.rows(runs, measure.ALONE)}
-    assert rows[2, 'kairos']['of_alone'] == pytest.approx(4 / 3)  # of the two tasks that it did
+    assert rows[2, 'kairos']['of_alone'] == pytest.approx(4 / 3)  # of the two tasks that succeeded
     assert rows[2, 'kairos, dynamic']['of_alone'] == pytest.approx(2)
     row = rows[2, 'fifo']
     assert (row['horizon'], row['batch'], row['busy']) == (4, 2, 0.1)

@@ -1,4 +1,4 @@
-"""A table of the serving benchmark and a world of evaluation live through the same."""
+"""A table of the serving benchmark behaves like a world of the evaluation."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A fleet that speaks in virtual time: its words fill the slack, and its chunks hardly notice."""
+"""A fleet in virtual time generates text in idle time and hardly delays its chunks."""
 
 from dataclasses import replace
 
@@ -28,7 +28,7 @@ def engine():
 
 @pytest.fixture
 def fleet(engine):
-    """Runs a fleet whose words cost so much; None: it is mute."""
+    """Return a function that runs a fleet whose text has these costs; None: without text."""
 
     def run_fleet(words, tasks=TASKS, streams=0, habits=SPEAKING):
         profile = Profile('e', (1, 2), (CHUNK, 0.06), 9)
@@ -50,7 +50,7 @@ def test_two_runs_say_the_same_and_are_equal_to_the_digit(fleet):
 
 
 def test_whom_it_expects_it_keeps_waiting_for_nothing(fleet):
-    """Alone nobody comes unexpected but in the second round, of which nothing is known."""
+    """With one robot only the request of round 2 is unexpected, of which nothing is known yet."""
     mute, speaking = fleet(None, [[8]]), fleet(WORDS, [[8]])
     assert not mute['said'] and mute['spoken'] == 0 < speaking['spoken']
     late = np.array(speaking['latencies'][:8]) - np.array(mute['latencies'][:8])
@@ -66,7 +66,7 @@ def test_a_request_waits_for_one_unit_of_words_at_most(fleet):
 def test_words_that_fit_nowhere_are_not_said(fleet):
     never = {kind: dict.fromkeys(sizes, H * DT) for kind, sizes in WORDS.items()}
     spoken = fleet(never, [[6]])['spoken']
-    # Nobody is expected before the second round, and when the task is over.
+    # No request is expected before the second round, nor after the end of the task.
     assert spoken <= 2 * H * DT + 1e-9
 
 

@@ -1,4 +1,4 @@
-"""Benchmark fleet.speech: the same fleet mute and speaking; engines that are worth the same."""
+"""Benchmark fleet.speech compares a fleet with and without text, on engines at a given load."""
 
 from dataclasses import replace
 
@@ -8,7 +8,7 @@ from benchmarks.fleet.serving import measure as serving
 from benchmarks.fleet.speech import figures, measure
 from embodied_kv.fleet.profile import Profile
 
-FOUND = Profile('e', (1, 2, 4), (0.05, 0.06, 0.1), 9)  # 40 chunks/s at its peak
+FOUND = Profile('e', (1, 2, 4), (0.05, 0.06, 0.1), 9)  # at most 40 chunks/s
 WORDS = {'begin': {8: 0.01}, 'decode': {1: 0.004, 16: 0.008}}
 
 
@@ -65,7 +65,7 @@ def test_words_are_those_of_all_robots():
     assert row['p95_ratio'] == pytest.approx(1.2)
     assert row['average_ratio'] == pytest.approx(1.02)
     assert row['words'] == pytest.approx(0.4)
-    assert row['words_alone'] == pytest.approx(4 * 0.025)  # two robots of four were run
+    assert row['words_alone'] == pytest.approx(4 * 0.025)  # two of the four robots were run
     assert row['words_ratio'] == pytest.approx(4.0)
     assert row['share_words'] == 0.1 and row['rounds'] == 100
 

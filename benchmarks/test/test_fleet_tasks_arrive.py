@@ -1,4 +1,4 @@
-"""Benchmark fleet.serving with tasks that arrive: the same for every way, in small batches."""
+"""Benchmark fleet.serving with arriving tasks: the same tasks for every way, in small batches."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_the_robots_have_chunks_of_fifty_actions():
 
 @pytest.fixture
 def orders(monkeypatch):
-    """The orders of fleets of which every task is finished in a second."""
+    """Record the orders of fleets in which every task takes one second."""
     given = []
 
     def run(local, order, world, on_end):

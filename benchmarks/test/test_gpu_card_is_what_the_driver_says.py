@@ -1,4 +1,4 @@
-"""The card's facts are those of nvidia-smi, by name; without it, that is said."""
+"""The facts of the card are read from nvidia-smi by name; without nvidia-smi they are unknown."""
 
 from benchmarks.gpu.facts import ASKED, card
 

@@ -1,4 +1,4 @@
-"""What compares kernels and replays says so where they differ, or cannot run."""
+"""The checks of kernels and replays report what differs and what cannot run."""
 
 import json
 from argparse import Namespace

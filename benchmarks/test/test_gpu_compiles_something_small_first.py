@@ -1,4 +1,4 @@
-"""What a compiler can do is known by small computations: compiled, replayed, beside themselves."""
+"""Stage `compiles` tests the compiler: small compiled computations must equal eager ones."""
 
 from argparse import Namespace
 

@@ -1,4 +1,4 @@
-"""Stages know where CUDA's headers and the driver are, wherever `nvcc` lies."""
+"""The GPU stages find CUDA's headers and driver, wherever `nvcc` is installed."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def program(path, text='#!/bin/sh\n'):
 
 @pytest.fixture
 def bare(tmp_path, monkeypatch):
-    """A machine that has nothing."""
+    """Return the folder of a machine without CUDA and without its environment variables."""
     for name in ('CUDA_HOME', 'LIBRARY_PATH', 'LD_LIBRARY_PATH'):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv('PATH', str(tmp_path / 'bin'))

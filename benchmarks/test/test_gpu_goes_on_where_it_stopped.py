@@ -1,4 +1,4 @@
-"""A stage that has its file is not run again, unless it was cut, or is asked for."""
+"""A stage with stored results runs again only if it was cut off or --again is given."""
 
 import json
 from dataclasses import replace

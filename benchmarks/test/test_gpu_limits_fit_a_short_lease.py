@@ -1,4 +1,4 @@
-"""The first answers come within ten minutes, and docs/gpu.md states every stage with its limit."""
+"""The first stages take less than ten minutes; docs/gpu.md states the limit of every stage."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The memory table has the bytes that an engine allocates; docs/gpu.md has the table of now."""
+"""The memory table states the bytes that an engine allocates; docs/gpu.md has that table."""
 
 from dataclasses import replace
 from pathlib import Path

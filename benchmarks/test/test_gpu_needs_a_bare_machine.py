@@ -1,4 +1,4 @@
-"""What the programme imports is torch, and little else: no ROS, no simulator, no contracts."""
+"""The GPU stages import torch and a few other packages, but neither ROS nor a simulator."""
 
 import ast
 import importlib.util
@@ -13,17 +13,17 @@ from benchmarks.gpu.stages import STAGES
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = 'embodied_kv', 'benchmarks', 'training'
-THERE = {  # docs/gpu.md says so
+THERE = {  # as docs/gpu.md states
     *('numpy', 'torch', 'triton', 'transformers', 'tokenizers', 'safetensors', 'PIL', 'yaml'),
     *('rich', 'matplotlib', 'huggingface_hub'),
 }
 PAGE = (ROOT / 'docs' / 'gpu.md').read_text()
-MODULE = dict(pillow='PIL', pyyaml='yaml')  # of a package, where its name differs
+MODULE = dict(pillow='PIL', pyyaml='yaml')  # import names that differ from the package's
 MODULES = sorted({stage.module for stage in STAGES if importlib.util.find_spec(stage.module)})
 
 
 def file_of(module):
-    """Of a module of ours, or of the `__main__` of a package that is run; None: not ours."""
+    """Return the file of a module or package of this repository, or None for any other module."""
     path = ROOT.joinpath(*module.split('.'))
     files = (path.with_suffix('.py'), path / '__init__.py')
     return next((file for file in files if file.is_file()), None)
@@ -34,7 +34,7 @@ def is_for_types(node):
 
 
 def at_import(tree):
-    """Nodes that are executed when a module is imported."""
+    """Yield the syntax nodes that are executed when a module is imported."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or is_for_types(node):
             continue
@@ -52,7 +52,7 @@ def imported(file):
 
 
 def foreign(module):
-    """Top-level names from elsewhere that come with a module, by way of all of ours."""
+    """Return the third-party packages that a module imports, also by way of our modules."""
     names, seen, found = [module, f'{module}.__main__'], {''}, set()
     while names:
         name = names.pop()

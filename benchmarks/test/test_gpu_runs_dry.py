@@ -1,4 +1,4 @@
-"""`tools/gpu --dry` from anywhere: stages are run, figures are marked, the rest is skipped."""
+"""`tools/gpu --dry` runs from any folder, marks its figures and skips what needs a card."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""A stage that fails, crashes, hangs or refuses says so, and ends no other."""
+"""A stage that fails, crashes, hangs or refuses to run is reported and ends no other stage."""
 
 import pytest
 from gpu_stages import PRINTED, Programme, lives, stage
@@ -6,7 +6,7 @@ from gpu_stages import PRINTED, Programme, lives, stage
 
 @pytest.fixture
 def programme(tmp_path, monkeypatch):
-    monkeypatch.delenv('PYTHONFAULTHANDLER', raising=False)  # a crash says nothing
+    monkeypatch.delenv('PYTHONFAULTHANDLER', raising=False)  # no traceback of a crash on stderr
     return Programme(tmp_path, monkeypatch)
 
 

@@ -1,4 +1,4 @@
-"""The summary has card, torch, commit and a line for each stage; dry figures are marked."""
+"""The summary has the card, torch, the commit and a line per stage; --dry figures are marked."""
 
 import pytest
 from gpu_stages import Programme, stage

@@ -1,4 +1,4 @@
-"""Each stage that measures times, misses or actions states which target its figures miss."""
+"""Each stage that measures times, misses or actions reports the target that its figures miss."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Stage `threads` compares what three threads make together with what one thread makes alone."""
+"""Stage `threads` compares the bytes made by three concurrent threads with those of one thread."""
 
 from argparse import Namespace
 from types import SimpleNamespace
@@ -60,7 +60,7 @@ def test_stored_kv_that_differs_is_counted(monkeypatch):
 
     def step(self, work):
         result = computed(self, work)
-        if isinstance(result, list):  # K and V of a unit that is to be stored
+        if isinstance(result, list):  # K and V of a unit to be stored
             result[0].zero_()
         return result
 
@@ -100,7 +100,7 @@ def test_an_engine_that_cannot_be_built_meanwhile_says_why(monkeypatch):
 
 @pytest.mark.slow
 def test_late_streams_differ_only_without_a_wait(monkeypatch):
-    """The device thread's stream is late; what is copied elsewhere must be waited for."""
+    """The stream of the engine thread is late, so copies on other threads must wait for it."""
     with HostileDevice():
         assert threads.run(ARGS)['ok']
     waits = SimpleNamespace(synchronize=lambda: None)

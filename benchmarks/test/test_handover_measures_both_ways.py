@@ -1,4 +1,4 @@
-"""Each frame reaches its reader in both ways, and a call is what the product does."""
+"""In benchmark handover each frame reaches its reader by a call and by a message."""
 
 import json
 

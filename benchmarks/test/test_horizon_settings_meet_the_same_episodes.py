@@ -1,4 +1,4 @@
-"""Benchmark horizon: paired episodes, and thresholds against the line of static horizons."""
+"""Benchmark horizon pairs episodes and compares thresholds with a line between static horizons."""
 
 import json
 
@@ -76,7 +76,7 @@ def four(monkeypatch):
 def test_a_threshold_is_compared_with_the_line_between_static_horizons(four):
     (found,) = horizon.compare([*STATIC, row('confidence:0:1', 3.0, 'sssssss.')])
     assert (found['rate'], found['static'], found['difference']) == (0.875, 0.875, 0)
-    # by scene: 0 four times, and (1, 1, 1, -3) / 4: the mean of both is 0
+    # paired differences: 0 in scene 0, (1, 1, 1, -3) / 4 in scene 1; the mean of each scene is 0
     assert found['low'] == found['high'] == 0
     assert found['longer'] == 1.5
 

@@ -1,4 +1,4 @@
-"""Benchmark inputs: its figures of given runs, and one short run of both processes."""
+"""Benchmark inputs computes its figures from given runs; one short run starts both processes."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def test_a_rig_survives_its_text(name):
 
 @pytest.mark.slow
 def test_two_processes_make_frames(monkeypatch):
-    monkeypatch.setenv('ROS_DOMAIN_ID', str(101 + os.getpid() % 100))  # no other test's
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(101 + os.getpid() % 100))  # no other test's domain
     found = inputs.measure(RIGS['compressed'], 'asked', 10.0, 1.0, roomy())
     assert found['frames'] > 5 and found['images'] > 30 and 0 < found['cpu'] < 2
     assert found['heard'] == found['warnings'] == 0

@@ -1,4 +1,7 @@
-"""Guidance through the Jacobian, beside equation 2 in float64, differences, plain denoising."""
+"""Guidance through the Jacobian equals equation 2, central differences and plain denoising.
+
+Source of equation 2 and algorithm 1: `benchmarks.latency.backward`.
+"""
 
 import numpy as np
 import pytest
@@ -26,13 +29,16 @@ def policy():
 
 
 def papers(beta, steps=STEPS):
-    """Algorithm 1 in numpy: tau from 0 (noise) to 1, v = tanh(A x) + tau B x, its own Jacobian."""
+    """Return the actions of algorithm 1 in float64.
+
+    tau goes from 0 (noise) to 1; the velocity tanh(A x) + tau B x has a closed-form Jacobian.
+    """
     x, target, w = NOISE.ravel(), TARGET.ravel(), np.repeat(WEIGHTS, DIM)
     for step in range(steps):
         tau = step / steps
         v = np.tanh(A @ x) + tau * B @ x
         slope = (1 - np.tanh(A @ x) ** 2)[:, None] * A + tau * B
-        jacobian = np.eye(len(x)) + (1 - tau) * slope  # of the estimate, x + (1 - tau) v
+        jacobian = np.eye(len(x)) + (1 - tau) * slope  # Jacobian of the estimate, x + (1 - tau) v
         error = w * (target - x - (1 - tau) * v)
         r2 = (1 - tau) ** 2 / (tau**2 + (1 - tau) ** 2)
         pull = beta if tau == 0 else min((1 - tau) / (tau * r2), beta)
@@ -41,7 +47,7 @@ def papers(beta, steps=STEPS):
 
 
 def turned(x, time):
-    """The same velocity, from data to noise, at time 1 - tau."""
+    """Return the same velocity from data to noise, at time 1 - tau."""
     a, b = torch.from_numpy(A), torch.from_numpy(B)
     flat = x.flatten(1)
     return -(torch.tanh(flat @ a.T) + (1 - time) * (flat @ b.T)).view_as(x)
@@ -57,7 +63,7 @@ def test_guided_steps_equal_equation_2_in_float64(beta, steps):
 
 
 def test_the_pull_through_the_expert_is_its_jacobian_transposed(policy):
-    """One step of a policy: u . (what the pull adds) = error . J u, J u by central differences."""
+    """Check u . pull = error . J u for one step of a policy, with J u by central differences."""
     engine, rng = Served(policy, 'silent', 1, 1, 1).engine, np.random.default_rng(2)
     (handle,) = engine.prefill([frame(3).observation])
     with engine.kv.acquire(handle) as lease:

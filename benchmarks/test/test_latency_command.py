@@ -1,4 +1,4 @@
-"""The command of late chunks: every figure on the last line, tables, a picture; no nonsense."""
+"""The command of `benchmarks.latency` prints tables and every figure and refuses bad arguments."""
 
 import json
 
@@ -15,7 +15,10 @@ from training.evaluate import worlds
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs it on short episodes of a tiny policy -> its figures, and the tables."""
+    """Return a function that runs it on short episodes of a tiny policy.
+
+    It returns the figures and the tables.
+    """
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(worlds.SECONDS, 0.5))
     monkeypatch.setattr(latency.evaluation, 'load', lambda _: Policy.random(TINY, seed=1))
     monkeypatch.setattr(latency.report, 'OUT', tmp_path)

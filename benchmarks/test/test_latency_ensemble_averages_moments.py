@@ -1,4 +1,4 @@
-"""Temporal ensembling: each moment is the mean of all that say it, the oldest weighing most."""
+"""Temporal ensembling averages all actions predicted for a moment; the oldest weighs most."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ ONE, OTHER = Case('reach', 0, 0), Case('pick', 0, 0)
 
 
 def by_hand(said, now, moments):
-    """ACT, moment by moment. said: period -> chunk, in the order they were made."""
+    """Return the actions of ACT, moment by moment. said: period -> chunk, oldest first."""
     rows = []
     for moment in range(now, now + moments):
         spoken = [chunk[moment - p] for p, chunk in said.items() if 0 <= moment - p < len(chunk)]
@@ -22,7 +22,7 @@ def by_hand(said, now, moments):
 
 
 class Recited:
-    """Says a random chunk for each frame, and remembers it."""
+    """An actor that returns a random chunk for each frame and records it."""
 
     def __init__(self):
         self.said, self.rng, self.finished = {}, np.random.default_rng(0), False
@@ -39,7 +39,7 @@ class Recited:
 
 @pytest.mark.parametrize('periods', [range(9), (0, 3, 6, 9), (0, 1, 5, 6, 14), (0, 6, 12)])
 def test_an_ensemble_equals_acts_by_hand(periods):
-    """Chunks that come late are made every few periods, and those that vary at uneven ones."""
+    """Late chunks come every few periods; with varying latency the intervals differ."""
     recited = Recited()
     ensemble = Ensemble(recited)
     for period in periods:

@@ -1,4 +1,4 @@
-"""The laws of the figures of late chunks: differences of pairs, resampled ratios, and the aims."""
+"""The figures of `benchmarks.latency`: paired differences, resampled ratios and targets."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ ALL = 's' * N
 
 
 def failing(*numbers):
-    """All but these succeed."""
+    """Return outcomes in which all episodes succeed except for these."""
     return ''.join('.' if i in numbers else 's' for i in range(N))
 
 
@@ -158,7 +158,7 @@ def test_what_is_missed_is_said_to_be(change, missed):
 
 
 def test_pooled_losses_have_a_bound_of_their_own():
-    found = lines(run_of(trained=failing(*range(12))))  # 3 points, in three scenes
+    found = lines(run_of(trained=failing(*range(12))))  # 3 percentage points, in three scenes
     assert found['300', 'lost since 0 ms, points'] == 'reached'
     assert found['300', 'the same, 95% bound'] == 'missed'
 

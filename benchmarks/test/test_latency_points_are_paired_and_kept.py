@@ -1,4 +1,4 @@
-"""Points of late chunks: the same episodes in every way, measured once, whatever cuts them off."""
+"""Points of `benchmarks.latency`: same episodes in every way, measured once, also after a cut."""
 
 import dataclasses
 import json
@@ -55,7 +55,7 @@ def test_episodes_are_the_families_of_each_scene_in_turn():
 def test_the_first_take_over_counts_neither_as_a_seam_nor_as_jerk(short, policy):
     (one, _) = measure(policy, at('off', 100), FEW)
     thrown = one.joints.copy()
-    thrown[: round(one.moments[1] / 0.01) - 3] += 1.0  # before the second chunk has a part in it
+    thrown[: round(one.moments[1] / 0.01) - 3] += 1.0  # before the second chunk has an effect
     alone = dict(seams=one.seams[:1], moments=one.moments[:1])
     changed = dataclasses.replace(one, joints=thrown), dataclasses.replace(one, **alone)
     kept = Episodes.made([one, *changed])
@@ -131,7 +131,7 @@ def test_a_run_that_was_cut_off_goes_on_to_the_same_figures(short, policy, tmp_p
     with pytest.raises(KeyboardInterrupt):
         latency.gathered(policy, plan, store, quiet=True)
     assert [store.has(point) for point in plan] == [True, True, False, False]
-    measured.append(None)  # no further cut
+    measured.append(None)  # do not interrupt again
     resumed = latency.gathered(policy, plan, store, quiet=True)
     assert measured == [*plan[:2], None, *plan[2:]] and list(resumed) == plan
     for point in plan:

@@ -1,4 +1,4 @@
-"""Fixed blocks: as they came, and after a change only what lies behind it is computed anew."""
+"""Fixed blocks hold segments in order of arrival; a change recomputes only what follows it."""
 
 import numpy as np
 import torch

@@ -1,4 +1,4 @@
-"""Churn: what a plan computes and loads is counted, and the time is the pipeline's arithmetic."""
+"""Benchmark churn counts the tokens that a plan computes and loads, and predicts its time."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The commands of memory: figures as tables, pictures and one JSON line, nonsense refused."""
+"""The commands of `benchmarks.memory` print tables and one JSON line, and refuse bad settings."""
 
 import json
 
@@ -18,7 +18,10 @@ VIEWS = ['full, view of blocks', 'full, view of groups']
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs a part with small numbers -> its figures, the output and where it went."""
+    """Return a function that runs a part with small numbers.
+
+    It returns the figures, the output and the folder that it wrote to.
+    """
     monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(floor, 'ceilings', lambda: Ceilings(50.0, 10.0))
 

@@ -1,4 +1,4 @@
-"""Static chains are units that stand together; reuse does not lose what these hold."""
+"""Static chains are contiguous units, and full reuse answers questions about their links."""
 
 import json
 

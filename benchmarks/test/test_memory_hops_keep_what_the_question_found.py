@@ -1,4 +1,7 @@
-"""The share of the first scores that a hop keeps: none, as in the paper, or `restart`."""
+"""Propagation of scores over hops, with the share of the first scores that each hop keeps.
+
+The share is 0 as in the paper, or `restart`.
+"""
 
 import itertools
 
@@ -12,7 +15,7 @@ from embodied_kv.memory.importance import share
 
 
 def chain(*indices, s=6, weak=0.01):
-    """Attention from each segment to the next one, and a little from all to all."""
+    """Return attention from each segment to the next one, and a little between all segments."""
     between = torch.full((s, s), weak)
     for here, there in itertools.pairwise(indices):
         between[here, there] = 1.0
@@ -30,7 +33,7 @@ def relevant(between, propagation, ratio=0.5, restart=0.0):
 
 
 def test_directed_hops_lose_the_chain_and_others_keep_it():
-    """The question finds the door (5), that the key (3), that the table (1); none looks back."""
+    """The query attends to the door (5), 5 to the key (3), 3 to the table (1), and none back."""
     between = chain(5, 3, 1)
     assert relevant(between, 'directed') != (1, 3, 5)
     assert relevant(between, 'directed', restart=0.2) == (1, 3, 5)
@@ -46,7 +49,7 @@ def test_a_hop_along_the_diagonal_counts_what_a_segment_attends_to_in_itself():
 
 
 def test_symmetric_hops_reach_a_link_that_stands_later():
-    """A causal segment attends to earlier ones alone: 5 is read by 1, and 1 by nothing of it."""
+    """A causal segment attends only to earlier ones: 5 attends to 3, 3 does not attend to 5."""
     between = chain(5, 3, weak=0.0)
     query = torch.tensor([0.0, 0, 0, 1, 0, 0])
     for name, wanted in (('directed', False), ('diagonal', False), ('accumulated', True)):

@@ -1,4 +1,4 @@
-"""Tokens that an update costs where memory is stored in blocks, or as one prefix."""
+"""Number of tokens that an update invalidates if memory is stored in blocks or as one prefix."""
 
 import pytest
 from hypothesis import given
@@ -8,7 +8,7 @@ from benchmarks.memory.invalidation import Invalidation
 
 
 def six(blocks=(1, 2, 64)):
-    """Segments a to f of 1, 2, 4, 8, 16 and 32 tokens, new in one step."""
+    """Return an account of segments a to f of 1, 2, 4, 8, 16 and 32 tokens, added in one step."""
     account = Invalidation(blocks)
     assert set(account.step({id: 2**i for i, id in enumerate('abcdef')}).values()) == {0}
     return account
@@ -79,7 +79,7 @@ def test_changes_may_be_noted_one_by_one_until_the_step_ends():
         made.step({'a': 10, 'b': 20, 'c': 30})
     one.note('b', 7)
     one.note('guest', 5)
-    one.note('guest', None)  # came and went within the step
+    one.note('guest', None)  # added and removed within the step
     one.note('b', 21)
     one.note('c', None)
     assert one.end() == other.step({'b': 21, 'c': None})

@@ -1,4 +1,4 @@
-"""All ways answer the same problems at the same number of tokens, and are told apart by a gate."""
+"""All ways answer the same problems at the same number of tokens, once the gate holds."""
 
 import json
 from itertools import groupby
@@ -68,7 +68,7 @@ def test_full_recompute_is_right_and_full_reuse_is_not(model):
 
 @pytest.mark.parametrize('share', SHARES)
 def test_ways_of_one_schedule_compute_as_many_tokens(model, share):
-    """Exactly as many where shares are whole numbers of segments, by token and by segment."""
+    """They are equal where shares are whole numbers of segments, by token and by segment."""
     for size in SIZES:
         batch = ProblemBatch(model, some('backward', 1, size, 1))
         by_schedule = sorted(
@@ -84,7 +84,7 @@ def test_ways_of_one_schedule_compute_as_many_tokens(model, share):
 
 
 def pick(share):
-    """One KEEP of each schedule, and every CacheBlend."""
+    """Return one KEEP of each schedule and every CacheBlend."""
     names = ('keep directed', 'cacheblend')
     return [(n, r) for n, r in ways(share, LAYERS) if n.startswith(names) and 'restart' not in n]
 

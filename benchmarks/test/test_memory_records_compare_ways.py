@@ -1,4 +1,4 @@
-"""The deeper judge is asked about records by all ways at equal tokens, once its gate holds."""
+"""All ways answer the deeper judge's problems on records at equal tokens, once its gate holds."""
 
 import json
 from argparse import Namespace

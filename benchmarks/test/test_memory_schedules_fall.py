@@ -1,4 +1,4 @@
-"""A schedule computes all in the first layer and never more than in the layer before."""
+"""A schedule computes all tokens in the first layer and never more than in the layer before."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Settings: every number stands in the file, and nothing else does."""
+"""The settings file must have every number and must not have unknown ones."""
 
 import pytest
 import yaml

@@ -1,4 +1,4 @@
-"""A stale answer was true before the last update that mattered; old text in view is a fault."""
+"""A stale answer was true before the last relevant update; outdated text in view is an error."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -60,7 +60,7 @@ def test_a_guess_is_not_held_against_a_way():
 
 @pytest.fixture
 def told(tmp_path):
-    """A way that has been told where the cube is."""
+    """Yield a way that has been given the place of the cube."""
     settings = small(tmp_path)
     with opened(Way('keep', 'keep'), tmp_path, settings) as planning:
         one = Asked(Way('keep', 'keep'), planning)

@@ -1,4 +1,4 @@
-"""Timelines that are foretold: the sums they must have, from what a plan has done."""
+"""Predicted timelines have the sums that follow from the work of a plan."""
 
 import pytest
 

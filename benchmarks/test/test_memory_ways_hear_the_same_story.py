@@ -1,4 +1,4 @@
-"""All ways get the same updates and questions, in turn, and none helps another."""
+"""All ways get the same updates and questions, in alternating order, and none affects another."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_they_hear_the_same_in_turn(monkeypatch, tmp_path):
     assert all(told == heard['full'] for told in heard.values())
     assert turns == [*names[::-1], *names, *names[::-1]]
     asked = [(r.story, r.number, r.kind) for r in of(replies, 'keep')]
-    assert [number for _, number, _ in asked] == [1, 2]  # one more was warm-up
+    assert [number for _, number, _ in asked] == [1, 2]  # the first question was warm-up
     for name in names:
         assert [(r.story, r.number, r.kind) for r in of(replies, name)] == asked
 

@@ -1,4 +1,4 @@
-"""What is reported as computed is what plans computed, and the KV of units beside them."""
+"""The reported work is the tokens that plans computed plus those of recomputed KV of units."""
 
 from types import SimpleNamespace
 
@@ -16,7 +16,7 @@ WAYS = {way.name: way for way in trace_ways(3)}
 
 
 def asked(way, tmp_path, questions=3):
-    """Yields each reply, and the tokens of units that the store has KV of since."""
+    """Yield each reply with the number of tokens of the units whose KV the store gained by it."""
     settings = small(tmp_path)
     story = draw_story(settings.world, (1,), questions)
     with opened(way, tmp_path, settings) as planning:
@@ -60,7 +60,7 @@ def test_updates_lose_more_in_larger_blocks(tmp_path):
 
 
 def test_a_floor_is_its_operations_or_its_bytes(tmp_path):
-    config = timed(small(tmp_path)).config  # 4 layers, 4 and 2 heads of 8, 32 wide, 48 in the MLP
+    config = timed(small(tmp_path)).config  # 4 layers, 4 and 2 heads of 8, width 32, 48 in the MLP
     plan = SimpleNamespace(computed=(10, 4, 4, 4), loaded=(0, 6, 6, 6))
     reply = SimpleNamespace(plan=plan, fresh=5)
     weights = 32 * (4 + 2 * 2) * 8 + 4 * 8 * 32 + 3 * 32 * 48

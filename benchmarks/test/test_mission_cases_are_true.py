@@ -1,4 +1,4 @@
-"""Cases of `benchmarks.mission`: histories end as the scene lies, and what is right is right."""
+"""Cases of `benchmarks.mission`: histories end in the state of the scene; judgements are right."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Outputs are compared first; where they differ there are no figures, else all ways take turns."""
+"""Benchmark peers compares outputs before it times anything, and then times all ways in turn."""
 
 import json
 from contextlib import contextmanager, nullcontext
@@ -20,7 +20,7 @@ FIRST = SimpleNamespace(number=0)
 
 
 def way(error=0.0, denoised=0.0, calls=None, name=''):
-    """Frame n is all n, and errs by so much; it writes down what it was asked for."""
+    """Return a way with actions n + error for frame n, which appends its calls to `calls`."""
 
     def call(what, value):
         if calls is not None:
@@ -35,7 +35,7 @@ def way(error=0.0, denoised=0.0, calls=None, name=''):
 
 
 class Pair:
-    """Both, of given ways."""
+    """A stand-in for `Both` with given ways."""
 
     policy, parameters = Network.random(TINY), 7
     peer = SimpleNamespace(compile_mode='max-autotune')
@@ -58,7 +58,7 @@ class Pair:
 
 @pytest.fixture
 def command(monkeypatch, tmp_path):
-    """Runs it with a pair -> its figures."""
+    """Return a function that runs the command with a pair and returns its figures."""
     monkeypatch.setattr(report, 'OUT', tmp_path)
     monkeypatch.setattr(report, 'ceilings', lambda *_: dict(gflops=100.0, gbytes=10.0))
     monkeypatch.setattr(lerobot, 'source', lambda path, model: path)
@@ -125,7 +125,7 @@ def test_ours_says_what_leaves_the_network():
     with ours(policy, first, 1, 'off') as engine:
         chunk = engine.frame(first)
         assert chunk.shape == SHAPE and not np.array_equal(chunk, engine.frame(other))
-        assert np.array_equal(chunk, engine.denoise())  # of the first, after others
+        assert np.array_equal(chunk, engine.denoise())  # of the first frame, after others
         engine.prefill()
     assert len(first.images) == len(TINY.views) and first.ids.ndim == 2
     assert first.images[0].shape == (1, 3, *[TINY.vision.image_size] * 2)

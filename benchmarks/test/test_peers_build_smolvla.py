@@ -1,4 +1,4 @@
-"""LeRobot's SmolVLA is built in the dimensions of a preset, without a hub."""
+"""LeRobot's SmolVLA is built with the dimensions of a preset and without access to a hub."""
 
 from dataclasses import replace
 

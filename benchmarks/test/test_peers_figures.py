@@ -1,4 +1,4 @@
-"""Ratios of the same rounds, their intervals, and the aims that they are held to."""
+"""Ratios between times of the same rounds, their intervals, and their targets."""
 
 import pytest
 from hypothesis import given
@@ -14,7 +14,7 @@ rounds = st.lists(seconds, min_size=1, max_size=9)
 
 
 def taken(**ways):
-    """Of every phase the same."""
+    """Return the same times for every phase."""
     return {phase: ways for phase in figures.PHASES}
 
 

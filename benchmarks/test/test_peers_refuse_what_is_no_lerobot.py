@@ -1,4 +1,4 @@
-"""Without a checkout of LeRobot that has the model, there is one line and no run."""
+"""Without a LeRobot checkout that has the model, the command prints one line and does not run."""
 
 import sys
 
@@ -45,7 +45,10 @@ def imported(checkout):
 
 @pytest.fixture
 def said(monkeypatch, tmp_path, capsys):
-    """Runs the command, which must end with status 2 and leave no file -> its one line."""
+    """Return a function that runs the command and returns its one line.
+
+    It checks that the exit status is 2 and that no file is written.
+    """
     monkeypatch.setattr(report, 'OUT', tmp_path / 'out')
 
     def run(*arguments):

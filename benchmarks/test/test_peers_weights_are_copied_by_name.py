@@ -1,4 +1,4 @@
-"""Weights of ours in LeRobot's model are those that its checkpoints would be read with."""
+"""Weights copied into LeRobot's model are those that the engine would read from its checkpoint."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ BIAS = 'model.action_in_proj.bias'
 
 
 class Theirs(nn.Module):
-    """Tensors by LeRobot's names, and no more."""
+    """A model that has only tensors, with LeRobot's names."""
 
     def __init__(self):
         super().__init__()

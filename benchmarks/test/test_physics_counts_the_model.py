@@ -9,7 +9,7 @@ from embodied_kv.model.pi05 import Pi05
 
 
 def matrices(module):
-    """Entries of the matrices of decoder layers."""
+    """Return the number of entries in the matrices of decoder layers."""
     return sum(
         parameter.numel()
         for layer in module.layers

@@ -1,4 +1,4 @@
-"""One budget and fixed shares of it hear the same story with equal bytes, and exceed none."""
+"""A shared KV budget and fixed shares run the same story in equal bytes and do not exceed them."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ FIXED = list(figures.splits(SETTINGS))
 
 
 def test_fixed_shares_are_the_whole_budget():
-    assert len(FIXED) == 3  # of four parts
+    assert len(FIXED) == 3  # ways to split four parts among three pools
     assert {way.language + way.memory + way.capsules for way in FIXED} == {SETTINGS.budget}
 
 

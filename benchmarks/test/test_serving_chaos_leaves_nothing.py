@@ -1,4 +1,4 @@
-"""The mob of the policy server's benchmark: each of its ways leaves nothing, and harms nobody."""
+"""Misbehaving clients of benchmark serving leave nothing behind and harm no other client."""
 
 import asyncio
 import sys

@@ -1,4 +1,4 @@
-"""A law that is broken is exit status 1; an aim that is missed is said, and that is all."""
+"""A broken invariant ends with exit status 1; a missed target is only reported."""
 
 import json
 
@@ -9,7 +9,7 @@ from benchmarks.serving import chaos
 
 @pytest.fixture
 def judged(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)  # its figures are written there
+    monkeypatch.chdir(tmp_path)  # the figures are written there
 
     def of(ratio, broken=()):
         found = {'broken': list(broken), 'missed': chaos._missed(ratio), 'p99_ratio': ratio}

@@ -1,4 +1,4 @@
-"""`benchmarks.deadline` freezes the session while it acts, and says how often and how long."""
+"""`benchmarks.deadline` takes snapshots during control and reports their count and duration."""
 
 import argparse
 import math

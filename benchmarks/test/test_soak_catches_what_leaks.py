@@ -1,4 +1,4 @@
-"""A soak fails, and says what it found, where something is not given back."""
+"""A soak fails and reports the broken invariant if something is not released."""
 
 import os
 
@@ -22,7 +22,7 @@ LANGUAGE = {'ask', 'cancel'}
 
 @pytest.fixture
 def soaked(monkeypatch):
-    """The laws that a short run without failures breaks, by what was found."""
+    """Return a function that soaks without failures and returns the broken invariants."""
 
     def soak(others=frozenset(), frames=100, patience=0.2):
         few = [operation for operation in run.OTHERS if operation.name in others]
@@ -34,7 +34,7 @@ def soaked(monkeypatch):
 
 
 def now_and_then(monkeypatch, owner, name, instead=lambda *_: None, every=5):
-    """Every so many calls something else is done."""
+    """Replace every n-th call of a method by another function."""
     real, calls = getattr(owner, name), []
 
     def patched(*args):
@@ -96,11 +96,11 @@ def test_memory_that_grows_ends_the_command_with_1(monkeypatch, tmp_path, capsys
     hoard, commit = [], Engine.denoise
 
     def denoise(*args):
-        hoard.append(b'x' * 8_000_000)  # also in a process that has freed a lot before
+        hoard.append(b'x' * 8_000_000)  # shows also if the process freed a lot before
         return commit(*args)
 
     monkeypatch.setattr(Engine, 'denoise', denoise)
     with pytest.raises(SystemExit, match='resident memory: grew by') as caught:
         command.main(['--frames', '100', '--json'])
-    assert isinstance(caught.value.code, str)  # which is exit status 1, and on stderr
+    assert isinstance(caught.value.code, str)  # a message, so that the exit status is 1
     assert 'resident memory' in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A short soak breaks no law, says what it did, and does the same work for the same seed."""
+"""A short soak breaks no invariant, reports its work, and repeats it for the same seed."""
 
 import json
 
@@ -12,7 +12,7 @@ from benchmarks.soak.operations import FRAMES, OTHERS
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs it with these words -> its figures, and what it printed before."""
+    """Return a function that runs it with arguments and returns its figures and its table."""
     monkeypatch.setattr(report, 'OUT', tmp_path)
 
     def run(*words):

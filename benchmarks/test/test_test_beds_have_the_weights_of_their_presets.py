@@ -1,4 +1,4 @@
-"""The weights of a test bed have the dimensions of the preset that is named after them."""
+"""The weights of a test bed have the dimensions of the preset of the same name."""
 
 from dataclasses import replace
 

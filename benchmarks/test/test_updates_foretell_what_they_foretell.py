@@ -1,4 +1,4 @@
-"""Benchmark updates: a scale that knows is told from one that does not."""
+"""Benchmark updates distinguishes a score that predicts revisions from one that does not."""
 
 import json
 
@@ -40,7 +40,10 @@ def test_equal_values_share_their_rank():
 
 
 def episodes(knows, count=12):
-    """Actions that are taken back the more the further in, by their own share beside."""
+    """Return actions whose revision grows with their position and a share of their own.
+
+    If `knows`, that share is the ratio; otherwise the ratio is random.
+    """
     rng, made = np.random.default_rng(0), []
     for _ in range(count):
         place = np.tile(np.arange(1, 6), 20).astype(float)

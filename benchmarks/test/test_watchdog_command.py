@@ -1,4 +1,4 @@
-"""Benchmark watchdog: its figures of given runs, and the run-on of a controller."""
+"""Benchmark watchdog computes its figures from given runs, and the run-on of a controller."""
 
 import json
 from contextlib import nullcontext

@@ -1,4 +1,4 @@
-"""`benchmarks.frame` compares the same work: equal actions, equal words, N tokens a frame."""
+"""`benchmarks.frame` compares the same work: equal actions, equal text, N tokens per frame."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The device in virtual time: chunks, then jobs, then words; each takes what it is charged."""
+"""The device in virtual time runs chunks before jobs and jobs before text, each for its cost."""
 
 from itertools import count
 
@@ -10,7 +10,7 @@ from embodied_kv.serving.fleet_server import PATIENCE
 
 
 class World:
-    """A device; `done` is what ended, and when."""
+    """A device; `done` records what ended, and when."""
 
     def __init__(self, slack=1.0, words=0):
         looks = count()

@@ -1,4 +1,4 @@
-"""The leave-one-out table adds up what its runs found."""
+"""The leave-one-out table aggregates the results of its runs."""
 
 import pytest
 

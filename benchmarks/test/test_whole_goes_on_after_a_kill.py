@@ -1,4 +1,4 @@
-"""After a kill another process goes on: with what was cut off, no sooner and no more."""
+"""After a kill another process resumes exactly the interrupted work."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def test_a_cold_restart_asks_what_was_cut_off_for_as_many_tokens(tmp_path, monke
 
 
 class Robot:
-    """One that asks a process for chunks."""
+    """A robot that requests chunks from a process."""
 
     def __init__(self):
         self.schedule, self.heard = Schedule(), []
@@ -86,7 +86,7 @@ class Robot:
 def test_a_round_has_one_latency_to_the_chunk_that_is_heard():
     robot = Robot()
     robot.schedule.at(0.0, lambda: robot.ask(0))
-    robot.run(until=1.0)  # the answer comes while the robot looks anew
+    robot.run(until=1.0)  # the chunk arrives while the robot observes again
     assert robot.heard == [None] and robot.process.latencies == []
     robot.schedule.at(1.0, lambda: robot.ask(0))
     robot.run(until=2.0)

@@ -1,4 +1,4 @@
-"""Functions that wait in virtual time: one at a time, in order; what they compute takes time."""
+"""Functions that wait in virtual time run one at a time and in order; computation takes time."""
 
 from itertools import count
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.whole.turns import Turn
 
-COST = 0.25  # s of a turn
+COST = 0.25  # duration of a turn, s
 
 
 def clocked():

@@ -1,4 +1,4 @@
-"""Questions from shared rows in one batch, and each for itself: other work, the same answers."""
+"""Questions answered in one batch from shared rows, or each alone, get the same answers."""
 
 import math
 from itertools import count
@@ -34,7 +34,7 @@ def observation(sequence):
 
 
 class Speaker:
-    """A way of answering, with an engine that counts what it prefills and decodes together."""
+    """A way of answering, with an engine that counts prefills and concurrently decoded streams."""
 
     def __init__(self, kind):
         torch.set_num_threads(1)
@@ -88,7 +88,7 @@ def test_prompts_go_on_from_the_frame_that_was_served(speaker):
         serve(speaker.engine, [frame], math.inf, speaker.kept)
     before = speaker.prefills
     speaker.voices.prompt(frame)
-    speaker.voices.prompt(frame)  # those before are not answered yet
+    speaker.voices.prompt(frame)  # the previous ones are not answered yet
     assert sorted(speaker.voices.asked(ROBOT)) == sorted((text, PROMPT) for text in PROMPTS)
     speaker.speak()
     own = 0 if type(speaker.voices) is Voices else len(PROMPTS)

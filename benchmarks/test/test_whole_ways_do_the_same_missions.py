@@ -1,4 +1,4 @@
-"""The leave-one-out table: the same missions in every row; a part changes the work it names."""
+"""Each row of the leave-one-out table has the same missions; a part changes only its own work."""
 
 from dataclasses import fields, replace
 
@@ -14,14 +14,14 @@ from benchmarks.whole.ways import WAYS, Parts
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.planner_checkpoint import bundled_planner
 
-RUN = 'all', 'no shared', 'no capsules'  # the others change what the engine is told, below
+RUN = 'all', 'no shared', 'no capsules'  # the other ways only change settings, tested below
 FOUND: dict[str, dict] = {}
 PART = [field.name for field in fields(Parts)]
 
 
 @pytest.fixture(scope='module', params=RUN)
 def one(request, tmp_path_factory):
-    """A way, and what a group of missions came to in it."""
+    """Return a way and the result of a group of missions in it."""
     torch.set_num_threads(1)
     if request.param not in FOUND:
         FOUND[request.param] = run(request.param, tmp_path_factory.mktemp('whole'))
@@ -53,7 +53,7 @@ def test_a_group_does_its_missions_with_all_there_is_and_is_killed_once(one):
     assert all(latency > 0 for latency in found['latencies'])
     taken = sum(mission['capsules'] for mission in missions)
     assert bool(taken) == bool(found['units']['capsules'])
-    if way != 'no shared':  # which may not come so far
+    if way != 'no shared':  # a run without sharing may not get this far
         assert 0 <= found['batches'] - found['units']['chunks'] <= 1  # one may be killed
         assert found['units']['chunks'] and not found['refused']
         assert bool(taken) == (way == 'all')

@@ -1,4 +1,4 @@
-"""A small fleet for tests of `benchmarks.whole`: tiny models, a clock that counts looks at it."""
+"""A small fleet for tests of `benchmarks.whole`: tiny models and a clock that ticks when read."""
 
 from contextlib import ExitStack
 from dataclasses import replace
@@ -38,23 +38,23 @@ PROFILE = Profile('test', (1,), (0.02,), 9)
 
 
 def ticks():
-    """s of work: each look at the clock is some."""
+    """Return a clock of work (s) that advances by TICK each time it is read."""
     looks = count()
     return lambda: next(looks) * TICK
 
 
 class Blind(FleetRobot):
-    """Asks all that the others ask, and believes nothing of it: random weights see nothing."""
+    """A robot that sends all scene queries and ignores the answers, as weights are random."""
 
     def _remember(self, seen):
         pass
 
 
 def run(way, folder, group=0, settings=SETTINGS, robot=Blind):
-    """A group of missions in a way, by the rules."""
+    """Run a group of missions in a way; the plans are those of the rules, not of the planner."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(mind, 'FleetRobot', robot))
-        for kind, most in (('QUESTION', 4), ('PROMPT', 3)):  # random weights never end
+        for kind, most in (('QUESTION', 4), ('PROMPT', 3)):  # random weights generate no end token
             stack.enter_context(patch.object(voices, kind, most))
         tabletop = scene(TINY.vision.image_size)
         tables = [stack.enter_context(Tabletop(tabletop)) for _ in range(settings.robots)]

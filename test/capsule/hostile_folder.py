@@ -1,4 +1,4 @@
-"""What the tests of hostile files stand on: a folder with a good capsule and one to be broken."""
+"""A folder with one good capsule and one file to damage, for the tests of hostile files."""
 
 import json
 import zlib
@@ -23,7 +23,7 @@ def capsule(name='a', floats=16):
 
 
 def crafted(header, data=b'', length=None):
-    """A file of ours, padding and all. length: what it says of the header instead."""
+    """Return the bytes of a capsule file with padding. length: the stated header length."""
     text = json.dumps(header).encode() if isinstance(header, dict) else header
     text += b' ' * (-len(text) % 8)
     length = len(text) if length is None else length
@@ -31,14 +31,14 @@ def crafted(header, data=b'', length=None):
 
 
 def signed(manifest, **tensors):
-    """A header with a right checksum. tensors: entries beside the manifest."""
+    """Return a header with the right checksum. tensors: entries in addition to the manifest."""
     text = manifest if isinstance(manifest, str) else json.dumps(manifest)
     about = {'manifest': text, 'checksum': f'{zlib.crc32(text.encode()):08x}'}
     return {'__metadata__': about, **tensors}
 
 
 def entry(name, dtype, shape):
-    """A tensor in a manifest."""
+    """Return a tensor's entry in a manifest."""
     return {'name': name, 'dtype': dtype, 'shape': shape, 'checksum': '00000000'}
 
 
@@ -57,7 +57,7 @@ def manifest(**changes):
 
 
 class Folder:
-    """One good capsule `kept` beside a file `a` that may hold anything."""
+    """A good capsule `kept` and a file `a` that may have any content."""
 
     def __init__(self, folder):
         self.disk = Disk(folder)

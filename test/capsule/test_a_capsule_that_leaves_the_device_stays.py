@@ -1,4 +1,4 @@
-"""A copy on the device that is given up lies on the host, or on the disk, and is whole."""
+"""A capsule that is evicted from the device is complete on the host or on the disk."""
 
 import pytest
 from tier_stand_ins import OURS, MemoryDisk, capsule, same, tiers

@@ -1,4 +1,4 @@
-"""Where the shared budget lacks room, capsules give way as where the device tier is full."""
+"""A shared budget without room evicts capsules as a full device tier does."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +34,7 @@ def registry_of(capacities, kv_budget=None):
 
 
 def done(registry, verb, name, what):
-    """Whether it was done; what else may be raised is an error of the test."""
+    """Return whether the operation succeeded; errors other than CapsuleError fail the test."""
     calls = dict(
         add=lambda: registry.add(capsule(name, what)),
         move=lambda: registry.move(name, what),
@@ -53,7 +53,7 @@ def done(registry, verb, name, what):
 @settings(max_examples=300, deadline=None)
 @given(device=BOUND, host=BOUND, disk=BOUND, budget=st.integers(1, 14), policy=POLICY, steps=STEPS)
 def test_a_budget_equals_a_device_tier_of_as_many_bytes(device, host, disk, budget, policy, steps):
-    """With 'demote', one more is kept where the oldest has nowhere to go and a newer one has."""
+    """Under 'demote' the budget may keep one more: the oldest cannot move, but a newer one can."""
     least = budget if device is None else min(device, budget)
     bounded = registry_of(TierCapacities(least, host, disk, policy))
     kv_budget = KvBudget(budget)
@@ -70,7 +70,7 @@ def test_a_budget_equals_a_device_tier_of_as_many_bytes(device, host, disk, budg
 
 
 class Others:
-    """A pool of pieces that may go, each at so many seconds."""
+    """A pool of evictable pieces, each of which costs `cost` s per byte."""
 
     name = 'streams'
 

@@ -1,4 +1,4 @@
-"""Capsules on the device share one budget: they give way to others, and others to them."""
+"""Capsules on the device share one budget with other pools, and each may be evicted for others."""
 
 import time
 
@@ -20,7 +20,7 @@ def kv_budget():
 
 @pytest.fixture
 def registry(kv_budget):
-    """Whose own bound is above the budget of 10 bytes."""
+    """Return a registry whose own limit exceeds the budget of 10 bytes."""
     registry = Registry(OURS, TierCapacities(device=99, host=8), MemoryDisk())
     DevicePool(registry, kv_budget)
     return registry
@@ -44,7 +44,7 @@ def test_capsule_that_must_not_be_evicted_blocks_new_ones(registry, kv_budget):
     with pytest.raises(NoRoomError, match='capsules: no room for 6 bytes'):
         registry.add(capsule('b', 6))
     assert tiers(registry) == {'a': Tier.DEVICE} and kv_budget.bytes_used == 6
-    registry.add(capsule('b', 6), Tier.HOST)  # other tiers have bounds of their own
+    registry.add(capsule('b', 6), Tier.HOST)  # other tiers have limits of their own
     with pytest.raises(NoRoomError, match='capsules: no room'):
         registry.move('b', Tier.DEVICE)
     registry.pin('a', pinned=False)
@@ -95,7 +95,7 @@ def test_a_capsule_is_idle_from_the_moment_that_it_came(registry, monkeypatch):
 
 
 class Others:
-    """A pool of one thing that costs so many seconds."""
+    """A pool of one evictable item that costs `cost` s."""
 
     name = 'others'
 
@@ -117,7 +117,7 @@ class Others:
 
 @pytest.mark.parametrize(('cost', 'goes'), [(2.0, False), (0.5, True)])
 def test_a_promotion_ends_only_what_is_worth_no_more(cost, goes):
-    order = EvictionOrder(assumed_seconds_per_mib={'capsules': 2**20})  # a second a byte
+    order = EvictionOrder(assumed_seconds_per_mib={'capsules': 2**20})  # 1 s per byte
     kv_budget, disk = KvBudget(10, order), MemoryDisk(capsule('a', 6))
     registry = Registry(OURS, TierCapacities(device=99), disk)
     DevicePool(registry, kv_budget)

@@ -1,4 +1,4 @@
-"""A save that fails says why, leaves no temporary file, and other capsules stand."""
+"""A failed save reports why, leaves no temporary file, and keeps the other capsules."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def capsule(size, name='a'):
 
 @contextmanager
 def files_of_at_most(size):
-    """The kernel refuses to write further, as it does on a full disk."""
+    """Make the kernel refuse to write more than `size` bytes to a file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings('ignore:ComplexHalf', 'ignore:torch.quan
 
 
 def raw(tensor):
-    """Its bytes in C order, by numpy alone."""
+    """Return the tensor's bytes in C order, read by numpy alone."""
     return tensor.view(WORDS[tensor.itemsize]).numpy().tobytes()
 
 
@@ -39,7 +39,10 @@ def capsule(name='a', fingerprint='f', facts=None, created=1.5, **tensors):
 
 @st.composite
 def tensors(draw):
-    """Of any plain dtype, any bytes, 0 to 3 axes, some of no length, some transposed or sliced."""
+    """Draw a tensor of any plain dtype and content, of 0 to 3 axes, maybe empty or a view.
+
+    Some are transposed or sliced.
+    """
     dtype = draw(st.sampled_from(PLAIN))
     shape = draw(st.lists(st.integers(0, 4), max_size=3))
     size = dtype.itemsize

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a write: each capsule is whole or absent, the earlier ones stand."""
+"""After kill -9 during a write each capsule is whole or absent, and earlier ones are intact."""
 
 import os
 import random
@@ -17,7 +17,7 @@ NAMES = ['earlier.safetensors', 'first.safetensors', 'second.safetensors']
 
 
 def capsule(name, number):
-    """One whose tensors all say its number, so a mixture of two would be seen."""
+    """Return a capsule whose tensors all contain its number, which reveals a mixture of two."""
     tensors = {f'part/{i}': torch.full((10_000,), number) for i in range(8)}
     return Capsule(name, Boundary('s', number, 0), 'f', tensors, {}, 1.0)
 
@@ -30,7 +30,7 @@ def assert_whole(loaded):
 
 @contextmanager
 def a_writer(folder):
-    """Another process that saves without end, until it is killed."""
+    """Run another process that saves without end, until the context ends and it is killed."""
     capsules = [capsule('first', 1), capsule('second', 2)]
     process = os.fork()
     if not process:
@@ -38,7 +38,7 @@ def a_writer(folder):
             disk = Disk(folder)
             while True:
                 for each in capsules:
-                    if each.name in disk.names():  # the last writer saved it
+                    if each.name in disk.names():  # saved by the previous writer
                         disk.drop(each.name)
                     disk.save(each)
         finally:

@@ -1,4 +1,4 @@
-"""A file that is not, to the last bit, what this engine saved is refused with the reason."""
+"""A file that differs in one bit from what this engine saved is refused with the reason."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A header that claims what is not so is refused, and nothing is allocated for it."""
+"""A header with false statements is refused, and no memory is allocated for them."""
 
 import pytest
 import torch
@@ -66,7 +66,7 @@ def test_a_header_longer_than_the_file_allocates_nothing(folder):
     ],
 )
 def test_absurd_shapes_allocate_nothing(folder, monkeypatch, dtype, shape, message):
-    # As our own writer would put it: the rest of the header agrees.
+    # Written as the engine writes it, so that the rest of the header is consistent.
     tensors = (TensorEntry('x', dtype, tuple(shape), 0),)
     facts = TensorEntry('__facts__', 'uint8', (2,), 0)
     header = Manifest('a', Boundary('s', 1, 2), FINE, 5.0, tensors, facts).header()

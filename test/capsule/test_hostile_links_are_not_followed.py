@@ -1,4 +1,4 @@
-"""What stands under the name of a capsule and is no file of that capsule is left alone."""
+"""A link, pipe, folder or other capsule's file under a capsule's name is refused and kept."""
 
 import os
 

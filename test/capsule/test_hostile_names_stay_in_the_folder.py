@@ -1,4 +1,4 @@
-"""A name is a plain word: nothing outside the folder is read, written or dropped."""
+"""A capsule's name is a plain word; nothing outside the folder is read, written or dropped."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A folder of capsules belongs to one registry at a time, of this process or of another."""
+"""A folder of capsules belongs to one registry at a time, in this process or another."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def other(tmp_path):
-    """A process that has a registry over the folder."""
+    """Yield a process that has a registry over the folder."""
     command = [sys.executable, '-c', OPEN, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b'open\n'

@@ -1,4 +1,4 @@
-"""Actor state in an unchanged scene, planner context in a changed one, else a safe hold."""
+"""A restore resumes the actor in an unchanged scene, the planner in a changed one, or holds."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def turned(joint, angle):
 
 
 def seen(value):
-    """A front image with one pixel of that value, all others 100."""
+    """Return images whose front view has one pixel of that value and 100 elsewhere."""
     images = {view: image.copy() for view, image in summary().images.items()}
     images['front'][3, 4, 1] = value
     return images

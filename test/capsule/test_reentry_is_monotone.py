@@ -1,4 +1,4 @@
-"""A larger distance never leads deeper, and no distance makes it raise."""
+"""A larger distance never leads to a deeper re-entry, and no distance raises an error."""
 
 import numpy as np
 from hypothesis import given
@@ -21,7 +21,7 @@ limits = st.builds(
 
 
 def depth(joint, pixel, age, limits):
-    """From a scene at rest to one with a joint, a pixel and a clock that far away."""
+    """Return the re-entry depth for a joint, a pixel and a clock (s) that differ by so much."""
     then = SceneSummary(np.zeros(2), NOTHING_SEEN, 0)
     image = np.array([[0, pixel], [0, 0]], np.uint8)
     now = SceneSummary(np.array([0.0, -joint]), {'front': image}, round(age * 1e9))

@@ -1,4 +1,4 @@
-"""A scene summary goes into a capsule and comes out equal; its thumbnails are means of blocks."""
+"""A scene summary survives a capsule unchanged; its thumbnails are means of blocks."""
 
 import numpy as np
 import pytest

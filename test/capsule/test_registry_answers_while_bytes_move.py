@@ -1,4 +1,4 @@
-"""A service thread lists and reads while another thread waits for a file; and both may change."""
+"""Listing and reading do not wait for another thread's file; concurrent changes are safe."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -14,7 +14,7 @@ DEVICE, HOST, DISK = Tier
 
 
 class SlowDisk(MemoryDisk):
-    """A file that is begun is finished when it is told to be."""
+    """A disk on which a started read or write finishes only once `go_on` is set."""
 
     def __init__(self, *capsules):
         super().__init__(*capsules)

@@ -1,7 +1,8 @@
-"""After any operations: capacities hold, pins hold, nothing is lost but by drop, and LRU is LRU.
+"""After any operations capacities and pins hold, eviction is LRU, and only drops lose capsules.
 
-A model of what must be there runs beside the registry: which capsules, in which order of use,
-which are pinned where, and which the disk has. The disk and the copies fail now and then.
+A model of the expected content is kept next to the registry: which capsules exist, in which
+order of use, which tiers they are pinned to, and which are on the disk. The disk and the copies
+fail now and then.
 """
 
 from typing import get_args
@@ -33,9 +34,9 @@ class Machine(RuleBasedStateMachine):
             foreign and capacities.of(DISK) > 3
         )
         self.capacities, self.disk = capacities, MemoryDisk(*theirs, capacity=capacities.of(DISK))
-        self.made = {c.name: c for c in theirs}  # what must be there, least recently used first
-        self.saved = {*self.made}  # what the disk must have
-        self.pinned = {}  # name: the tiers it must not leave
+        self.made = {c.name: c for c in theirs}  # expected capsules, least recently used first
+        self.saved = {*self.made}  # expected on the disk
+        self.pinned = {}  # name: the tiers that it must not leave
         self.time, self.copies_fail = 0.0, False
         self.begin()
 
@@ -43,7 +44,7 @@ class Machine(RuleBasedStateMachine):
         self.registry = Registry(OURS, self.capacities, self.disk, copy=self.copy)
 
     def copy(self, tensor, device):
-        """Takes up memory of its own; at this very moment, too, the capacities hold."""
+        """Copy a tensor; the capacities hold during the copy, too."""
         self.check_capacities()
         if self.copies_fail:
             self.copies_fail = False
@@ -54,14 +55,17 @@ class Machine(RuleBasedStateMachine):
         assert all(self.registry.used(tier) <= self.capacities.of(tier) for tier in Tier)
 
     def where(self):
-        """The tiers of each capsule by name."""
+        """Return the tiers of each capsule by name."""
         return {e.name: {e.tier} | ({DISK} if e.saved else set()) for e in self.registry.entries()}
 
     def use(self, name):
         self.made[name] = self.made.pop(name)
 
     def kept_in(self, operation, name, size, tier):
-        """Whether it was done. Judges who gave way, and takes note of what the policy dropped."""
+        """Run an operation, check the order of eviction, and return whether it succeeded.
+
+        The model is updated with what the policy dropped.
+        """
         before = self.where()
         lists = self.listed()
         pinned = set(self.pinned)
@@ -86,7 +90,7 @@ class Machine(RuleBasedStateMachine):
         return done
 
     def note_lost(self, after, but=''):
-        """Takes note of what the policy dropped, and of what the disk has."""
+        """Remove from the model what the policy dropped, and update what is on the disk."""
         for gone in set(self.made) - set(after) - {but}:
             assert self.capacities.policy == 'drop' and gone not in self.pinned
             del self.made[gone]
@@ -119,7 +123,7 @@ class Machine(RuleBasedStateMachine):
             return
         try:
             assert same(self.registry.get(name, promote), expected)
-        except (CapsuleError, MemoryError):  # a copy that failed
+        except (CapsuleError, MemoryError):  # a copy failed
             pass
         after = self.where()
         assert set(after) == before
@@ -188,7 +192,7 @@ class Machine(RuleBasedStateMachine):
         if freed:
             assert DEVICE not in after.get(name, ()) and name not in self.pinned
             assert offers[name].evict() == 0
-        if leaving[name].tier is not None:  # no other one moves
+        if leaving[name].tier is not None:  # no other capsule moves
             assert before.pop(name) - {DEVICE} <= after.pop(name)
             assert before == after
         self.note_lost(self.where())

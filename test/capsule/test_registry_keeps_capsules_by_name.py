@@ -1,4 +1,4 @@
-"""Names are unique, pins hold, the list tells the truth, and what does not fit is refused."""
+"""Names are unique, pins hold, the list is correct, and what does not fit is refused."""
 
 import pytest
 import torch
@@ -135,7 +135,7 @@ def test_capsule_read_from_the_disk_stays_on_the_host_by_default():
 
 
 def test_reading_a_capsule_evicts_no_other():
-    """What is read from the disk does not push another out for good, whatever the policy."""
+    """A read from the disk does not permanently displace another capsule, whatever the policy."""
     disk = MemoryDisk(*map(capsule, 'ab'))
     registry = Registry(OURS, TierCapacities(host=4, disk=8, policy='drop'), disk)
     registry.add(capsule('h'), HOST)

@@ -1,4 +1,4 @@
-"""A copy is done before its source is given up, so a failure on the way loses nothing."""
+"""The source of a copy is released only after the copy, so that a failure loses nothing."""
 
 import pytest
 from tier_stand_ins import OURS, MemoryDisk, capsule, same, tiers
@@ -40,7 +40,7 @@ def test_capsule_that_cannot_be_evicted_stays_and_the_new_one_is_refused():
     with pytest.raises(CapsuleError, match='the disk is full'):
         registry.add(capsule('b'))
     assert tiers(registry) == {'a': 'device'}
-    registry.add(capsule('b'))  # the next attempt finds room
+    registry.add(capsule('b'))  # the next attempt succeeds
     assert tiers(registry) == {'a': 'disk', 'b': 'device'}
 
 

@@ -1,4 +1,4 @@
-"""A new registry over the same folder has what the disk had, byte for byte."""
+"""A new registry over the same folder has the capsules of the disk, byte for byte."""
 
 import pytest
 from tier_stand_ins import OURS, capsule, same, tiers

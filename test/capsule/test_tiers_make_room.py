@@ -1,4 +1,4 @@
-"""What gives way to a newcomer: the least recently used, tier by tier, never a pinned one."""
+"""Room for a new capsule: the least recently used one moves, tier by tier, never a pinned one."""
 
 from collections import Counter
 
@@ -174,7 +174,7 @@ capacity = st.none() | st.integers(0, 12)
 )
 def test_law_every_move_keeps_every_capacity_and_the_order_of_use(items, tier, size, capacities):
     capsules, tiers_of, sizes = [], {}, {'new': size}
-    for i, (bytes_, tiers, pinned) in enumerate(items):  # as far as the capacities hold them
+    for i, (bytes_, tiers, pinned) in enumerate(items):  # as far as the capacities allow
         name, sizes[str(i)] = str(i), bytes_
         after = used({**tiers_of, name: tiers}, sizes)
         if all(capacities.of(t) > 0 and after[t] <= capacities.of(t) for t in tiers):
@@ -188,7 +188,7 @@ def test_law_every_move_keeps_every_capacity_and_the_order_of_use(items, tier, s
     for move in moves:
         assert move.source in tiers_of[move.name]
         if move.target is not None:
-            tiers_of[move.name].add(move.target)  # the copy comes first
+            tiers_of[move.name].add(move.target)  # the copy precedes the removal
             assert used(tiers_of, sizes)[move.target] <= capacities.of(move.target)
         tiers_of[move.name].remove(move.source)
     assert used(tiers_of, sizes)[tier] + size <= capacities.of(tier)

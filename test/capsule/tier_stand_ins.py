@@ -1,4 +1,4 @@
-"""What the tests of the registry stand on: small capsules, and a disk that is a dictionary."""
+"""Small capsules and a disk in memory for the tests of the registry."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS, FOREIGN = 'ours', 'foreign'
 
 
 class Sized(Capsule):
-    """A capsule that counts the bytes of its tensors alone, so that a test can choose its size."""
+    """A capsule that counts only the bytes of its tensors, so that a test can choose its size."""
 
     @property
     def bytes(self) -> int:
@@ -23,7 +23,7 @@ class Sized(Capsule):
 
 
 def capsule(name: str, size: int = 4, created: float = 0.0, fingerprint: str = OURS) -> Capsule:
-    """A capsule of `size` bytes that no capsule of another name or size holds."""
+    """Return a capsule of `size` bytes with a content that depends on its name and size."""
     values = (torch.arange(size) * 7 + sum(name.encode())) % 251
     return Sized(
         name,
@@ -36,7 +36,7 @@ def capsule(name: str, size: int = 4, created: float = 0.0, fingerprint: str = O
 
 
 def same(left: Capsule, right: Capsule) -> bool:
-    """Whether they are equal in all but where their tensors lie."""
+    """Return whether two capsules are equal, apart from the device of their tensors."""
     names = left.tensors.keys() == right.tensors.keys()
     return (
         names
@@ -46,9 +46,9 @@ def same(left: Capsule, right: Capsule) -> bool:
 
 
 class MemoryDisk:
-    """As `capsule.disk.Disk`, for as long as the test lasts. `fail` makes the next save raise.
+    """A `capsule.disk.Disk` in memory. `fail` makes the next save raise.
 
-    capacity: bytes that must not lie there at any moment.
+    capacity: maximum number of bytes; a save that exceeds it fails the test.
     """
 
     def __init__(self, *capsules: Capsule, capacity: float = math.inf) -> None:
@@ -87,6 +87,6 @@ class MemoryDisk:
 
 
 def tiers(registry: Registry) -> dict[str, str]:
-    """The tier of each capsule by its name, '+' where the disk has it besides."""
+    """Return the tier of each capsule by its name, with '+' if the disk has it as well."""
     also = {e.name: '+' if e.saved and str(e.tier) != 'disk' else '' for e in registry.entries()}
     return {e.name: f'{e.tier}{also[e.name]}' for e in registry.entries()}

@@ -1,4 +1,4 @@
-"""Statistics made up at random."""
+"""Random statistics."""
 
 import torch
 
@@ -6,7 +6,7 @@ from embodied_kv.compress.base import Statistics
 
 
 def make_statistics(layers=6, heads=4, kv_heads=2, n=200, queries=20, seed=0, **others):
-    """Columns as a softmax would leave them: each head's sum is the number of queries."""
+    """Return statistics as after a softmax: the columns of a head sum to the number of queries."""
     g = torch.Generator().manual_seed(seed)
     columns = (3 * torch.randn(layers, heads, n, generator=g)).softmax(-1) * queries
     density = torch.rand(layers, heads, generator=g)

@@ -1,4 +1,4 @@
-"""FastV and HiRED: which vision tokens survive, and that keep_ratio is met."""
+"""FastV and HiRED keep the expected vision tokens, and meet the keep ratio."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Scorers of kvpress as methods, with a stand-in for the package of the same conventions."""
+"""Scorers of kvpress work as methods; a stand-in replaces the package, with its conventions."""
 
 import importlib
 import sys
@@ -45,7 +45,7 @@ class RandomPress(ScorerPress):
 
 @dataclass
 class ObservedAttentionPress(ScorerPress):
-    """The mean over the queries that see a token where attention is causal: n ... 1 of them."""
+    """Scores by the mean over the n ... 1 queries that see a token in causal attention."""
 
     def score(self, module, hidden_states, keys, values, attentions, kwargs):
         assert attentions is not None, 'Set attn_implementation="eager" to use this hook'
@@ -56,7 +56,7 @@ class ObservedAttentionPress(ScorerPress):
 
 @dataclass
 class SnapKVPress(ScorerPress):
-    """What stands before a window, by its mean attention; the window above all else."""
+    """Scores tokens before a window by their mean attention, and the window above all else."""
 
     window_size: int = 64
 
@@ -83,7 +83,7 @@ class UndefinedPress(ScorerPress):
 
 
 class ComposedPress:
-    """A press that scores nothing."""
+    """A press that is no scorer."""
 
 
 SCORERS = (KnormPress, RandomPress, ObservedAttentionPress, SnapKVPress, AskingPress)

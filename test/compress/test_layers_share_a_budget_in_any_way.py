@@ -1,4 +1,4 @@
-"""Every way to share a budget meets the total, and has its own law."""
+"""Every way to share a budget among layers meets the total and follows its own rule."""
 
 import pytest
 from compress_cases import make_statistics

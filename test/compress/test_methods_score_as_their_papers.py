@@ -1,4 +1,4 @@
-"""What each method scores and how it shares its budget."""
+"""Each method scores tokens and shares its budget as its paper states."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""CacheHitRate, Contribution and Coverage: by hand, and against loops in float64."""
+"""CacheHitRate, Contribution and Coverage equal results by hand, and loops in float64."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Which queries score a prefix, by itself or by a question."""
+"""The queries that score a prefix: those of its text, of a question, all, a window, or none."""
 
 import pytest
 

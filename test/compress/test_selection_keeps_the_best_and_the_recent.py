@@ -63,7 +63,7 @@ def test_a_budget_of_one_token_has_no_window_and_keeps_the_best():
 def test_the_rest_is_each_kv_heads_top_k_of_its_groups_mean():
     stats = make_statistics(layers=1, n=100)
     (part,) = method('h2o').select(stats, 0.2)
-    mean = stats.columns[0].view(2, 2, 100).mean(1)  # two query heads a group
+    mean = stats.columns[0].view(2, 2, 100).mean(1)  # two query heads per group
     for head in range(2):
         best = mean[head, :98].topk(18).indices.sort().values
         assert torch.equal(part[head], torch.cat([best, torch.tensor([98, 99])]))

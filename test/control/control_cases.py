@@ -42,7 +42,7 @@ def any_limits(draw, joints=2, kinds=('position', 'velocity')):
 
 
 def inside(limits, share):
-    """Return a position [joints] within the limits, at shares [joints] of the range."""
+    """Return the position [joints] at shares [joints] of the range; 0 is the lower limit."""
     lower, upper = (np.clip(side, -5, 5) for side in (limits.lower, limits.upper))
     return lower + np.asarray(share) * (upper - lower)
 
@@ -67,7 +67,7 @@ def assert_feasible(motion, limits, outside=False):
         assert (np.diff(beyond, axis=0) <= NEAR).all()
     else:
         assert beyond.max() <= NEAR
-    # The equation between nodes that makes their cubic spline the same motion.
+    # By this equation, a cubic spline has constant acceleration between nodes, as the motion.
     ways = (motion.velocities[1:] + motion.velocities[:-1]) / 2 * steps[:, None]
     np.testing.assert_allclose(np.diff(motion.positions, axis=0), ways, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""A model of joint_trajectory_controller by its published rules, to test commands on.
+"""A model of joint_trajectory_controller by its published rules; tests send commands to it.
 
 Each rule names its source: files of ros-controls/ros2_controllers at 94e74de, in
 joint_trajectory_controller/. Positions are commanded; there is no PID and no tolerance. Moments
@@ -35,8 +35,9 @@ class Trajectory:
 
 
 class JointTrajectoryController:
-    """joints: names in the order of the controller. position: initial position of the arm.
+    """A joint_trajectory_controller with position commands.
 
+    joints: names in the order of the controller. position: initial position of the arm.
     replacement: parameter allow_trajectory_replacement (true by default since 2026; before there
     was no such blending). from_desired: interpolate_from_desired_state. partial:
     allow_partial_joints_goal. moving_end: allow_nonzero_velocity_at_trajectory_end (false by
@@ -60,14 +61,14 @@ class JointTrajectoryController:
         self._partial, self._moving_end, self._effort = partial, moving_end, effort
         self.positions = np.array(position, float)
         self.velocities = np.zeros(len(self.joints))
-        self._new = self._points = None  # a message; the points of the running trajectory
-        self._start = 0  # of the running trajectory
-        self._commanded = 0  # the moment that the output is of
+        self._new = self._points = None  # unprocessed message; points of the running trajectory
+        self._start = 0  # start of the running trajectory, ns
+        self._commanded = 0  # time of the output, ns
         self.scale, self.active = 1.0, True
-        self._time, self._updated = 0, None  # of the trajectory, and of the last update
+        self._time, self._updated = 0, None  # time of the trajectory; time of the last update
 
     def receive(self, message, now):
-        """'' or why it is rejected: validate_trajectory_msg of the .cpp."""
+        """Accept a message; return '' or why it is rejected (validate_trajectory_msg, .cpp)."""
         reason = self._rejects(message, now)
         if not reason and self.active:
             self._new = message  # topic_callback: "always replace old msg with new one for now"
@@ -105,9 +106,9 @@ class JointTrajectoryController:
         return ''
 
     def update(self, now, measured, speed=None):
-        """One cycle: src/joint_trajectory_controller.cpp, update.
+        """Run one cycle (src/joint_trajectory_controller.cpp, update).
 
-        measured, speed: the state interfaces; without velocities they are [] there, None here.
+        measured, speed: the state interfaces; speed is None without velocities ([] in the .cpp).
         The output is the sample of the next cycle ("Sample setpoint for next control cycle").
         """
         passed = 0 if self._updated is None else now - self._updated
@@ -126,7 +127,7 @@ class JointTrajectoryController:
         points = [self._sorted(message.joint_names, point) for point in message.points]
         if self._replacement and self._points is not None and len(self._points) > 1:
             # blend_with_active_trajectory: a bridge of the old trajectory, then the new points.
-            start, old = max(message.stamp, now), self._time  # of the trajectory until now
+            start, old = max(message.stamp, now), self._time  # old: time of the trajectory
             sample = self._sample(old + start - now)
             bridge = Point(start - now, *(list(values) for values in sample))
             kept = [p for p in self._points if old < self._start + p.time < old + start - now]
@@ -149,7 +150,10 @@ class JointTrajectoryController:
         self._start = stamp or now
 
     def _sorted(self, names, point):
-        """fill_partial_goal (a missing joint stays), then sort_to_local_joint_order."""
+        """Return a point for all joints, in the order of the controller.
+
+        fill_partial_goal (a missing joint stays), then sort_to_local_joint_order.
+        """
 
         def each(values, missing):
             given = dict(zip(names, values, strict=True)) if values else {}
@@ -167,7 +171,7 @@ class JointTrajectoryController:
         )
 
     def _sample(self, now):
-        """src/trajectory.cpp, Trajectory::sample."""
+        """Return positions and velocities at `now` (src/trajectory.cpp, Trajectory::sample)."""
         points = self._points
         first = self._start + points[0].time
         if now < first:
@@ -184,7 +188,7 @@ class JointTrajectoryController:
 
 
 def _between(since, a, until, b, now):
-    """src/trajectory.cpp, interpolate_between_points: linear, cubic or quintic."""
+    """Interpolate linearly, cubic or quintic (src/trajectory.cpp, interpolate_between_points)."""
     t, whole = (now - since) / SECOND, (until - since) / SECOND
     speeds, bends = a.velocities and b.velocities, a.accelerations and b.accelerations
     if t < 0 or t > whole:

@@ -1,4 +1,4 @@
-"""A control loop, controllers and an arm in simulated time, with delays on every way."""
+"""A control loop, controllers and an arm in simulated time, with delayed messages."""
 
 from collections import deque
 
@@ -24,9 +24,9 @@ def message(command, names):
 class Stand:
     """An armed arm of two joints that follows its controller.
 
-    delay: s that a command is under way. state_delay: s of a joint state. skew: s by which the
+    delay, state_delay: delay (s) of commands and of joint states. skew: s by which the
     controller's clock is ahead. lag: s by which the arm is behind its controller. follows: whether
-    the arm does what its controller says.
+    the arm executes the output of its controller.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Stand:
         self.path = [self.arm.copy()]  # output of the controller at each tick
         self._states, self._under_way = deque(), deque()
         self._servo = deque(maxlen=1 + round(lag / TICK))
-        self._seen = deque(maxlen=100)  # of the last 0.2 s
+        self._seen = deque(maxlen=100)  # positions of the last 0.2 s
         self._measured, self.measured = None, []
         executor = make_executor(self.limits, **dict(max_tracking_error=0.3) | options)
         self.safety = SafetyStateMachine(armed=armed)

@@ -1,4 +1,4 @@
-"""An arm that another program moves is not armed and not moved until it stands."""
+"""An arm that another program moves is neither armed nor moved until it is at rest."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ FAR = np.linspace(0.1, 1.5, 15)
 
 @pytest.fixture
 def given_back():
-    """Return an arm that is given back while its controller executes another program."""
+    """Return an arm that was given back to the suite while another program moves it."""
     stand = Stand()
     stand.run(0.1)
     stand.offer(FAR)

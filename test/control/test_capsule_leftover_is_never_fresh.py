@@ -1,4 +1,4 @@
-"""The control loop resumes leftover actions as previous, from the measured position."""
+"""The control loop resumes leftover actions with source `previous`, from the measured position."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_resumed_leftover_is_previous_and_starts_at_the_measured_position(stand)
     )
     assert command.age == pytest.approx(1.5) and not command.deadline_met
     np.testing.assert_array_equal(stand.executor.due(stand.now).values, [0.4, 0.4])
-    again = stand.loop.leftover()  # a capsule of it keeps the observation that it answers
+    again = stand.loop.leftover()  # a capsule of it keeps the stamp of the observation
     assert again.stamp == 5 and again.age >= 1.5 and len(again.values) == 3
     stand.run(1.0)
     np.testing.assert_allclose(stand.arm, 0.5, atol=1e-3)
@@ -77,7 +77,7 @@ def test_resumed_leftover_is_previous_and_starts_at_the_measured_position(stand)
 def test_chunk_in_progress_takes_over_from_a_resumed_leftover(stand):
     stand.loop.resume(LeftoverActions(np.full((8, 2), 0.4), 5, 1.5, 7, 10), stamp=123)
     stand.run(0.05)
-    stand.offer(np.full(8, 0.1), age=0.1)  # observed before
+    stand.offer(np.full(8, 0.1), age=0.1)  # observed before the resume
     stand.run(1.0)
     assert stand.sources()[:2] == [PREVIOUS, FRESH]
     np.testing.assert_allclose(stand.arm, 0.1, atol=1e-3)

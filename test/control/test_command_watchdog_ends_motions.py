@@ -1,4 +1,4 @@
-"""The rules of the command watchdog: which set-points are sent, and when zeros are."""
+"""The command watchdog forwards valid set-points and sends zeros when a motion must end."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ REST = (0.0,) * JOINTS
 
 
 class Bed:
-    """A command watchdog with controllers that keep their last value, and a suite."""
+    """A command watchdog between the suite and controllers that keep their last value."""
 
     def __init__(self):
         self.now, self.sent = BEGIN, []
@@ -58,7 +58,7 @@ class Bed:
             self.wait(TICK)
 
     def wait(self, ns, step=TICK // 2):
-        """Let time pass; the process checks in time, as its `wait` demands."""
+        """Advance the time; the process checks as often as `CommandWatchdog.wait` requires."""
         end = self.now + ns
         while self.now < end:
             pause = min(self.watchdog.wait(self.now), step / SECOND)
@@ -231,10 +231,10 @@ messages = st.fixed_dictionaries(
     },
 )
 events = st.tuples(
-    st.integers(0, 3 * LIMIT),  # ns that pass before
-    st.booleans(),  # the process checks
-    st.booleans(),  # a new motion starts
-    st.integers(-TICK, 2 * LIMIT),  # age of the set-point
+    st.integers(0, 3 * LIMIT),  # ns before this event
+    st.booleans(),  # whether the process checks
+    st.booleans(),  # whether a new motion starts
+    st.integers(-TICK, 2 * LIMIT),  # age of the set-point, ns
     st.none() | messages,
 )
 
@@ -242,7 +242,7 @@ events = st.tuples(
 @given(st.lists(events, max_size=60))
 def test_controllers_receive_bounded_values_and_no_motion_outlives_its_set_points(steps):
     bed = Bed()
-    last = None  # the newest set-point that was sent, and its timeout
+    last = None  # stamp of the newest accepted set-point, and its timeout
     for passed, checks, starts, age, change in steps:
         bed.now += passed
         if checks:

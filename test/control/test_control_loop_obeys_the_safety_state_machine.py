@@ -1,4 +1,4 @@
-"""Nothing moves while disarmed, a stop ends every motion, a takeover sends nothing."""
+"""A disarmed arm does not move, a stop ends every motion, and a takeover ends all commands."""
 
 import numpy as np
 import pytest

@@ -89,7 +89,7 @@ def test_hold_brakes_until_the_next_fresh_chunk(stand):
     stand.run(0.5)
     rest = stand.arm.copy()
     stand.run(0.3)
-    assert (stand.arm == rest).all() and rest[0] < 0.65  # of 0.8
+    assert (stand.arm == rest).all() and rest[0] < 0.65  # the chunk ends at 0.8
     assert stand.loop.leftover() is None
     stand.offer(np.full(8, 0.2))
     stand.run(0.6)

@@ -1,4 +1,4 @@
-"""The reference that a trajectory controller publishes is compared with what it was sent."""
+"""The published reference of a trajectory controller is compared with the sent trajectory."""
 
 from collections import deque
 
@@ -25,7 +25,7 @@ POLL = 0.02  # s
 class Observed(Stand):
     """A stand whose controller publishes its reference, `publishes` s late, while it is active.
 
-    rejects: whether the controller drops what the suite sends.
+    rejects: whether the controller drops the trajectories of the suite.
     """
 
     def __init__(self, publishes=0.0, **options):
@@ -219,7 +219,7 @@ def test_the_reference_of_a_slow_controller_explains_nothing():
     stand = Observed(controller=dict(replacement=False))
     explained = []
     stand.loop._report_failure = lambda error: explained.append(stand.reference.explanation())
-    stand.controller.scale = 0.1  # as by a speed slider that no driver publishes
+    stand.controller.scale = 0.1  # a speed slider whose value no driver publishes
     stand.act(3.0, 3.0)
     assert stand.safety.state == 'disarmed'
     assert explained[0] == ''

@@ -1,4 +1,4 @@
-"""H counts the actions before the first whose final update exceeds (1 + t) x its earlier mean."""
+"""H ends before the first action whose final update exceeds (1 + t) x its earlier mean."""
 
 import numpy as np
 import pytest

@@ -97,6 +97,6 @@ def test_blocked_arm_is_reported_during_a_motion_only():
     executor = make_executor(limits(velocity=3, acceleration=50), max_tracking_error=[0.1, np.inf])
     values = np.repeat(np.arange(10)[:, None] / 10, 2, 1)
     executor.take_over(chunk(values), 0.0, 0.0, seen(0.0))
-    assert executor.monitor(0.55, seen(0.5, 0.49, 0.0)) == ''  # at the moment of measurement
+    assert executor.monitor(0.55, seen(0.5, 0.49, 0.0)) == ''  # compared at the measurement
     assert 'joint joint_0 is at 0.200, 0.3' in executor.monitor(0.55, seen(0.5, 0.2, 0.0))
     assert executor.monitor(5.0, seen(5.0, 0.2, 0.0)) == ''

@@ -113,7 +113,7 @@ def test_joint_is_unknown_while_samples_contradict_the_accepted_ones():
     gap=st.floats(1.5, 5.0),
 )
 def test_two_contradicting_publishers_never_give_a_known_joint(rates, phase, gap):
-    """From the start on, and while each publishes more often than once in 0.2 s."""
+    """Both publish at 4.5 Hz or more, the second one from 0 to 0.2 s after the first one."""
     bounds = Bounds(-9.0, 9.0, 2.0)
     first, second = rates
     sent = [(i / first, 0.0) for i in range(int(first) + 1)]

@@ -1,6 +1,6 @@
-"""The model of joint_trajectory_controller that other tests try commands on.
+"""The model of joint_trajectory_controller in `jtc.py` follows the published rules.
 
-The cases are those of its own test/test_trajectory.cpp and test_trajectory_controller.cpp.
+The cases are those of test/test_trajectory.cpp and test_trajectory_controller.cpp of the original.
 """
 
 import numpy as np
@@ -52,7 +52,7 @@ def run(made, seconds, speed=(0.0, 0.0), since=0.0):
 def test_stamp_zero_starts_when_it_is_received_and_names_are_sorted():
     made = controller()
     made.receive(Trajectory(['b', 'a'], [point(1, 2.0, 1.0)]), 0)
-    np.testing.assert_allclose(run(made, 0.5), [0.5, 1.0])  # positions alone: straight
+    np.testing.assert_allclose(run(made, 0.5), [0.5, 1.0])  # positions only: linear
     np.testing.assert_allclose(run(made, 1.5, since=0.5), [1.0, 2.0])
 
 

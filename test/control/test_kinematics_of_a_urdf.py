@@ -1,4 +1,4 @@
-"""Poses of a link equal trigonometry, and its chain names the joints that move it."""
+"""Poses of a link equal trigonometry and MuJoCo; its chain lists the joints that move it."""
 
 from xml.etree import ElementTree
 
@@ -102,7 +102,7 @@ def test_a_name_that_the_urdf_lacks_is_refused():
 
 
 def mimicking(**joints):
-    """Return the arm with an element <mimic> in each of these joints, which has that text."""
+    """Return the arm with an element <mimic> in each of these joints; values: its attributes."""
     root = ElementTree.fromstring(ARM)
     for one in root.findall('joint'):
         if mimic := joints.get(one.get('name')):

@@ -1,4 +1,4 @@
-"""The arm is compared with its reference by its measured lag, which faults do not change."""
+"""The arm is compared with its reference at its measured lag, which faults do not change."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ TOLERANCE = 0.2  # derived: 0.1 s at the velocity limit
 
 
 def stand_of(lag):
-    # A controller that continues its own reference, so that only the arm is late.
+    # The controller continues its own reference, so that only the arm is late.
     controller = dict(replacement=False, from_desired=True)
     stand = Stand(LIMITS, max_tracking_error=np.nan, lag=lag, controller=controller)
     stand.run(0.3)

@@ -1,4 +1,4 @@
-"""With inference longer than a control period, the arm moves on the running chunk."""
+"""While inference exceeds a control period, the arm executes the running chunk."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ class LateStand(Stand):
         return self.now, self.loop.guide(self.now), self.now + self.latency
 
     def drive(self, seconds, make=lambda observed, guide: rising(observed)):
-        """Run for some time with chunks `make(s since the start, guide)`."""
+        """Run for some seconds with chunks make(s of the frame since the start, guide)."""
         end, work = self.now + seconds, None
         while self.now < end - 1e-9:
             if work is None:
@@ -57,14 +57,14 @@ def test_every_late_chunk_takes_over_and_no_period_is_missed():
     assert counters.takeovers == 16 and counters.refused == 0
     assert (counters.missed, counters.held, counters.stopped) == (0, 0, 0)
     assert set(stand.sources()) == {'fresh', 'previous'} and not stand.failures
-    assert all(command.deadline_met is True for _, command in stand.commands)  # no numpy bool
+    assert all(command.deadline_met is True for _, command in stand.commands)  # not numpy.bool
 
 
 def test_the_arm_never_stands_between_late_chunks():
     stand = LateStand(latency=0.3)
     stand.drive(5.0)
     speeds, _ = stand.rates()
-    moving = speeds[round(1.5 / 0.002) :, 0]  # it had stood until the first chunk
+    moving = speeds[round(1.5 / 0.002) :, 0]  # at rest until the first chunk
     assert moving.min() > 0.9 and moving.max() < 1.1
 
 
@@ -88,7 +88,7 @@ def test_chunk_is_computed_for_the_measured_delay():
     stand = LateStand(latency=0.3)
     stand.drive(3.0)
     first, *others = stand.guides
-    assert first is None  # nothing ran
+    assert first is None  # no chunk was running
     assert {guide.delay for guide in others} <= {3, 4}  # 0.3 s, and a turn of the loop
     assert stand.loop._rtc.delays.latency == pytest.approx(0.3, abs=0.02)
     assert stand.executor.counters.late == 0

@@ -54,7 +54,7 @@ def test_leftover_is_clamped_to_the_limits():
 def test_rows_before_a_take_over_are_those_of_the_previous_chunk():
     executor = running((ramp(), 0.0, 0.0), (ramp(1.0), 0.2, 0.4))
     rows = executor.rows(0.3, CHUNK, 0.45)
-    # At 0.3 the first chunk ran; 0.4 is due of the second one, which had begun at 0.2.
+    # The first chunk ran until 0.4. The second one began at 0.2, so 1.2 is due at 0.4.
     np.testing.assert_allclose(rows[:5, 0], [0.3, 1.2, 1.3, 1.4, 1.5], atol=1e-6)
     assert np.isnan(rows[5]).all()
 

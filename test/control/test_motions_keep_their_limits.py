@@ -147,7 +147,7 @@ def test_a_slow_joint_that_brakes_hard_turns_within_its_velocity():
 def test_errors_are_corrected_with_the_spare_acceleration():
     lim = limits(1, -50, 50, velocity=20, acceleration=10.0)
     moments = np.arange(20) * 0.1
-    place = 5.0 * moments - 3.5 * moments**2  # takes 7 of the 10
+    place = 5.0 * moments - 3.5 * moments**2  # needs 7 of the 10 rad/s²
     motion = follow(np.array([-0.6]), np.array([5.0]), place[:, None], 0.0, 0.1, lim)
     ahead = motion.sample(moments)[0][:, 0] - place
     assert ahead[0] == pytest.approx(-0.6) and abs(ahead[-1]) < 1e-3

@@ -40,7 +40,7 @@ def test_the_example_of_the_reference_code():
 
 
 def test_weights_between_delay_and_horizon_are_evenly_spaced():
-    between = weights(3, 8, CHUNK, 'linear')[3:8]  # as the other reference implementation
+    between = weights(3, 8, CHUNK, 'linear')[3:8]  # as in the other reference
     np.testing.assert_allclose(between, np.linspace(1, 0, 7)[1:-1], atol=1e-15)
 
 

@@ -19,16 +19,16 @@ EVENTS = (
     *('given', 'by hand', 'blind', 'seeing', 'seeing', 'silent', 'told', 'told', 'stall', 'sleep'),
 )
 SHARES = st.lists(st.floats(0, 1), min_size=2, max_size=2)
-HAPPENED = Counter()  # to arms that moved, over all examples
+HAPPENED = Counter()  # events during motions, over all examples
 
 
 class Watched(Stand):
-    """Stand whose arm follows 500 set-points per second at once."""
+    """A stand whose arm follows each of 500 set-points per second without delay."""
 
     def __init__(self, *arguments, **options):
         loop = dict(setpoint_rate=1 / TICK, setpoint_joints=np.ones(2, bool))
         super().__init__(*arguments, loop=loop, **options)
-        self.heard = []  # the moment, the arm before, the set-point
+        self.heard = []  # (time, position before, set-point)
         self.loop._commands._publish_setpoint = self.take
 
     def take(self, setpoint):
@@ -40,7 +40,7 @@ class Watched(Stand):
         """Do nothing, because there are no trajectory controllers."""
 
     def go(self, random):
-        """Remove every hindrance and offer a chunk."""
+        """Enable joint states, set an instruction, arm, and offer a chunk."""
         self.speaks = True
         self.safety.set_instruction('reach')
         self.run(0.5)
@@ -100,9 +100,9 @@ def assert_within(stand):
     velocities = np.array([s.velocities for s in setpoints])
     beyond = np.maximum(positions - lim.upper, lim.lower - positions)
     was = np.maximum(arms - lim.upper, lim.lower - arms)
-    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # outside, only inwards
+    assert (beyond <= np.maximum(was, 0.0) + 1e-5).all()  # if outside, only inwards
     assert (np.abs(velocities) <= lim.velocity + 1e-9).all()
-    # A joint state is a tick old; what is late is not made good by going faster.
+    # A joint state is one tick old. The arm does not go faster to catch up after a delay.
     passed = np.clip(np.diff(moments), TICK, 2 * TICK)[:, None] + 1e-9
     assert (np.abs(positions - arms) <= lim.velocity * passed + 1e-9).all()
     rested = (np.diff(moments) > 2 * TICK)[:, None] & ~velocities[1:].any(1, keepdims=True)

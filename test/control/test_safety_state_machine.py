@@ -148,7 +148,7 @@ def test_changes_are_reported_and_stop_never_waits(safety):
     checking = threading.Thread(target=safety.missing, args=(0.0,))
     checking.start()
     asked.wait(10)
-    safety.stop('now')  # while another thread checks the needs
+    safety.stop('now')  # while another thread checks the requirements
     assert told == [STOPPED]
     held.set()
     checking.join()

@@ -1,4 +1,4 @@
-"""Jerk, path length and seams of motions with known values."""
+"""Jerk, path length and seams of motions equal known values."""
 
 import numpy as np
 import pytest

@@ -38,14 +38,14 @@ class SetpointStand(Stand):
         if self.kept is not None:
             self.arm = self.arm + self.kept * TICK if self.kind == 'velocity' else self.kept.copy()
         self.path.append(self.arm.copy())
-        # The arm stands between two set-points (10 ms), so the speed is over spans of two of them.
+        # The arm does not move between two set-points (10 ms): measure speeds over two of them.
         path = np.array(self.path[-16:])
         spans = np.abs(path[10:] - path[:-10]) / (10 * TICK)
         self.speed = spans.max(axis=0, initial=0.0)
 
 
 class MixedStand(Stand):
-    """An arm whose first joint follows trajectories, and the second set-points of positions."""
+    """An arm whose first joint follows trajectories, and whose second follows set-points."""
 
     def __init__(self, lim, **options):
         super().__init__(lim, loop=dict(setpoint_joints=np.array([False, True])), **options)

@@ -12,20 +12,22 @@ from test_stop_ends_at_rest_within_the_braking_distance import ACCELERATION, VEL
 from embodied_kv.control.safety_state_machine import ARMED, STOPPED
 
 RAMP = np.arange(1, 21) / 10  # 1 per s
-# A set-point of positions is 10 ms of a motion at 1 per s. Velocities last until zero is sent.
+# Allowed motion after a rest. A position set-point covers 10 ms of a motion at 1 per s; a
+# velocity lasts until zero is sent.
 RESTS = {'trajectory': 1e-3, 'position': 0.03, 'mixed': 0.03}
 BRAKING = VELOCITY**2 / (2 * ACCELERATION) + 0.1
-# A trajectory that was sent lasts while the process is suspended between two turns. The motion at
-# 1 per s then continues until 5 chunks are missed.
+# A sent trajectory continues while the process is suspended between two turns. After that, the
+# motion at 1 per s continues until 5 chunks are missed.
 CONTINUES = 0.5 + BRAKING
 NEVER = -1
 SLOW = pytest.mark.slow
 
 
 class Suspension:
-    """Suspends the process of a stand for some seconds at some of its calls that are counted.
+    """Suspends the process of a stand for some seconds at the calls with these numbers.
 
-    place: of the arm after the first suspension. end: the length of its path then.
+    Readings of the clock and measurements are counted as calls. place: position of the arm after
+    the first suspension. end: length of its path at that time.
     """
 
     def __init__(self, stand, numbers, seconds):
@@ -50,7 +52,7 @@ class Suspension:
             stand._control()
         stand._states.clear()
         stand._seen.clear()
-        stand._measured = None  # what was received is too old
+        stand._measured = None  # the received joint state is too old
         if self.place is None:
             self.place, self.end = stand.arm.copy(), len(stand.path)
 
@@ -62,7 +64,7 @@ def act(stand, periods):
 
 
 def suspended(kind, how, numbers, seconds):
-    """A stand and its suspension in the turns after `how`."""
+    """Return a stand and its suspension in the turns after `how`."""
     stand = make(kind)
     stand.run(0.3)
     if how != 'first':
@@ -153,11 +155,11 @@ def test_another_program_is_left_alone(number):
 @pytest.mark.parametrize('seconds', [0.3, 0.45])
 @pytest.mark.parametrize('lag', [0.0, 0.06])
 def test_joints_that_held_their_set_point_follow(seconds, lag):
-    """The arm of both kinds is late by its joint states and its servos, and stays armed."""
+    """An arm with both controller types, late joint states and late servos stays armed."""
     stand = make('mixed', state_delay=0.01, lag=lag)
     stand.run(0.3)
     act(stand, 5)
-    for _ in range(round(seconds / TICK)):  # between two turns, and joint states arrive later
+    for _ in range(round(seconds / TICK)):  # suspended between two turns; joint states follow
         stand.now += TICK
         stand._states.append((stand.now, stand.arm.copy()))
         stand._control()

@@ -78,7 +78,7 @@ def test_the_arm_follows_a_published_speed_scaling_to_its_goal():
 @pytest.mark.parametrize('scale', [0.05, 0.5])
 @pytest.mark.parametrize('share, least', [(0.25, 0.9), (1.0, 0.2)])
 def test_the_arm_advances_at_the_published_speed_scaling(replacement, scale, share, least):
-    """share: speed of the policy, of the velocity limit. least: mean speed, of the scaled one."""
+    """share: policy speed / velocity limit. least: minimum mean speed / scaled policy speed."""
     stand = stand_of(
         loop=dict(speed=lambda: stand.controller.scale), controller=dict(replacement=replacement)
     )

@@ -12,7 +12,7 @@ SIDES = st.floats(0.01, 3)
 
 
 def urdf(hard=(-2.0, 2.0), inside='', control='', kind='revolute'):
-    """A URDF with the joints `pan` and, mimicking it, `copy`."""
+    """Return a URDF with the joint `pan` and the joint `copy` that mimics it."""
     lower, upper = hard
     return f"""<robot name="r">
       <joint name="pan" type="{kind}">

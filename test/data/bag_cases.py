@@ -1,4 +1,4 @@
-"""Recordings of a robot that never was: messages as the recorder writes them, moments chosen."""
+"""Recordings of an imaginary robot, in the recorder's messages, at chosen times."""
 
 import math
 from itertools import chain
@@ -29,12 +29,12 @@ def stamped(message, at):
 
 
 def position(at):
-    """Of every joint, rad or m: within all limits."""
+    """Return the position of every joint (rad or m), within all limits."""
     return 0.02 + 0.01 * math.sin((at - BEGIN) / SECOND)
 
 
 class Bag:
-    """A recording; `at` of each method is s since it began."""
+    """A recording; `at` of each method is in s since its beginning."""
 
     def __init__(self, path, contract=CONTRACT, rate=10.0, namespace='/r'):
         self.namespace = namespace
@@ -54,7 +54,7 @@ class Bag:
         self.waiting.append((BEGIN + round(at * SECOND), topic, message))
 
     def finish(self, again=()):
-        """again: entries that come then, whatever their moments."""
+        """Write all entries in order of time, then those of `again`, and return the path."""
         pieces = (sorted(piece, key=itemgetter(0)) for piece in (self.waiting, again))
         for i, (stamp, topic, message) in enumerate(chain.from_iterable(pieces)):
             self.file.add(self.full(topic), stamp, serialize_message(message))
@@ -77,7 +77,7 @@ class Bag:
         self.put('joint_states', at + delay, stamped(message, stamp))
 
     def see(self, at, view='front', level=None, delay=0.005, size=(12, 16)):
-        """A picture of one level, which says when it was taken."""
+        """Add an image of one grey level, which identifies the time it was taken."""
         level = round(at * 10) % 256 if level is None else level
         _, data = cv2.imencode('.png', np.full((*size, 3), level, np.uint8))
         message = CompressedImage(format='png', data=data.tobytes())
@@ -88,9 +88,9 @@ class Bag:
     def command(
         self, at, answers, first=None, source=ActionChunk.FRESH, rows=10, slope=0.001, heard=0.0
     ):
-        """A chunk that rises by `slope` an action from `answers`: 0.001 * (s since BEGIN) * 10.
+        """Add a chunk whose actions rise by `slope`, from 10 * `slope` * `answers` on.
 
-        heard: s until the recorder took it.
+        answers: time of its observation (s). heard: delay until the recorder received it (s).
         """
         if first is None:
             first = min(math.ceil((at - answers) * 10), rows - 1)  # the first that is not due yet
@@ -108,7 +108,7 @@ class Bag:
         self.put('action_chunk', at + heard, stamped(message, BEGIN + round(answers * SECOND)))
 
     def lives(self, seconds, instruction='reach', begin=0.0, views=('front', 'wrist')):
-        """A robot that acts from `begin` on: 20 Hz pictures, 100 Hz joints, a chunk a period."""
+        """Add a robot that acts from `begin` on: images 20 Hz, joints 100 Hz, chunks 10 Hz."""
         self.tell(begin, instruction)
         self.control(begin, ControlState.ARMED)
         for i in range(round(seconds * 100)):

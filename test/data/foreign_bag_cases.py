@@ -47,7 +47,7 @@ for _name in ('ActionChunk', 'ControlState'):
 
 
 def contract(text=CONTRACT, **changes):
-    """The contract; changes: `old=new` texts, whose keys are those of REPLACED."""
+    """Return the contract. changes: new texts for parts of it, by the keys of REPLACED."""
     for old, new in changes.items():
         assert REPLACED[old] in text
         text = text.replace(REPLACED[old], new)
@@ -70,7 +70,7 @@ REPLACED = {
 
 
 def new(kind, /, **fields):
-    """A message of a type, whose other fields have their defaults."""
+    """Return a message of a type; fields that are not given have their defaults."""
     given = {key: fields.pop(key) for key in list(fields)}
     for key, (node, of) in STORE.fielddefs[kind][1]:
         if key in given:
@@ -92,12 +92,12 @@ def stamped(at):
 
 
 def angle(moment):
-    """Of the first joint, rad; the second one has the negative."""
+    """Return the angle of the first joint (rad); the second joint has the negative."""
     return 0.3 * math.sin(moment)
 
 
 class ForeignBag:
-    """A bag; `at` of each method is s since it began."""
+    """A bag; `at` of each method is in s since its beginning."""
 
     def __init__(self, root, storage='mcap'):
         self.root, self.storage, self.waiting = Path(root), storage, []
@@ -115,7 +115,7 @@ class ForeignBag:
         self.put('/joint_states', at, new(kind, name=list(names), position=values), stamp)
 
     def see(self, at, topic='/front/image_raw', encoding='raw', stamp=None):
-        """A picture whose level is that of its time, `level`."""
+        """Add an image of the grey level of its time, `level(at)`."""
         pixels = np.full((12, 16, 3), level(at), np.uint8)
         if encoding == 'raw':
             sizes = {'height': 12, 'width': 16, 'step': 48}
@@ -149,7 +149,7 @@ class ForeignBag:
         self.put(topic, at, new('std_msgs/msg/Bool', data=value))
 
     def lives(self, seconds, begin=0.0, encoding='raw', topic='/front/image_raw', commands=True):
-        """Pictures at 20 Hz, joints at 50 Hz, commands at 10 Hz."""
+        """Add images at 20 Hz, joint states at 50 Hz and commands at 10 Hz."""
         for i in range(round(seconds * 50)):
             self.feel(begin + i / 50)
         for i in range(round(seconds * 20)):
@@ -178,7 +178,7 @@ def level(at):
 
 
 def exported(root, folder, of=None, cut=None, **options):
-    """The result, and the columns of the only data file."""
+    """Return the result of an export and the columns of its only data file."""
     options = BagOptions(**{'task': 'reach'} | options)
     roots = root if isinstance(root, list) else [root]
     done = export_bags(roots, folder / 'out', cut or Cut(), of or contract(), options)

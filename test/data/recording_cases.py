@@ -1,4 +1,4 @@
-"""Recordings without a robot: files of one topic, and what is in them."""
+"""Recordings of one topic without a robot, and their content."""
 
 import time
 
@@ -24,12 +24,12 @@ def part(file):
 
 
 def messages(path):
-    """All that can be read of a file, from its beginning: (stamp, data)."""
+    """Return all messages that can be read from the start of a file, as (stamp, data)."""
     return [(r.log_time, r.data) for r in Records(path) if isinstance(r, Message)]
 
 
 def until(happened, seconds=60):
-    """Wait for it, so long at most."""
+    """Wait until the condition holds; fail after so many seconds."""
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, 'it did not happen'

@@ -54,17 +54,17 @@ GOALS = """    - channel: {topic: arm/follow, type: control_msgs/action/FollowJo
 
 
 def turning(data, name='observation.state'):
-    """The first joint in all frames but the last one, which is after the last command."""
+    """Return the first joint in all frames except the last, which follows the last command."""
     return column(data, name)[:-1, 0]
 
 
 def angles(data, later=0.0):
-    """Of the first joint in `ForeignBag.lives`, in all frames but the last one."""
+    """Return the first joint's angles in `ForeignBag.lives`, in all frames except the last."""
     return np.vectorize(angle)(np.arange(len(data['index']) - 1) / 10 + later)
 
 
 def check(data):
-    """What `ForeignBag.lives` did: state and picture of each time, and the last command."""
+    """Check state, image and latest command of each frame against `ForeignBag.lives`."""
     np.testing.assert_allclose(turning(data), angles(data), atol=7e-3)
     np.testing.assert_allclose(turning(data, 'action'), angles(data) + 0.01, atol=1e-6)
     levels = [np.asarray(Image.open(io.BytesIO(i['bytes'])))[0, 0, 0] for i in data[FRONT]]
@@ -100,7 +100,7 @@ def test_compressed_images_are_read_from_a_raw_topics_transport(tmp_path, encodi
 def test_raw_images_are_preferred_where_both_transports_are_recorded(tmp_path):
     bag = ForeignBag(tmp_path / 'bag').lives(2.0)
     for i in range(40):
-        bag.see(i / 20 + 5.0, '/front/image_raw/compressed', 'png')  # later pictures
+        bag.see(i / 20 + 5.0, '/front/image_raw/compressed', 'png')  # images of later times
         bag.waiting[-1] = (BEGIN + i * 50_000_000, *bag.waiting[-1][1:])
     _, data = exported(bag.write(), tmp_path)
     check(data)
@@ -182,7 +182,7 @@ def test_twists_are_actions(tmp_path):
 
 
 def chunk(at):
-    """Actions 0.1 s apart that follow `angle`, with another one than the controller's."""
+    """Return actions 0.1 s apart along `angle`, offset unlike the controller's commands."""
     values = [[angle(at + i / 10) + 0.02, 0.0] for i in range(10)]
     return new(
         'embodied_kv/msg/ActionChunk',

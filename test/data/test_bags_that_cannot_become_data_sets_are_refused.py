@@ -1,4 +1,4 @@
-"""A bag that lacks something is refused in one line with the topic, the time and the remedy."""
+"""An incomplete bag is refused in one line with the topic, the time and the remedy."""
 
 import random
 import re
@@ -15,7 +15,7 @@ from embodied_kv.robots.reading import to_text
 
 
 def refused(root, folder, **options):
-    """The one line with which an export is refused; nothing is written."""
+    """Return the one line with which an export is refused; nothing is written."""
     with pytest.raises(BagError) as error:
         exported(root, folder, **options)
     assert not (folder / 'out').exists() and '\n' not in str(error.value)
@@ -64,7 +64,7 @@ def test_type_without_definition_is_refused(tmp_path, monkeypatch):
 
 
 def only_standard(definition):
-    """As in a bag without definitions."""
+    """Return a reader of definitions as for a bag without definitions."""
 
     def read(connection):
         none = connection.msgdef._replace(format=bag_reader.MessageDefinitionFormat.NONE)
@@ -221,7 +221,7 @@ def test_listed_episode_of_an_unknown_bag_is_refused(tmp_path, bag, line):
 
 @pytest.mark.parametrize('storage', ['sqlite3', 'mcap'])
 def test_damaged_files_give_one_line(tmp_path, storage):
-    """Cut files, and files with changed bytes: a data set, or one line that names the file."""
+    """A truncated or changed file gives a data set, or one line that names the file."""
     root = ForeignBag(tmp_path / 'bag', storage).lives(1.2).write()
     files = sorted(root.iterdir())
     whole = {file: file.read_bytes() for file in files}
@@ -246,7 +246,7 @@ def test_damaged_files_give_one_line(tmp_path, storage):
 
 
 def with_reader(root):
-    """Read all messages of a bag."""
+    """Read all messages of a bag and return their number."""
     bag = Bag(root, contract(), BagOptions(task='reach'))
     try:
         return len([message.read() for message in bag.messages()])

@@ -1,4 +1,4 @@
-"""Raw images of every supported encoding give the colours that were encoded."""
+"""Raw images of every supported encoding give the encoded colours."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ GREYS = {'mono8', 'mono16'}
 
 
 def message(values, encoding, padding=0, big=False):
-    """An image message of values [height, width, channels]; rows may be padded."""
+    """Return an image message of values [height, width, channels]; rows may be padded."""
     height, width = values.shape[:2]
     if values.dtype == np.uint16:
         values = values.astype('>u2' if big else '<u2')
@@ -40,7 +40,7 @@ def noise(height, width, seed):
 
 
 def mosaic(rgb, pattern):
-    """The one value of each pixel that a sensor with this pattern measures."""
+    """Return the one value per pixel that a sensor with this pattern measures."""
     channels = np.array(['rgb'.index(letter) for letter in pattern]).reshape(2, 2)
     height, width = rgb.shape[:2]
     index = np.tile(channels, (height, width))[:height, :width]
@@ -66,14 +66,14 @@ def test_interleaved_channels_are_read_exactly(encoding, height, width, padding,
 def test_grey_of_16_bits_is_scaled_from_its_whole_range(height, width, padding, big, seed):
     grey = np.random.default_rng(seed).integers(0, 65536, (height, width, 1), np.uint16)
     got = from_raw(message(grey, 'mono16', padding, big))
-    assert np.abs(got - grey / 257).max() <= 0.5  # 65535 is 255, rounded to the nearest
+    assert np.abs(got - grey / 257).max() <= 0.5  # 65535 becomes 255, rounded to the nearest
     assert (got == got[..., :1]).all()
 
 
 @pytest.mark.parametrize('order', ['UYVY', 'YUYV'])
 @given(SIZES, SIZES, st.integers(0, 9), COLOURS)
 def test_yuv_gives_the_colour_within_rounding(order, height, pairs, padding, colour):
-    """Y, U and V of BT.601 with limited range, as cameras give them, each rounded."""
+    """Y, U and V are those of BT.601 with limited range, as cameras give them, each rounded."""
     r, g, b = colour
     y = 16 + (65.481 * r + 128.553 * g + 24.966 * b) / 255
     u = 128 + (-37.797 * r - 74.203 * g + 112.0 * b) / 255

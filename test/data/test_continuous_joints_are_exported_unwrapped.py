@@ -1,4 +1,4 @@
-"""A continuous joint has no jumps in a data set, whatever its driver wraps."""
+"""A continuous joint has no jumps in a data set, even if its driver wraps the angle."""
 
 import math
 
@@ -18,7 +18,7 @@ TURNING = ROBOT.axes.index('wrist_roll')
 
 
 def endless():
-    """The contract with a continuous wrist."""
+    """Return the contract with a continuous wrist."""
     contract = yaml.safe_load(to_text(CONTRACT))
     limits = {'velocity': 6.0, 'acceleration': 60.0, 'continuous': True}
     contract['limits']['wrist_roll'] = limits
@@ -26,12 +26,12 @@ def endless():
 
 
 def turning(moment):
-    """The wrist's angle (rad): it passes pi 0.3 s after the beginning."""
+    """Return the wrist's angle (rad), which passes pi 0.3 s after the beginning."""
     return math.pi - 0.3 + moment
 
 
 class TurningBag(Bag):
-    """The joint states and the chunks count turns differently."""
+    """A recording whose joint states and chunks differ by whole turns of the wrist."""
 
     def __init__(self, path, turns=0):
         super().__init__(path, endless())

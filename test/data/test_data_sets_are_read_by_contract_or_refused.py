@@ -1,4 +1,4 @@
-"""A LeRobot v3 data set comes in as arrays by contract; what does not fit is refused by name."""
+"""A LeRobot v3 data set is read into arrays by contract; what does not fit is refused by name."""
 
 import json
 import shutil
@@ -36,7 +36,7 @@ def exported(tmp_path_factory):
 
 @pytest.fixture
 def root(exported, tmp_path):
-    """A copy that a test may damage."""
+    """Return a copy of the data set that a test may damage."""
     return shutil.copytree(exported, tmp_path / 'copy')
 
 
@@ -55,7 +55,7 @@ def change_info(root, change):
 
 
 def change_column(root, name, change):
-    """change: of the list of a column's values."""
+    """Change a column of the data file. change: maps the list of its values to a new one."""
     table = pq.read_table(root / FILE)
     values = table[name].to_pylist()
     values = change(values)
@@ -108,7 +108,7 @@ def test_another_rate_is_refused(root):
 def test_other_dimensions_are_refused(root):
     values = yaml.safe_load(to_text(CONTRACT))
     for sources in (values['observations'][STATE], values['actions'][ACTION]):
-        sources.pop()  # the gripper's
+        sources.pop()  # the gripper's source
     del values['limits']['gripper']
     armless = Embodiment.of(parse(values, 'armless'))
     assert 'observation.state must have 6 numbers, as tabletop has (got shape [7])' in refused(

@@ -1,4 +1,4 @@
-"""Where objects are, and what is done now, are columns that a data set may have or not."""
+"""Positions of objects and subtasks are optional columns of a data set."""
 
 import json
 

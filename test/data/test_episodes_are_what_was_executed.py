@@ -1,4 +1,4 @@
-"""A recording becomes episodes: what was seen, felt and commanded at each period, and no guess."""
+"""A recording becomes episodes of what was observed and executed in each period, nothing else."""
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def test_the_action_is_what_was_due_at_that_moment(bag):
 
 def test_a_chunk_counts_from_when_it_took_over_not_from_when_it_was_observed(bag):
     bag.lives(2.0)
-    bag.command(1.54, 1.5, rows=10, slope=0.003)  # another plan for what is from 1.54 s on
+    bag.command(1.54, 1.5, rows=10, slope=0.003)  # a different plan from 1.54 s on
     (episode,) = episodes(bag).found
     before = [m for m in episode if since(m) < 1.539]
     (after,) = (m for m in episode if abs(since(m) - 1.54) < 1e-6)
@@ -188,7 +188,7 @@ def test_a_clock_that_is_set_back_begins_another_piece(bag, tmp_path):
     one, two = unbroken(recording)
     found = [Episodes(signals, Cut()).found for signals in (one, two)]
     assert [len(episodes) for episodes in found] == [1, 1]
-    assert found[0][0][0].stamp == found[1][0][0].stamp  # the same moments, told twice
+    assert found[0][0][0].stamp == found[1][0][0].stamp  # the same times, recorded twice
     assert found[1][0][0].images['front'] >= 40 > found[0][0][-1].images['front']
     assert sum(1 for _ in recorded_images(recording)) == 160
 
@@ -198,7 +198,7 @@ def test_piece_begins_with_its_own_instruction(bag, tmp_path):
     bag.tell(1.5, 'pick')
     again = Bag(tmp_path / 'again.mcap').lives(2.0).waiting
     pieces = unbroken(Recording(bag.finish(again)))
-    found = [Episodes(signals, Cut()).found for signals in pieces]  # each is read as it comes
+    found = [Episodes(signals, Cut()).found for signals in pieces]  # read one after the other
     assert [[e[0].task for e in episodes] for episodes in found] == [['reach', 'pick'], ['reach']]
 
 

@@ -1,4 +1,4 @@
-"""What is exported has the files, columns and types that readers of LeRobot v3.0 ask for."""
+"""An export has the files, columns and types that readers of LeRobot v3.0 require."""
 
 import io
 import json
@@ -26,7 +26,7 @@ FLAG = 'complementary_info.is_intervention'
 
 @pytest.fixture(scope='module')
 def exported(tmp_path_factory):
-    """Two recordings, three episodes, two tasks."""
+    """Return the export of two recordings with three episodes and two tasks, and its result."""
     folder = tmp_path_factory.mktemp('exported')
     one = Bag(folder / 'one.mcap').lives(5.0)
     one.tell(2.5, 'pick')
@@ -118,7 +118,7 @@ def test_pictures_are_those_of_their_moment(data):
             assert image.size == (16, 12)
             levels.append(np.asarray(image).mean())
     first = np.array(data['episode_index']) == 0
-    assert set(np.diff(np.array(levels)[first])) <= {0, 1, 2}  # one a period, by 20 Hz pictures
+    assert set(np.diff(np.array(levels)[first])) <= {0, 1, 2}  # one per period, from 20 Hz images
     assert levels[0] in (0, 1)
     assert abs(levels[first.sum() - 1] - levels[0] - first.sum() + 1) <= 1
 

@@ -1,4 +1,4 @@
-"""The memory of an export does not depend on the length of the recording, nor does its result."""
+"""An export's memory does not grow with the recording; streaming leaves its result unchanged."""
 
 import json
 import subprocess
@@ -33,13 +33,13 @@ print(next(line.split()[1] for line in open('/proc/self/status') if line.startsw
 
 
 def jpeg(width):
-    """Noise of 4:3, which cannot be compressed; about 0.9 bytes a pixel."""
+    """Return a JPEG of incompressible 4:3 noise, about 0.9 bytes per pixel."""
     noise = np.random.default_rng(0).integers(0, 256, (width * 3 // 4, width, 3), np.uint8)
     return cv2.imencode('.jpg', noise, [cv2.IMWRITE_JPEG_QUALITY, 90])[1].tobytes()
 
 
 class NoisyBag(Bag):
-    """A recording of which no two pictures are equal. seen: bytes of its pictures."""
+    """A recording in which no two images are equal. seen: bytes of its images."""
 
     def __init__(self, path, width=160):
         super().__init__(path)
@@ -53,7 +53,7 @@ class NoisyBag(Bag):
         self.put(f'camera/{view}/image/compressed', at + 0.005, message)
 
     def write(self):
-        """Write what waits, which is no longer held then."""
+        """Write the waiting messages, which are no longer held afterwards."""
         for stamp, topic, message in sorted(self.waiting, key=itemgetter(0)):
             self.file.add(f'/r/{topic}', stamp, serialize_message(message))
         self.file.flush()
@@ -61,7 +61,7 @@ class NoisyBag(Bag):
 
 
 def eventful(path):
-    """Instructions, a takeover, a stop, a camera that is silent, and joints that come late."""
+    """Return a bag with instructions, a takeover, a stop, a silent camera and late joints."""
     bag = Bag(path).lives(16.0)
     for at, instruction in ((4.0, 'pick'), (7.0, ''), (7.5, 'place')):
         bag.tell(at, instruction)
@@ -124,7 +124,7 @@ def test_memory_does_not_grow_with_the_length(tmp_path, monkeypatch):
     monkeypatch.setattr(episodes, 'PATIENCE', SECOND)
     monkeypatch.setattr(export, 'ROW_GROUP', 2**17)
     peaks, seen = [], []
-    for seconds in (1.5, 4.0, 16.0):  # the first one loads what is loaded once
+    for seconds in (1.5, 4.0, 16.0):  # the first run loads what is loaded once
         bag = NoisyBag(tmp_path / f'{seconds}.mcap').lives(seconds)
         seen.append(bag.seen)
         path = bag.finish()

@@ -1,4 +1,4 @@
-"""What is put into a queue is in the file or counted, whatever the disk does."""
+"""A message put into a queue is in the file or counted as dropped, whatever the disk does."""
 
 import os
 import threading
@@ -54,7 +54,7 @@ def test_a_disk_that_refuses_ends_the_recording_and_leaves_what_there_is(tmp_pat
     empty = file.bytes
     queue = RecordingQueue(file, MIB)
     queue.put(TOPIC, 0, b'early')
-    until(lambda: file.bytes > empty)  # flushed by the thread that writes
+    until(lambda: file.bytes > empty)  # flushed by the writer thread
 
     def refuse(data):
         raise OSError(28, 'No space left on device')

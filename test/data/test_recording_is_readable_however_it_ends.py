@@ -1,4 +1,4 @@
-"""A recording has all that was put into it, or says what it has not; cut anywhere, it is read."""
+"""A recording has all its messages or reports what is missing; a file cut anywhere is readable."""
 
 import os
 import random
@@ -71,7 +71,7 @@ def test_a_killed_process_leaves_what_was_flushed(tmp_path):
 def test_cut_anywhere_the_messages_before_are_read_in_order(tmp_path_factory, at):
     folder = tmp_path_factory.mktemp('cut')
     file = begin(folder)
-    wanted, whole = [], []  # whole: messages, and the bytes with which they are there
+    wanted, whole = [], []  # whole: number of messages, and the file size that contains them
     for i in range(40):
         wanted.append((i, bytes([i]) * 50))
         file.add(TOPIC, *wanted[-1])

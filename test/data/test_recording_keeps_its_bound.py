@@ -1,4 +1,4 @@
-"""No recording is larger than its bound, summary included, whatever comes."""
+"""No recording exceeds its maximum size, summary included."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""A session to freeze: an engine, its capsules, and what its streams say."""
+"""Helpers for tests of capsules: the session of an engine, its streams, and their tokens."""
 
 from concurrent.futures import Future
 
@@ -11,13 +11,13 @@ QUESTIONS = ('Subtask:', 'What is in the gripper?', 'Narrate:')
 
 
 def scratch(engine):
-    """Buffers of the graphs that are no part of the cache."""
+    """Return the buffers of the graphs that are not part of the KV cache."""
     kept = {memory.data_ptr() for memory in engine.kv.memory if hasattr(memory, 'data_ptr')}
     return [buffer for buffer in engine.graphs.buffers if buffer.address not in kept]
 
 
 def at_once(work):
-    """In place of an engine's thread."""
+    """Run work at once, in place of the engine thread, and return a future of its result."""
     future = Future()
     future.set_result(work())
     return future
@@ -29,7 +29,7 @@ def capsules_of(engine, registry=None, part=None, **more):
 
 
 def begin(engine, frame, steps=3, questions=QUESTIONS, **how):
-    """Streams on a frame, so many decode steps old; their numbers."""
+    """Begin a stream per question on a frame, decode `steps` steps, and return their ids."""
     (handle,) = engine.prefill([frame])
     streams = [engine.open(handle, q, max_tokens=12, **how).id for q in questions]
     while any(stream.is_new for stream in engine.kv.streams.live()):
@@ -40,7 +40,7 @@ def begin(engine, frame, steps=3, questions=QUESTIONS, **how):
 
 
 def go_on(engine):
-    """What each live stream still says, by number: text and all its tokens."""
+    """Decode all live streams to their ends, and return their new text and all tokens, by id."""
     streams = {stream.id: stream for stream in engine.kv.streams.live()}
     texts = dict.fromkeys(streams, '')
     while engine.kv.streams.live():
@@ -51,7 +51,7 @@ def go_on(engine):
 
 
 def dirty(engine, observe):
-    """Overwrites every live buffer with another session's."""
+    """End all streams, and overwrite every live buffer with data of another session."""
     for stream in engine.kv.streams.live():
         engine.kv.streams.release(stream, 'cancelled')
     engine.deltas()

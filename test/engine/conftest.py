@@ -1,4 +1,4 @@
-"""A tiny random policy, engines around it, and frames for them."""
+"""A tiny random policy, and fixtures for engines and observations."""
 
 import time
 
@@ -22,17 +22,17 @@ def policy():
 
 @pytest.fixture
 def hostile():
-    """A device whose buffers begin as NaN and whose streams are late."""
+    """Yield an emulated device whose buffers start as NaN and whose streams are late."""
     with HostileDevice() as device:
         yield device
 
 
 @pytest.fixture
 def make_engine(policy):
-    """Engines over the same weights.
+    """Return a factory of engines with the same weights.
 
-    Unless asked for, the time budget is off, so that time plays no part, and streams are
-    compressed with their question, so that short answers are.
+    By default, the time budget is off, so that no result depends on the clock, and streams are
+    compressed right after their question, so that streams with short answers are compressed, too.
     """
 
     def make(**config):
@@ -46,7 +46,7 @@ def make_engine(policy):
 
 @pytest.fixture(scope='session')
 def observe():
-    """Frame number n: images, joints and instruction depend on n, and on nothing else."""
+    """Return a factory of observations: images, state and instruction depend on `sequence`."""
 
     def make(sequence, missing=(), instruction=None, in_time=1.0, robot=''):
         random = np.random.default_rng(sequence)

@@ -1,6 +1,6 @@
-"""Run by tools/kvpress, in a process of its own: scorers of the package kvpress in an engine.
+"""Scorers of the package kvpress in an engine; tools/kvpress runs this file in its own process.
 
-What each keeps is what it scores highest by its own code, called beside the engine.
+The engine keeps the tokens that the scorer's own code scores highest.
 """
 
 import pytest
@@ -16,7 +16,7 @@ LAYERS = 2
 
 
 def say(engine, handle):
-    """Tokens of two streams; the copy of the first, by layer."""
+    """Return the tokens of two streams, and the keys of the first one's copy by layer."""
     streams = [engine.open(handle, q, max_tokens=6) for q in ('Subtask:', 'And then?')]
     engine.decode()
     copy = streams[0].lease.row

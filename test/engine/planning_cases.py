@@ -1,4 +1,4 @@
-"""A tiny planner with random weights, and a table to remember."""
+"""A tiny planner with random weights, and a table of segments for its memory."""
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner import PlannerConfig
@@ -28,7 +28,7 @@ NUMBERS = dict(
 
 
 def open_planning(folder, planner=PLANNER, **options):
-    """options: of Planning, or numbers of its config."""
+    """Open a planning. options: arguments of `Planning`, or fields of its config."""
     own = {
         name: options.pop(name)
         for name in ('encoder', 'step', 'renew', 'kv_budget', 'rows')
@@ -44,5 +44,5 @@ def filled(folder, **options):
 
 
 def said(plan):
-    """What two plans of the same memory agree in."""
+    """Return what must be equal in two plans of the same memory."""
     return plan.text, plan.segments, plan.tokens, plan.computed, plan.loaded, plan.hops

@@ -1,4 +1,4 @@
-"""An observation that no prefix can be made of is refused with whose it is, before any row."""
+"""An invalid observation is refused before it takes a row, with an error that names its robot."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ BAD = {
 
 
 class Other:
-    """Of no type that an observation may hold."""
+    """A type that no field of an observation accepts."""
 
 
 NO_STATES = {

@@ -1,4 +1,4 @@
-"""Whatever fails between the first row and the last copy: no row stays behind, nor a lease."""
+"""A batch that fails at any point holds no row and no lease afterwards."""
 
 from operator import attrgetter
 
@@ -9,7 +9,7 @@ from embodied_kv.serving.batch import serve
 
 
 def held(engine):
-    """Rows that are neither free nor some robot's newest frame."""
+    """Return the number of rows that are neither free nor a newest frame, and of leases."""
     engine.kv.check_integrity()
     current = {
         h.row for h in map(engine.kv.frames.current, ('', 'r0', 'r1', 'r2')) if h is not None
@@ -53,7 +53,7 @@ def test_a_prefill_that_fails_half_way(make_engine, observe, monkeypatch, part):
 def test_a_copy_that_cannot_be_gathered(make_engine, observe, monkeypatch):
     engine = make_engine(action_keep_ratio=0.3)
     monkeypatch.setattr(engine.kv.compressed, 'gather', lambda *_: 1 / 0)
-    assert len(engine.prefill([observe(0)])) == 1  # the frame is whole without it
+    assert len(engine.prefill([observe(0)])) == 1  # the frame is usable without the copy
     assert engine.kv.copies.scoring_failures == 1 and held(engine) == (0, 0)
     assert engine.kv.compressed.tokens_free == engine.kv.compressed.tokens
 

@@ -1,4 +1,4 @@
-"""Of a mission there is one boundary at any moment, and a step is told again from it."""
+"""A mission always has one checkpoint of its step, from which a later process resumes the step."""
 
 import shutil
 
@@ -24,7 +24,7 @@ def seen(second):
 
 
 class Robot:
-    """A session, its mission, and its boundaries in a folder."""
+    """A session with a mission, and the checkpoints of its steps in a folder."""
 
     def __init__(self, engine, folder, tier=Tier.DISK, **capacities):
         self.engine, self.state = engine, None
@@ -48,7 +48,7 @@ class Robot:
 
 @pytest.fixture
 def robot(make_engine, observe, tmp_path):
-    """With streams under way."""
+    """Return a robot with live streams."""
     robot = Robot(make_engine(), tmp_path)
     begin(robot.engine, observe(1))
     return robot
@@ -86,7 +86,7 @@ def test_the_newest_takes_the_place_of_those_before_it(robot, make_engine, tmp_p
         robot.mark(second)
     assert robot.names == [f'{MISSION_PREFIX}-3']
     robot.registry.close()
-    again = Robot(make_engine(), tmp_path)  # another process, another mission
+    again = Robot(make_engine(), tmp_path)  # a later process with a new mission
     again.mark(10)
     assert again.names == [f'{MISSION_PREFIX}-4']
 

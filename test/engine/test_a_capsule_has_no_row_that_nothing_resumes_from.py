@@ -1,4 +1,4 @@
-"""A robot that prefills its own frames freezes the rows that its streams read, and no other."""
+"""A robot that prefills its own frames freezes only the rows that its live streams read."""
 
 import pytest
 from capsule_sessions import begin, capsules_of, dirty, go_on

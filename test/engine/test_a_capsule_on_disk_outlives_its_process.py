@@ -1,4 +1,4 @@
-"""snapshot to disk, another process, restore: the tokens that would have come."""
+"""Another process restores a capsule from the disk, and decodes the same tokens."""
 
 import json
 import subprocess
@@ -44,14 +44,14 @@ def seen(second, moved=0.0):
 
 
 def keep(folder, engine, scene=None):
-    """A snapshot on the disk, by a process that ends."""
+    """Store a snapshot on the disk, as a process that ends afterwards."""
     registry = Registry(fingerprint(engine), disk=Disk(folder))
     capsules_of(engine, registry).snapshot('kept', scene, Tier.DISK)
     registry.close()
 
 
 def found(folder, engine, made_by=None):
-    """The capsules of a process that begins."""
+    """Return the session of a new process with the capsules of a folder."""
     return capsules_of(engine, Registry(made_by or fingerprint(engine), disk=Disk(folder)))
 
 

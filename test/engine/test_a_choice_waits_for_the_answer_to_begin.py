@@ -1,4 +1,4 @@
-"""Deferred choice: a stream says n tokens from its whole prefix before it is compressed."""
+"""Deferred choice: a stream decodes n tokens from its whole prefix before it is compressed."""
 
 from unittest import mock
 
@@ -55,7 +55,7 @@ def test_each_stream_is_compressed_when_it_has_said_as_much(make_engine, observe
 
 @torch.inference_mode()
 def test_the_choice_is_by_the_question_and_the_answer(make_engine, observe):
-    """What is kept is what a longer question, that ends in the answer, would have kept."""
+    """A longer question that ends in the answer so far would keep the same tokens."""
     engine = make_engine(compression_after_tokens=2, **KEPT)
     (stream,) = opened(engine, observe(1), QUESTIONS[:1])
     while not stream.lease.is_copy:
@@ -83,7 +83,7 @@ def test_a_batch_says_what_each_says_alone(make_engine, observe, steps):
 def test_an_answer_that_ends_before_the_choice_takes_no_step_too_many(
     make_engine, observe, monkeypatch, most
 ):
-    """Its row of decode KV is exactly as long as question and answer."""
+    """Question and answer fill the row of decode KV exactly."""
     engine = make_engine(compression_after_tokens=4, decode_steps=4, decode_tokens=24, **KEPT)
     (handle,) = engine.prefill([observe(1)])
     question = 'x' * (engine.kv.decode_kv.max_tokens - most)
@@ -100,7 +100,7 @@ def test_an_answer_that_ends_before_the_choice_takes_no_step_too_many(
 
 
 @pytest.mark.parametrize('by', ['text', 'stream'])
-@pytest.mark.parametrize('work', [1, 4, 6, 12])  # units: before, among and after the choices
+@pytest.mark.parametrize('work', [1, 4, 6, 12])  # units: before, between, after the choices
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, work):
     engine = make_engine(compression_after_tokens=2, compression_queries=by, **KEPT)
     opened(engine, observe(1), temperature=1.0, seed=5)
@@ -144,7 +144,7 @@ def test_without_room_a_stream_goes_on_with_its_row(make_engine, observe):
 
 def test_a_choice_goes_into_the_slack_only_if_one_of_its_length_fits(make_engine, observe):
     engine = make_engine(time_budget=True, compression_after_tokens=4, **KEPT)
-    (stream,) = opened(engine, observe(1), ['what?'])  # a bucket of 8 tokens, and then of 16
+    (stream,) = opened(engine, observe(1), ['what?'])  # bucket of 8 tokens; with the answer, of 16
     while len(stream.tokens) < 4:
         engine.decode()
     engine.latency.clear()
@@ -165,7 +165,7 @@ def test_warm_up_goes_through_the_choice(make_engine):
 
 def test_warm_up_goes_through_the_choice_of_a_policy_that_says_nothing(make_engine, monkeypatch):
     engine = make_engine(streams=2, decode_tokens=24, compression_after_tokens=3, **KEPT)
-    monkeypatch.setattr(engine._decoder, '_eos', mock.ANY)  # whatever is said
+    monkeypatch.setattr(engine._decoder, '_eos', mock.ANY)  # equals any token
     begin, begun = engine._decoder.begin, set()
 
     def counted(stream):

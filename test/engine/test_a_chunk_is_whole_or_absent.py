@@ -1,6 +1,6 @@
-"""A chunk is whole or absent, never half-denoised.
+"""A chunk is complete or absent, never denoised in part.
 
-Too little time: no chunk. Numbers that are not finite: an error.
+With too little time there is no chunk; values that are not finite are an error.
 """
 
 import math

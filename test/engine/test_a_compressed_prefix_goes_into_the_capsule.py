@@ -1,4 +1,4 @@
-"""restore, then decode = never interrupted, for streams and actions over compressed prefixes."""
+"""Restored streams and actions over compressed prefixes equal those of an uninterrupted run."""
 
 import math
 
@@ -21,7 +21,7 @@ from embodied_kv.session.engine_part import Branch
 def test_restored_streams_say_what_they_would_have_said(make_engine, observe, by, temperature):
     engine = make_engine(language_keep_ratio=0.3, compression_queries=by)
     begin(engine, observe(1), temperature=temperature, seed=3)
-    engine.prefill([observe(2)])  # of the first frame the copies alone are left
+    engine.prefill([observe(2)])  # only the copies of the first frame are left
     capsules = capsules_of(engine)
     capsule, _ = capsules.snapshot('here')
     budgets = [row['budgets'] for row in capsule.facts['session']['rows'] if row['budgets']]
@@ -104,7 +104,7 @@ def test_through_the_disk_and_another_engine(make_engine, observe, tmp_path):
     there = capsules_of(other, Registry(fingerprint(other), disk=Disk(tmp_path)))
     there.restore('here', None)
     engine.kv.check_integrity()
-    assert not other.kv.streams.live()  # it sees nothing: a hold, and no stream goes on
+    assert not other.kv.streams.live()  # without a scene it holds, and no stream resumes
     grown, _ = there.fork('here', [Branch()])
     assert len(grown[0]) == len(expected)
     assert list(go_on(other).values()) == list(expected.values())

@@ -1,4 +1,4 @@
-"""A frame that fails leaves an error, and no images that wait for a garbage collection."""
+"""The error of a failed frame keeps no image alive until the next garbage collection."""
 
 import gc
 import weakref
@@ -15,7 +15,7 @@ TIMEOUT = 20
 
 @pytest.fixture
 def device(make_engine):
-    """Its thread runs, and nothing is collected meanwhile."""
+    """Yield a running engine thread, with the garbage collector disabled."""
     thread = EngineThread(make_engine(), lambda deltas: None)
     thread.start()
     gc.collect()
@@ -26,10 +26,10 @@ def device(make_engine):
 
 
 def refused(device, frame):
-    """The message of a frame that cannot be prefilled, and weakly its images."""
+    """Prefill an invalid frame; return the error message, and weak references to the images."""
     bad, messages = replace(frame, state=np.full_like(frame.state, np.nan)), Queue()
 
-    def prefilled(future):  # as a node has it: a variable of a frame that the error comes through
+    def prefilled(future):  # as in a node: `future` is a local variable in the traceback
         try:
             future.result()
         except ValueError as error:
@@ -42,7 +42,7 @@ def refused(device, frame):
 def test_images_of_a_refused_frame_are_gone_at_once(device, observe):
     message, images = refused(device, observe(0))
     assert 'not finite' in message
-    device.call(lambda: None).result(TIMEOUT)  # the thread does something else
+    device.call(lambda: None).result(TIMEOUT)  # the thread runs another job
     assert not any(image() is not None for image in images)
 
 

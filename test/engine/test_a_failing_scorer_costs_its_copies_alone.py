@@ -1,4 +1,4 @@
-"""A compression method that fails costs its copies: frames and answers go on without them."""
+"""A compression method that fails costs only its copies; frames and answers are unaffected."""
 
 import logging
 
@@ -10,7 +10,7 @@ SMALL = dict(rows=8, max_batch_robots=2, streams=4, compressed_rows=4)
 
 
 class Failing:
-    """The engine's method, but `select` fails by each n-th call."""
+    """The engine's method, whose `select` fails at every n-th call."""
 
     def __init__(self, real, each=1):
         self.real, self.each, self.calls = real, each, 0

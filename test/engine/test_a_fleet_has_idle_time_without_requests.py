@@ -1,4 +1,4 @@
-"""A fleet's engine has time for language while no request waits for it or is expected."""
+"""The engine of a fleet has idle time for language while no request waits or is expected."""
 
 import math
 from concurrent.futures import Future
@@ -27,7 +27,7 @@ def chunk(frame):
 
 
 class Fleet:
-    """A server whose clock and engines are the test's. pending: what each engine owes, by name."""
+    """A server with the test's clock and engines. pending: future and frames, by engine name."""
 
     def __init__(self, *engines, delay=0.0):
         self.now, self.pending, self.idle, self.gone = 0.0, {}, [], []
@@ -71,11 +71,11 @@ def fleet():
 def test_there_is_none_from_a_request_to_its_answer(fleet):
     assert fleet.slack() == math.inf
     fleet.ask()
-    assert fleet.slack() == 0.0  # before the server's thread has seen it
+    assert fleet.slack() == 0.0  # before the server thread has handled it
     fleet.server.step()
     assert fleet.slack() == 0.0 and fleet.pending
     fleet.answer()
-    assert fleet.slack() == 0.0  # the batch is over, and nobody has looked who is next
+    assert fleet.slack() == 0.0  # the batch is over, but not handled by the server yet
     fleet.server.step()
     assert fleet.slack() > 0.0
 
@@ -84,16 +84,16 @@ def test_it_ends_when_the_next_request_is_expected(fleet):
     for round in range(2):
         fleet.ask(round=round, remaining=1 if round else None)
         fleet.server.step()
-        fleet.now += 0.05  # less than the action that remains: the robot never stands still
+        fleet.now += 0.05  # less than the remaining action: the robot keeps moving
         fleet.answer()
         fleet.server.step()
         if not round:
-            assert fleet.slack() == math.inf  # nothing is known of a first round
+            assert fleet.slack() == math.inf  # a first round gives no forecast
     expected = 0.05 + (H - 1) * DT
     assert fleet.slack() == pytest.approx(expected - fleet.now)
     fleet.now = expected + LATE / 2
     assert fleet.slack() == 0.0
-    fleet.now = expected + 2 * LATE  # it does not ask: nobody waits for it for ever
+    fleet.now = expected + 2 * LATE  # no request came: the forecast expires
     assert fleet.slack() == math.inf
 
 

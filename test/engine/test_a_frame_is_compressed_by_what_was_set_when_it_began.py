@@ -1,6 +1,6 @@
-"""Shares that change while a frame or a question is computed hold from the next one on.
+"""A keep ratio that changes while a frame or a question is computed applies to later ones.
 
-A deferred choice takes those of the moment when it is due.
+A deferred choice uses the keep ratio that is set when the choice is due.
 """
 
 import pytest
@@ -10,7 +10,7 @@ from embodied_kv.kv.manager import LANGUAGE
 
 
 def during(monkeypatch, owner, name, what):
-    """Does something in the middle of a method."""
+    """Patch a method so that it calls `what` before it returns."""
     method = getattr(owner, name)
 
     def interrupted(*arguments, **named):

@@ -1,4 +1,4 @@
-"""More than the largest graph holds is refused with what to do, and nothing is held after it."""
+"""Work that exceeds the largest graph is refused with a remedy, and nothing is held afterwards."""
 
 import math
 

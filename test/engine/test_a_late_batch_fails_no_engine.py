@@ -1,4 +1,4 @@
-"""A late batch of a fleet: its robots are refused with the reason, and the engine serves on."""
+"""The robots of a late batch are refused with the reason, and the engine remains in service."""
 
 from concurrent.futures import Future
 
@@ -15,7 +15,7 @@ from embodied_kv.serving.fleet_server import FleetServer
 
 
 def promise(work):
-    """What the work comes to, as the engine's thread promises it."""
+    """Run the work, and return a future of its result or error, as the engine thread does."""
     promised = Future()
     try:
         promised.set_result(work())
@@ -26,7 +26,10 @@ def promise(work):
 
 @pytest.fixture
 def fleet(make_engine, observe):
-    """Asks for a robot, and what it hears at last; the batches are those of a real engine."""
+    """Return a server, its real engine, and a function that requests a round for a robot.
+
+    The function returns the last receipt.
+    """
     engine, heard = make_engine(max_batch_robots=2), []
     profile = Profile('p', (1, 2), (0.01, 0.011), 100)
     server = FleetServer(

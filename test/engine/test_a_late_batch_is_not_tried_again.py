@@ -1,4 +1,4 @@
-"""`serve`: who is late or bad is not tried again; who fails for another reason is, alone."""
+"""`serve` retries each robot alone after an unknown fault, but no late or invalid observation."""
 
 import time
 from dataclasses import replace
@@ -11,7 +11,7 @@ from embodied_kv.serving.batch import LateError, serve
 
 @pytest.fixture
 def engine(make_engine):
-    """An engine that counts the frames of its prefills."""
+    """Return an engine that records the number of frames of each prefill."""
     engine = make_engine(max_batch_robots=4)
     engine.frames, prefill = [], engine.prefill
 
@@ -32,7 +32,7 @@ def frames(observe, count=4):
 
 
 def late_from(engine, calls):
-    """From this denoising on, counted from 0, there is no time left for any."""
+    """Let `denoise` return no chunk, for lack of time, from this call on, counted from 0."""
     denoise, left = engine.denoise, iter([True] * calls)
     engine.denoise = lambda *batch: denoise(*batch) if next(left, False) else []
 
@@ -42,7 +42,7 @@ def bad(frame):
 
 
 def breaks_of(engine, robot):
-    """A batch with this robot fails, and nobody knows why."""
+    """Let every batch with this robot fail for an unknown reason."""
     prefill = engine.prefill
 
     def broken(observations):
@@ -95,7 +95,7 @@ def test_while_each_is_tried_alone_the_first_that_is_late_ends_it(engine, observ
     late_from(engine, 1)
     breaks_of(engine, '/r1')
     results = serve(engine, frames(observe), later())
-    assert engine.frames == [4, 1, 1, 1]  # the last one is late without a try
+    assert engine.frames == [4, 1, 1, 1]  # the last one counts as late without a try
     assert len(results[0].values) and not isinstance(results[1], TimeoutError)
     assert all(isinstance(result, TimeoutError) for result in results[2:])
     assert engine.kv.stats().leases == 0

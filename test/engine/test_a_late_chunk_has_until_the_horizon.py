@@ -1,4 +1,4 @@
-"""The deadline of a chunk: a period, or the horizon of real-time chunking, if that is later."""
+"""A chunk is due after a period, or after the horizon of real-time chunking if that is later."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def test_the_horizon_is_half_of_a_chunk_or_what_is_asked_within_it(horizon, chun
     'parameters, model, seconds',
     [
         (dict(), TABLETOP, PERIOD),
-        (dict(rtc_horizon=4), TABLETOP, PERIOD),  # off: a period, whatever the horizon
+        (dict(rtc_horizon=4), TABLETOP, PERIOD),  # rtc is off: a period for any horizon
         (dict(rtc='guided'), TABLETOP, 0.5),
         (dict(rtc='trained', rtc_horizon=4), TABLETOP, 0.4),
         (dict(rtc='guided'), PI05, 0.5),

@@ -1,4 +1,4 @@
-"""A state of 32 numbers stands behind the instruction: both score, as all text does."""
+"""All text of a prompt scores its prefix, also an instruction before a state of 32 numbers."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation
 
-DIMS, LONGEST = 32, 200  # pi0.5's state, and its longest prompt
-BEHIND = 50  # tokens: the state alone is more
+DIMS, LONGEST = 32, 200  # of pi0.5: size of the state, tokens of the longest prompt
+BEHIND = 50  # tokens; the state alone has more
 
 
 @pytest.fixture(scope='module')
@@ -33,7 +33,7 @@ def frame(instruction):
 
 
 def scored(policy, instruction):
-    """The engine that prefilled a frame, scored by its text, and the tokens of that text."""
+    """Return an engine that prefilled and scored a frame, and the ids of the scoring text."""
     engine = Engine(policy, EngineConfig(rows=4, time_budget=False, language_keep_ratio=0.3))
     engine.prefill([frame(instruction)])
     return engine, policy.prompt_ids(instruction, np.zeros(DIMS, np.float32))
@@ -53,7 +53,7 @@ def test_all_queries_of_the_prompt_are_summed(policy):
 
 
 def test_another_instruction_scores_otherwise(policy):
-    """In the first layer, whose last tokens are those of the same state either way."""
+    """Layer 0 has equal queries of the state, so the difference is due to the instruction."""
     images = len(TINY.views) * TINY.vision.tokens
     columns = [
         scored(policy, words)[0].compression.scores.columns[0, 0, :, :images].clone()

@@ -1,4 +1,4 @@
-"""One capsule has the robot's streams and its planner; both go on, or neither does."""
+"""A capsule holds the robot's streams and its planner; a restore resumes both or neither."""
 
 from dataclasses import replace
 
@@ -26,7 +26,7 @@ def weights():
 
 
 def with_planner(capsules, weights):
-    """A planner that has read the prompt and said a little, in the capsules."""
+    """Register a planner that has prefilled the prompt and decoded five tokens, and return it."""
     planner = HybridPlanner(PLANNER_TINY, weights)
     planner.prefill(PROMPT)
     planner.decode(5)

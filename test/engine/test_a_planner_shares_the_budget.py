@@ -1,4 +1,4 @@
-"""A planner's row and loaded memory share one budget: plans find room, or say that none is."""
+"""A planner's row and loaded memory share one KV budget: a plan gets room or is refused."""
 
 import pytest
 from planning_cases import QUESTION, filled, said
@@ -7,7 +7,7 @@ from embodied_kv.kv.budget import KvBudget, OverBudgetError
 
 
 class Pinned:
-    """Bytes that nobody gives up."""
+    """A pool whose bytes cannot be evicted."""
 
     name = 'capsules'
 
@@ -25,7 +25,7 @@ def test_a_plan_under_a_budget_equals_one_without(tmp_path):
     with filled(tmp_path / 'free') as planning:
         expected = [said(planning.plan(QUESTION)) for _ in range(2)]
         most = sum(pool.bytes for pool in planning.pools)
-    kv_budget = KvBudget(most - 1)  # the row is full in use, so not all layers stay loaded
+    kv_budget = KvBudget(most - 1)  # next to a full row, not all layers stay loaded
     with filled(tmp_path / 'bound', kv_budget=kv_budget) as planning:
         assert [said(planning.plan(QUESTION)) for _ in range(2)] == expected
         kv_budget.check_integrity()

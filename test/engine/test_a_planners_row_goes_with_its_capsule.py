@@ -1,6 +1,7 @@
-"""A plan that is frozen amid its answer goes on from the row, token for token.
+"""A plan that is frozen during its answer is continued from its row, token for token.
 
-Where the row cannot be taken up, or another plan is asked for, it is computed, and says the same.
+If the row cannot be restored, or another plan is requested, the plan is computed, with the same
+answer.
 """
 
 import json
@@ -19,7 +20,7 @@ MOST = NUMBERS['max_answer_tokens']
 
 
 def cut_off(folder, tokens, **options):
-    """A planning that was frozen when so many tokens were said -> it, its capsule, its answer."""
+    """Freeze a plan after `tokens` tokens; return planning, frozen part and last plan."""
     taken = []
 
     def step(work):
@@ -33,7 +34,7 @@ def cut_off(folder, tokens, **options):
     planning = filled(folder, step=step, **options)
     planning.plan(QUESTION)
     (frozen,) = taken
-    facts = json.loads(json.dumps(frozen.facts))  # as a file gives them back
+    facts = json.loads(json.dumps(frozen.facts))  # as read from a file
     return planning, FrozenPart(frozen.tensors, facts), planning.last
 
 

@@ -1,4 +1,4 @@
-"""Whether a new stream may begin is decided by the cost of queries as long as its own."""
+"""A new stream begins only if the measured cost of queries of its length fits the idle time."""
 
 import time
 
@@ -11,7 +11,7 @@ SHORT, LONG = 'what?', 'w' * 60  # buckets of 8 and 64 tokens
 
 @pytest.fixture
 def engine(make_engine):
-    """A short query costs 1 ms, a long one 50; the slack is 20 ms."""
+    """Return an engine: short queries cost 1 ms, long ones 50 ms; the idle time is 20 ms."""
     engine = make_engine(time_budget=True)
     for _ in range(3):
         engine.latency.observe('begin', 0.001, 8)

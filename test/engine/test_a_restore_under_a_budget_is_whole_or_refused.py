@@ -1,4 +1,4 @@
-"""Under a budget a session comes back whole, or not at all: no stream makes room for another."""
+"""Under a KV budget a session is restored completely or not at all, without evicting a stream."""
 
 import pytest
 from capsule_sessions import begin, capsules_of, go_on
@@ -9,7 +9,7 @@ from embodied_kv.session.engine_part import Branch
 
 @pytest.fixture
 def session(make_engine, observe):
-    """An engine with a capsule of two streams; bytes of each stream."""
+    """Return an engine, a session with a capsule of two streams, and the bytes of each."""
     engine = make_engine()
     begin(engine, observe(1), 3, ('Subtask:', 'Narrate:'))
     capsules = capsules_of(engine)
@@ -26,7 +26,7 @@ def end_all(engine):
 
 
 def bound(engine, more):
-    """So many bytes beside the floor of frames and what lies in other pools."""
+    """Set the KV budget to `more` bytes above the floor, or the reserved bytes, of the frames."""
     pools = {pool.name: pool for pool in engine.kv.budget.stats()}
     kept = max(pools['prefixes'].floor, pools['prefixes'].bytes_reserved)
     engine.kv.budget.capacity = kept + more

@@ -1,4 +1,4 @@
-"""Whichever copy of a restore fails: no row, no copy and no half-restored stream is left."""
+"""If any copy of a restore fails, no row, no copy and no partly restored stream remains."""
 
 import torch
 from capsule_sessions import QUESTIONS, begin, capsules_of, go_on
@@ -7,7 +7,7 @@ from embodied_kv.kv.manager import LANGUAGE
 
 
 def fail_at(monkeypatch, number):
-    """Copies into tensors fail from that one on; returns the numbers of those that were tried."""
+    """Let copies into tensors fail from copy `number` on; return the list of the tried copies."""
     copy, tried = torch.Tensor.copy_, []
 
     def risky(target, *source, **how):
@@ -21,7 +21,7 @@ def fail_at(monkeypatch, number):
 
 
 def held(engine):
-    """What is in use, once those that ended have said so."""
+    """Return what is in use, and the reasons of the streams that ended since the last call."""
     ended = [delta.reason for delta in engine.deltas()]
     stats = engine.kv.stats()
     return stats.rows_free, stats.leases, stats.streams, stats.bytes_used, ended

@@ -1,6 +1,6 @@
-"""Streams, plan, mission and memory agree token for token after restore and rollback.
+"""After restore and rollback, streams, plan, mission and memory agree token for token.
 
-What was learnt since a boundary stays learnt, and is said.
+Memory keeps what it learned since the capsule, and the restore reports it.
 """
 
 import json
@@ -48,7 +48,7 @@ def seen(second):
 
 
 class WholeRobot:
-    """Engine, planner over memory, and a mission, in one session. folder: of its capsules."""
+    """Engine, planner over memory, and mission in one session. folder: for its capsules."""
 
     def __init__(self, engine, folder, planning):
         self.engine, self.planning, self.state = engine, planning, None
@@ -62,13 +62,13 @@ class WholeRobot:
 
     @property
     def known(self):
-        """What a capsule is to bring back: the plan, the mission, and what memory tells."""
+        """Return what must agree after a restore: last plan, mission, and sentences of memory."""
         return self.planning.last, self.state, self.planning.memory.sentences
 
 
 @pytest.fixture
 def robot(make_engine, observe, tmp_path):
-    """With streams under way, a plan that was made, and a mission."""
+    """Yield a robot with live streams, a finished plan, and a mission."""
     with filled(tmp_path / 'memory') as planning:
         robot = WholeRobot(make_engine(), tmp_path, planning)
         begin(robot.engine, observe(1), temperature=0.7, seed=4)
@@ -98,7 +98,7 @@ def test_restored_by_another_engine_over_what_a_kill_left_it_goes_on(
     known, words = robot.known, list(go_on(robot.engine).values())
     with open_planning(left / 'memory') as planning:
         again = WholeRobot(make_engine(), left, planning)
-        begin(again.engine, observe(7))  # what the new process did until then
+        begin(again.engine, observe(7))  # work of the new process before the restore
         resumed = again.session.restore('here', seen(11))
         assert again.known == known and resumed.notes == ()
         assert list(go_on(again.engine).values()) == words
@@ -149,13 +149,13 @@ def test_a_hold_takes_up_nothing(robot):
 
 def test_a_part_that_nobody_takes_up_is_said(robot):
     robot.session.snapshot('here')
-    robot.session.unregister(robot.session.parts[-2])  # memory's
+    robot.session.unregister(robot.session.parts[-2])  # the part of memory
     robot.planning.upsert(LEARNT)
     assert robot.session.rollback('here').notes == ('no active node resumes its part memory',)
 
 
 class Arm:
-    """A part that only a restore as deep as the actor's takes up."""
+    """A part that is resumed only at the depth of the actor."""
 
     name, depth = 'action', 'actor'
 
@@ -212,9 +212,9 @@ def test_a_boundary_waits_for_no_change_that_is_being_written(robot):
 def test_damaged_facts_are_refused(robot, change):
     part = MemoryPart(robot.planning)
     frozen = part.freeze()
-    facts = json.loads(json.dumps(frozen.facts))  # as a file gives them back
+    facts = json.loads(json.dumps(frozen.facts))  # as read from a file
     part.check(FrozenPart(frozen.tensors, facts))
-    if callable(change):  # of the row, in which the rest is whole
+    if callable(change):  # a change of the row, whose other facts stay valid
         change = dict(row=facts['row'] | change(facts['row'], facts['row']['plan']))
     with pytest.raises(CapsuleError, match='no list of known sentences|damaged plan'):
         part.check(FrozenPart(frozen.tensors, facts | change))

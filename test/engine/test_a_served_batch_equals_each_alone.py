@@ -1,4 +1,4 @@
-"""`serve`: a batch of robots gets what each alone gets; one robot's fault is its own."""
+"""`serve`: each robot of a batch gets the chunk that it gets alone, also if another one fails."""
 
 import time
 from dataclasses import replace
@@ -62,7 +62,7 @@ def test_each_robot_of_a_batch_is_guided_by_its_own(make_engine, observe, monkey
     ]
     serve(engine, robots[:3], later())
     assert told == [{'/r0': a, '/r1': None, '/r2': b}]
-    robots[0] = replace(robots[0], state=robots[0].state[:2])  # left out, and the others served
+    robots[0] = replace(robots[0], state=robots[0].state[:2])  # left out; the others are served
     serve(engine, robots[:3], later())
     assert told[1:] == [{'/r1': None, '/r2': b}]
 

@@ -1,4 +1,4 @@
-"""A capsule of a fleet's robot brings its streams back, token for token, and no other's end."""
+"""A capsule restores one robot's streams, token for token, and ends no other robot's streams."""
 
 import time
 from dataclasses import replace
@@ -14,7 +14,7 @@ A, B = '/a', '/b'
 
 
 class Fleet:
-    """Two robots of one engine, their streams and their capsules."""
+    """Two robots of one engine, with their streams and capsules."""
 
     def __init__(self, engine, observe):
         self.engine, self._observe = engine, observe
@@ -41,7 +41,7 @@ class Fleet:
             self.engine.decode()
 
     def rest(self, robot):
-        """All tokens of the robot's streams, decoded to their ends, in their order."""
+        """Decode all streams to their ends; return the tokens of the robot's streams in order."""
         streams = self.shares.of(robot)
         while self.engine.kv.streams.live():
             self.engine.decode()
@@ -57,7 +57,7 @@ def fleet(make_engine, observe):
 def test_restored_streams_say_what_they_would_have_said_amid_those_of_others(fleet, steps):
     fleet.round(1)
     fleet.ask(A), fleet.ask(B)
-    fleet.round(2)  # a stream on a row that is not the newest
+    fleet.round(2)  # now the stream reads a row that is not the newest
     fleet.ask(A, 'Narrate:', temperature=1.0, seed=3)
     fleet.steps(steps)
     fleet.capsules[A].snapshot('here')
@@ -85,7 +85,7 @@ def test_branches_go_on_beside_what_lives_within_the_robots_share(fleet):
     assert len(fleet.shares.of(A)) == 3 and not stream.reason
     assert all(branch.tokens == stream.tokens for streams in grown for branch in streams)
     assert fleet.shares.each == 4
-    fleet.capsules[A].fork('here', [Branch(), Branch()])  # its own oldest one ends
+    fleet.capsules[A].fork('here', [Branch(), Branch()])  # ends its own oldest stream
     assert stream.reason == 'evicted' and not other.reason
     with pytest.raises(QuotaError, match='at most 4, .*got 5'):
         fleet.capsules[A].fork('here', [Branch()] * 5)

@@ -1,4 +1,4 @@
-"""The newest row of a robot is kept between rounds, and its capsule brings back that one."""
+"""The newest row of a robot is kept between rounds, and its capsule restores that row."""
 
 import time
 from dataclasses import replace
@@ -14,7 +14,7 @@ from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
 
 @pytest.fixture
 def served(make_engine, observe):
-    """An engine that keeps rows; serves round `n` of robots; capsules of a robot."""
+    """Return an engine, its kept rows, and functions that serve a round and return a session."""
     engine = make_engine(max_batch_robots=2, rows=5)
     kept, shares = KeptRows(engine), StreamQuota(engine)
 
@@ -89,7 +89,7 @@ def test_a_restored_row_equals_the_one_that_was_frozen(served):
     assert one.keys() == other.keys() and any(name.endswith('/k') for name in one)
     assert all(one[name].equal(other[name]) for name in one if name.startswith('session/'))
     np.testing.assert_allclose(ours.replay('again').values, chunk.values, atol=1e-5)
-    rounds(5, '/a')  # the next round takes its place
+    rounds(5, '/a')  # the next round replaces it
     assert engine.kv.frames.current('/a').sequence == 5 and engine.kv.stats().leases == 2
     engine.kv.check_integrity()
 

@@ -1,4 +1,4 @@
-"""A stream that somebody ends in the middle of a snapshot is in the capsule as it was."""
+"""A stream that another thread ends during a snapshot is complete in the capsule."""
 
 from capsule_sessions import begin, capsules_of, go_on
 

@@ -1,4 +1,4 @@
-"""What is frozen is in the capsule, although the device copies late and a host thread reads it."""
+"""A capsule has the frozen KV, although the device copies late and a host thread reads it."""
 
 from concurrent.futures import Future
 
@@ -20,7 +20,7 @@ TIMEOUT = 30
 
 
 def on_a_stream():
-    """Return what runs work on a stream of its own and waits for nothing."""
+    """Return a function that runs work on its own stream without waiting for the device."""
     own = Stream.on('cpu')
 
     def call(work):

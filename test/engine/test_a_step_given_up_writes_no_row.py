@@ -1,4 +1,4 @@
-"""A step whose caller stopped waiting changes nothing in the planner's row once its use ended."""
+"""A step whose caller stopped waiting does not write the planner's row once its use has ended."""
 
 import threading
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
@@ -13,7 +13,7 @@ TIMEOUT = 20
 
 
 class GivingUp:
-    """Runs steps; the waiter of number `at` gives up, and that step is left in `late`."""
+    """Runs steps; the caller of step `at` stops waiting, and that step is kept in `late`."""
 
     def __init__(self, at=None):
         self.at, self.late = at, None
@@ -61,7 +61,7 @@ def test_a_queued_step_of_an_ended_use_does_nothing(tmp_path, work, at):
 def test_a_late_step_takes_nothing_from_the_next_use(tmp_path):
     step = GivingUp()
     with filled(tmp_path, step=step) as planning:
-        step.at = 0  # it would set the length of the row
+        step.at = 0  # this step would set the length of the row
         with pytest.raises(CancelledError):
             planning.warm()
         planning.plan(QUESTION)
@@ -118,7 +118,7 @@ def test_the_end_of_a_use_waits_for_a_step_that_runs(tmp_path, monkeypatch):
 
 
 def test_the_integrity_of_a_row_is_checked_at_one_moment(tmp_path, monkeypatch):
-    """Also where what is in the row is evicted meanwhile."""
+    """The check is consistent, also if the content of the row is evicted during it."""
     with filled(tmp_path, kv_budget=KvBudget(2**30)) as planning:
         planning.plan(QUESTION)
         row = planning.row
@@ -129,7 +129,7 @@ def test_the_integrity_of_a_row_is_checked_at_one_moment(tmp_path, monkeypatch):
             before = used.fget(self)
             if threading.current_thread() is checking and not evicting.is_alive():
                 evicting.start()
-                evicting.join(0.3)  # it may have to wait for the check
+                evicting.join(0.3)  # the eviction may have to wait for the check
             return before
 
         checking = threading.current_thread()

@@ -1,4 +1,4 @@
-"""A stream ends at its bound, whatever it said before; an id that is no token ends it alone."""
+"""A stream ends at its token limit in any case; an invalid token id ends only its stream."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def finish(engine):
 def test_a_stream_beyond_its_bound_ends_with_its_next_token(engine, handle):
     stream = engine.kv.create(handle, Query('?', [3, 4], max_tokens=9))
     engine.decode()
-    object.__setattr__(stream.query, 'max_tokens', 1)  # as no check let it through
+    object.__setattr__(stream.query, 'max_tokens', 1)  # bypasses the checks
     engine.kv.streams.grow([stream], 1)
     engine.kv.streams.update([stream], [[7]], eos=1)
     assert stream.reason == 'length' and len(stream.tokens) == 2

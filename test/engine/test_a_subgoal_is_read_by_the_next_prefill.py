@@ -1,6 +1,6 @@
-"""The planner's hand-off to the engine: it writes words into the prompt that the actor reads.
+"""Planner-actor hand-off: the planner writes its subgoal into the prompt that the engine reads.
 
-Both are graphs over one buffer, the text: nothing is captured again, nothing copied.
+Both are graphs over one buffer, the text: nothing is captured again, nothing is copied.
 Source: Execution-State Capsules, section 6, planner-actor hand-off.
 """
 
@@ -14,11 +14,11 @@ from embodied_kv.engine.shapes import Kind
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import StepInputs
 
-BEGIN, WORDS = 3, 6  # of the prompt's tokens: where the subgoal lies, and how long it is
+BEGIN, WORDS = 3, 6  # first token and length of the subgoal in the prompt
 
 
 class Robot:
-    """A hybrid planner that says `WORDS` tokens into the engine's prompt."""
+    """A hybrid planner that decodes `WORDS` tokens into the engine's prompt."""
 
     def __init__(self, engine, frame):
         self.engine = engine
@@ -43,7 +43,7 @@ class Robot:
 
 
 class Text:
-    """The prompt's tokens, as the planner writes them: there is nothing to bind."""
+    """The view through which the planner writes the prompt's tokens; there is nothing to bind."""
 
     fits_compiled, buffers = False, ()
 
@@ -57,7 +57,7 @@ def test_the_next_replay_reads_the_subgoal(make_engine, observe):
     before = robot.row()
     robot.planner.prefill([5, 6, 7])
     robot.think.replay()
-    assert torch.equal(robot.row(), before)  # the planner wrote words, not the cache
+    assert torch.equal(robot.row(), before)  # the planner wrote the prompt, not the cache
     robot.actor.replay()
     after, words = robot.row(), robot.text.tensor[0, BEGIN : BEGIN + WORDS].tolist()
     assert not torch.equal(after, before)

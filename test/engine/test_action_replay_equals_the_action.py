@@ -1,4 +1,4 @@
-"""replay = the chunk that was: byte for byte, whatever happened in between."""
+"""`replay` returns the original chunk byte for byte, whatever was computed in between."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A capsule whose facts were edited is refused with a reason, whichever verb reads it."""
+"""Every verb refuses a capsule with edited facts, with a reason."""
 
 import copy
 from dataclasses import replace
@@ -13,7 +13,7 @@ from embodied_kv.session.engine_part import Branch
 
 STREAM, QUERY, ROW = ('streams', 0), ('streams', 0, 'query'), ('rows', 0)
 ODD = (None, True, -1, 2**70, 1.5, float('nan'), 'x', '\ud800', [], [None], {}, {'a': 1})
-# Values that a session could have had in that place.
+# Values that are valid in that place.
 FINE = {
     'keep_ratio': (True,),
     'current': (None,),
@@ -57,7 +57,7 @@ def session(policy, observe):
 
 
 def edited(session, change):
-    """Add a capsule of which `change` has edited the facts; its name."""
+    """Add a capsule whose facts `change` has edited, and return its name."""
     capsules, good = session
     facts = copy.deepcopy(dict(good.facts))
     change(facts['session'])

@@ -1,4 +1,4 @@
-"""The engine makes the actions that the public references recorded; other numbers are a FAIL."""
+"""The engine reproduces the recorded actions of the public references; a difference is a FAIL."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Any operation of a snapshot, a resumption or a plan may fail once: nothing is lost or held."""
+"""If one operation of a snapshot, a restore or a plan fails, nothing is lost or remains held."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +16,7 @@ from embodied_kv.runtime.stream import Stream
 from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
-FAULTS = 16  # operations of a piece of work that fail, at most, evenly spread
+FAULTS = 16  # maximum number of failing operations, spread evenly over the work
 CONFIGS = {
     'whole': dict(),
     'compressed': dict(compressed_rows=4, language_keep_ratio=0.5, action_keep_ratio=0.5),
@@ -28,7 +28,7 @@ CONFIGS = {
 
 @pytest.fixture
 def call(hostile):
-    """Runs work on another thread, on a stream of its own, until it is done -> a future."""
+    """Yield a function that runs work on another thread and stream, and returns a future."""
     with ThreadPoolExecutor(1) as thread:
         own = Stream.on('cpu')
 
@@ -43,9 +43,9 @@ def call(hostile):
 
 
 def failing(hostile, work):
-    """Do the work, and again with each of its operations failing once -> after each failure."""
-    with hostile.default.use():  # operations of the host's thread count, too
-        work()  # tables that are made once
+    """Run the work, then at most FAULTS times with one failing operation; yield after each."""
+    with hostile.default.use():  # so operations of this thread are counted, too
+        work()  # creates tables that are made only once
         before = hostile.operations
         work()
         count = hostile.operations - before
@@ -64,7 +64,7 @@ def failing(hostile, work):
 
 
 class Robot:
-    """A session whose streams live, with a capsule c of it."""
+    """A session with live streams, and a capsule c of it."""
 
     def __init__(self, engine, call, observe, folder):
         self.engine, self.call = engine, call
@@ -81,7 +81,7 @@ class Robot:
             self.engine.decode()
 
     def at_rest(self):
-        """What is held, once streams that ended were reported; the laws hold."""
+        """Report the ended streams, check integrity, and return what is held."""
         self.call(self.engine.deltas).result()
         self.engine.kv.check_integrity()
         self.registry.check_integrity()
@@ -108,7 +108,7 @@ def test_a_snapshot_that_fails_is_absent(robot, hostile, tier):
 
     held = robot.at_rest()
     for _ in failing(hostile, work):
-        if 'd' in robot.at_rest()[-1]:  # it is whole, and what failed came after it
+        if 'd' in robot.at_rest()[-1]:  # complete: the failure came after it was stored
             robot.registry.drop('d')
         assert robot.at_rest() == held
     work()

@@ -1,4 +1,4 @@
-"""What has no deadline waits for actions and prefills, also for an action that is on its way."""
+"""Work without a deadline waits for actions and prefills, and lets them run between its steps."""
 
 import threading
 import time

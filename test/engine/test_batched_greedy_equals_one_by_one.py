@@ -1,4 +1,4 @@
-"""Streams decoded in one batch, in any order of arrival, say what each says alone.
+"""Streams decoded in one batch, in any order of arrival, get the tokens that each gets alone.
 
 In float32, with a padded batch.
 """
@@ -15,16 +15,16 @@ MARGIN = 1e-4
 TOLERANCE = 2e-5
 
 Arrival = st.tuples(
-    st.integers(0, 4),  # the frame it looks at
+    st.integers(0, 4),  # index of its frame
     st.sampled_from(['Subtask:', 'Is it done?', 'x']),
-    st.integers(2, 14),  # tokens
-    st.integers(0, 6),
-)  # steps since the arrival before it
+    st.integers(2, 14),  # maximum number of tokens
+    st.integers(0, 6),  # decode steps since the previous arrival
+)
 
 
 @contextmanager
 def recorded_logits():
-    """Every step's logits by stream: {stream: [logits, ...]}."""
+    """Record the logits of every step by stream: {stream: [logits, ...]}."""
     record, run = {}, Decoder._run
 
     def recording(decoder, streams, *others):
@@ -46,7 +46,7 @@ def finish(engine):
 
 
 def speak(engine, arrivals, handles):
-    """All arrivals into one engine, each after its pause -> their streams in order."""
+    """Open each arrival after its pause, decode all streams, and return them in order."""
     streams = []
     for frame, text, tokens, pause in arrivals:
         for _ in range(pause):
@@ -81,7 +81,7 @@ def test_batched_equals_one_by_one(make_engine, observe, arrivals):
             torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=0)
             best, second = expected.topk(2).values
             if best - second <= MARGIN:
-                break  # a tie: either token is right, and what follows differs
+                break  # a tie: either token is right, and the rest differs
             assert got.argmax() == expected.argmax()
         else:
             assert (one.tokens, one.reason) == (many.tokens, many.reason)
@@ -97,7 +97,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(make_engine, observe):
     parts = engine.open(handles[0], 'Subtask:', max_tokens=20)
     for sequence in range(5, 25):
         engine.decode()
-        engine.prefill([observe(sequence)])  # other frames come and go between two tokens
+        engine.prefill([observe(sequence)])  # other frames are computed between two tokens
         if sequence == 7:
             seen = observe(sequence + 100)
             with engine.kv.frames.leases(engine.prefill([seen])) as leases:

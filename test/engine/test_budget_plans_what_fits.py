@@ -1,4 +1,4 @@
-"""Fewer Euler steps when time is short, none when too short; decode steps only into the slack."""
+"""With little time there are fewer Euler steps, or none; decode steps run in idle time only."""
 
 import math
 
@@ -50,13 +50,13 @@ def test_an_estimate_that_lets_no_frame_be_in_time_is_tried_again(measured):
         budget.latency.observe('denoise_step', 0.05)
     plans = [budget.euler_plan(now=i, deadline=i + 0.1) for i in range(measured + 1)]
     assert plans == [0] * measured + [4]
-    budget.latency.observe('denoise_step', 0.005)  # it was slow only then
+    budget.latency.observe('denoise_step', 0.005)  # it was slow for a while only
     assert budget.euler_plan(now=9.0, deadline=9.1) == 10
 
 
 @pytest.mark.parametrize('allowed, kept', [(0.5, True), (None, False)])
 def test_what_a_late_chunk_may_take_is_not_given_up(allowed, kept):
-    budget = make(step=0.03, allowed=allowed)  # 4 steps are more than a period
+    budget = make(step=0.03, allowed=allowed)  # 4 steps take longer than a period
     assert budget.euler_plan(now=0.0, deadline=0.5) == 10
     assert (budget.latency.estimate('denoise_step') > 0) == kept
 
@@ -69,7 +69,7 @@ def test_a_prefill_longer_than_a_period_leaves_the_plan_to_the_deadline():
     assert budget.euler_plan(now=0.0, deadline=0.1) == 4
     budget.latency.observe('denoise_step', 0.01)
     assert budget.euler_plan(now=0.0, deadline=0.1) == 10
-    assert budget.latency.estimate('denoise_step') == 0.01  # it is not what makes frames late
+    assert budget.latency.estimate('denoise_step') == 0.01  # kept: the prefill is the cause
 
 
 def test_a_frame_that_comes_late_costs_no_measurement():
@@ -89,7 +89,7 @@ def test_slack_ends_where_the_next_prefill_is_expected():
     budget = make()
     budget.frame_began(10.0)
     assert budget.slack(10.03) == pytest.approx(0.1 - 0.005 - 0.03)
-    assert budget.slack(10.12) < 0  # it is late, but may come at any moment
+    assert budget.slack(10.12) < 0  # the frame is late, but may come at any moment
     assert budget.slack(10.21) == math.inf  # frames have stopped coming
     assert make().slack(0.0) == math.inf
 

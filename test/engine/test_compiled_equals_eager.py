@@ -1,4 +1,4 @@
-"""A compiled engine makes what an eager one makes, whatever rows, lengths, streams and guides."""
+"""A compiled engine gives an eager one's results for all rows, lengths, streams and guides."""
 
 import math
 
@@ -19,19 +19,19 @@ from embodied_kv.runtime import compiled as compiled_runtime
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.types import Guide
 
-pytestmark = pytest.mark.timeout(600)  # compilers take their time
+pytestmark = pytest.mark.timeout(600)  # s; compilation is slow
 CHUNK = TINY.chunk_size
 SIZE = dict(
     max_batch_robots=1, rows=12, streams=2, time_budget=False, euler_steps=3, min_euler_steps=2
 )
 SIZE |= dict(decode_steps=2)
-QUICK = 'denoise 1x0', 'extend 2x1'  # what is compiled where not all is
+QUICK = 'denoise 1x0', 'extend 2x1'  # compiled by tests that do not compile all
 ALL = ''
 
 
 @pytest.fixture(scope='module')
 def engines(policy, tmp_path_factory, request):
-    """Eager and compiled."""
+    """Return an eager and a compiled engine."""
     config, names = getattr(request, 'param', ({}, QUICK))
     compile = Compiler.compile
 
@@ -66,7 +66,7 @@ def assert_chunks_alike(engines, seen, guides=()):
 
 
 def said(engine, seen, queries):
-    """Tokens and tail KV of greedy streams over these frames, decoded together."""
+    """Return tokens and decode KV of greedy streams over these frames, decoded in one batch."""
     handles = engine.prefill(seen)
     streams = [
         engine.open(handle, query, max_tokens=6)
@@ -104,7 +104,7 @@ def test_a_frame_that_language_reads_acts_bit_for_bit_as_one_alone(engines, obse
         (alone,) = chunks(engines[1], [observe(60 + number)])
         (handle,) = engines[1].prefill([observe(60 + number)])
         streams = [engines[1].open(handle, 'ab' * (i + 1), max_tokens=9) for i in range(2)]
-        for _ in range(4):  # both begin, then go on in one batch
+        for _ in range(4):  # both begin, then continue in one batch
             engines[1].decode()
         with engines[1].kv.acquire(handle) as lease:
             (shared,) = engines[1].denoise([lease], [math.inf])
@@ -120,7 +120,7 @@ def test_words_of_one_stream(engines, observe):
 
 
 def said_of_one(engine, frame, queries, **how):
-    """Tokens of streams over one frame, decoded together."""
+    """Return the tokens of streams over one frame, decoded in one batch."""
     (handle,) = engine.prefill([frame])
     streams = [engine.open(handle, query, max_tokens=5, **how) for query in queries]
     while any(not stream.reason for stream in streams):
@@ -135,7 +135,7 @@ def test_words_of_two_streams_of_one_frame(engines, observe):
 
 
 def test_nothing_is_compiled_or_traced_in_the_loop(engines, observe, monkeypatch):
-    """Whatever lengths, states, views, streams and ways of choosing a token come."""
+    """Lengths, states, missing views, numbers of streams and temperatures vary in the loop."""
 
     def never(*_):
         raise AssertionError('compiled in the loop')

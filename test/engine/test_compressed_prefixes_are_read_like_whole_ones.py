@@ -1,4 +1,4 @@
-"""Streams and actions over compressed prefixes: the kept tokens are attended, and no others."""
+"""Streams and actions over compressed prefixes attend to the kept tokens only."""
 
 import math
 import sys
@@ -16,7 +16,7 @@ EVERY = ('vl_cache', 'streaming_llm', 'random', 'h2o', 'zipcache', 'snapkv', 'py
 
 
 def say(engine, handle, questions=QUESTIONS, tokens=8):
-    """Tokens of a stream for each question, decoded in one batch."""
+    """Return the tokens of a stream for each question, decoded in one batch."""
     streams = [engine.open(handle, q, max_tokens=tokens) for q in questions]
     while any(not stream.reason for stream in streams):
         engine.decode()
@@ -30,7 +30,7 @@ def act(engine, handle):
 
 
 class CopiedCache:
-    """A stream's cache copied out: of each layer the kept prefix tokens, then its decode KV."""
+    """A copy of a stream's cache: of each layer the kept prefix tokens, then its decode KV."""
 
     def __init__(self, engine, stream):
         self.compressed, self.row = engine.kv.compressed, stream.lease.row
@@ -101,7 +101,7 @@ def test_a_keep_ratio_of_one_is_no_compression(make_engine, observe):
 
 def test_a_batch_of_whole_and_compressed_equals_each_alone(make_engine, observe):
     def lived(questions):
-        """Streams of several frames; every other one of a compressed prefix."""
+        """Return the tokens of streams over several frames; every second prefix is compressed."""
         engine, streams = make_engine(), []
         for number, question in enumerate(QUESTIONS * 2):
             (handle,) = engine.prefill([observe(number)])
@@ -130,7 +130,7 @@ def test_actions_read_their_own_copy(make_engine, observe):
     assert small.kv.stats().compressed == 1
     assert not np.array_equal(*acted)
     small.prefill([observe(2)])
-    assert small.kv.stats().compressed == 1  # the first frame's is gone with it
+    assert small.kv.stats().compressed == 1  # the copy of the first frame was freed with it
     small.kv.check_integrity()
 
 

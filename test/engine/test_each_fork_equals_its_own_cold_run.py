@@ -1,4 +1,4 @@
-"""Each of N forks = the run that it would have been alone."""
+"""Each of N forks decodes the tokens that it decodes alone in its own engine."""
 
 import pytest
 from capsule_sessions import begin, capsules_of, dirty, go_on
@@ -10,7 +10,7 @@ SEEDS = range(8)
 
 
 def alone(make_engine, observe, seed):
-    """One stream from the first step on, its seed set where the fork sets it."""
+    """Return the result of one fork in its own engine, with its seed set by the fork."""
     engine = make_engine()
     begin(engine, observe(1), 3, ('Subtask:',), temperature=1.0, seed=0)
     capsules = capsules_of(engine)
@@ -29,7 +29,7 @@ def test_each_of_8_forks_equals_its_own_run(make_engine, observe):
         engine.kv.streams.release(stream, 'cancelled')
     branches, _ = capsules.fork('here', [Branch(seed) for seed in SEEDS])
     rows = {stream.lease.row for streams in branches for stream in streams}
-    assert len(rows) == 1  # one copy of the prefix for all
+    assert len(rows) == 1  # all share one copy of the prefix
     said = list(go_on(engine).values())
     assert len(set(said)) > 1  # the branches differ
     for seed, words in zip(SEEDS, said, strict=True):

@@ -1,4 +1,4 @@
-"""A robot of a fleet opens streams within its share: none of another robot's ends for it."""
+"""A robot of a fleet opens streams within its quota, and ends no stream of another robot."""
 
 import time
 from contextlib import suppress
@@ -37,7 +37,7 @@ class Fleet:
             return self.engine.open(self.kept.newest(robot), 'what is red?', max_tokens=40)
 
     def step(self):
-        """Until every stream has taken part in a step of all."""
+        """Decode until every stream has taken part in a common step."""
         while any(len(stream.tokens) < 2 for stream in self.kv.streams.live()):
             self.engine.decode()
 
@@ -55,7 +55,7 @@ def test_streams_are_shared_equally_and_rows_bound_them(fleet, make_engine, obse
     fleet.shares.leave('/c')
     assert fleet.shares.each == 3
     few = Fleet(make_engine(max_batch_robots=2, rows=7, streams=6), observe)
-    assert (few.shares.capacity, few.shares.each) == (2, 1)  # 7 rows, 2 of a batch, 3 newest
+    assert (few.shares.capacity, few.shares.each) == (2, 1)  # 7 rows: 2 for a batch, 3 newest
     none = Fleet(make_engine(max_batch_robots=2, rows=5, streams=6), observe)
     assert (none.shares.capacity, none.shares.each) == (0, 0)
     none.serve('/a')
@@ -81,7 +81,7 @@ def test_a_flood_of_questions_ends_nothing_that_has_not_had_its_turn(fleet):
             fleet.open('/b')
     assert not any(s.reason for s in (other, *own))
     said = len(other.tokens)
-    for _ in range(12):  # however fast it asks, the other goes on between its questions
+    for _ in range(12):  # the other stream continues at any rate of questions
         fleet.engine.decode()
         with suppress(QuotaError):
             fleet.open('/b')
@@ -112,7 +112,7 @@ def test_a_newcomer_waits_for_those_who_have_more(fleet):
         fleet.open('/c')
     assert not any(s.reason for s in taken)
     fleet.step()
-    fleet.open('/a')  # two of its own end: it is back at its share
+    fleet.open('/a')  # ends two of its own: it is back at its quota
     assert [s.reason for s in taken].count('evicted') == 2
     fleet.open('/c')
 

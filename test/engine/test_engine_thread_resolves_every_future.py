@@ -1,4 +1,4 @@
-"""Whatever is raised on the thread, by work or by a listener: every future is answered."""
+"""Every future is resolved, whatever work or a listener raises on the engine thread."""
 
 import threading
 import time

@@ -1,6 +1,6 @@
 """One thread computes: actions before prefills before language.
 
-Who fails is told, and the thread lives.
+An error is returned to the caller that submitted the work, and the thread continues.
 """
 
 import threading
@@ -59,7 +59,7 @@ def test_a_frame_that_waits_lets_the_action_of_the_one_before_it_go_first(start,
     device.call(lambda: gate.wait(TIMEOUT))
 
     def act(work):
-        """As a node does, in the completion of the prefill."""
+        """Submit the action in the completion of the prefill, as a node does."""
         lease = device.engine.kv.acquire(work.result())
         action = device.denoise(lease, time.monotonic() + TIMEOUT)
         action.add_done_callback(lambda _: order.append('action'))
@@ -82,7 +82,7 @@ def test_the_completion_of_a_prefill_runs_on_the_device_thread_however_late_the_
 
     def slow(*arguments):
         future = submit(*arguments)
-        wait([future], TIMEOUT)  # the caller loses its processor here
+        wait([future], TIMEOUT)  # as if the caller were preempted here
         return future
 
     monkeypatch.setattr(device._jobs, 'submit', slow)

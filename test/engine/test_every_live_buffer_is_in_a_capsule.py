@@ -1,4 +1,4 @@
-"""Whatever an engine writes between two steps is answered for by a part of the capsule."""
+"""Every buffer that an engine writes between two steps belongs to a part of the capsule."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ VIEWS = (PrefixWrite, SuffixRead, TailAppend, StepInputs, Field)  # written befo
 
 
 def walk(thing: object, path: str, seen: set[int]) -> Iterator[tuple[str, Tensor | np.ndarray]]:
-    """Every array that can be reached from a thing, with the way there."""
+    """Yield every array that can be reached from an object, with its path."""
     if id(thing) in seen or isinstance(thing, PLAIN + VIEWS) or callable(thing):
         if not isinstance(thing, torch.nn.Module) or id(thing) in seen:
             return
@@ -42,10 +42,10 @@ def address(array: Tensor | np.ndarray) -> int:
 
 
 def unregistered(engine) -> list[str]:
-    """Ways to live buffers that no part answers for.
+    """Return the paths of live buffers that belong to no part of a capsule.
 
-    Weights and tables are never written; what graphs read beside the cache is written before each
-    replay, which another test proves.
+    Weights and tables are never written. Other inputs of graphs are written before each replay, as
+    test_graphs_read_what_was_written_for_them.py proves.
     """
     constants = {address(a) for _, a in walk(engine.policy, 'policy', set())}
     constants |= {address(a) for _, a in walk(engine._denoiser._steps, 'steps', set())}

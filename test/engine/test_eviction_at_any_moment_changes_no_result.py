@@ -1,4 +1,4 @@
-"""Somebody evicts all there is, in the middle of work: the work goes on as if nobody had."""
+"""The eviction of everything that is evictable, in the middle of any work, changes no result."""
 
 import math
 
@@ -11,14 +11,14 @@ from embodied_kv.capsule import frozen_kv
 
 @pytest.fixture
 def engine(make_engine):
-    """Whose frames are past their deadline as soon as they are written."""
+    """Return an engine whose frames are past their deadline as soon as they are written."""
     engine = make_engine(action_keep_ratio=0.3)
     engine.kv.frames.grace = -math.inf
     return engine
 
 
 def evict_all(engine):
-    """Bytes that were freed."""
+    """Evict everything that is offered, and return the bytes freed."""
     offers = [offer for pool in engine.kv.pools for offer in pool.evictable()]
     freed = sum(offer.evict() for offer in offers)
     engine.kv.check_integrity()
@@ -27,7 +27,7 @@ def evict_all(engine):
 
 @pytest.fixture
 def evicting(engine, monkeypatch):
-    """From now on all is evicted before each of these calls."""
+    """Return a function that patches a method to evict everything before each call."""
 
     def before(owner, name):
         work = getattr(owner, name)
@@ -92,9 +92,9 @@ def test_a_stream_is_resumed_whole(engine, observe, evicting):
 def test_an_evicted_stream_says_so(engine, observe):
     begin(engine, observe(1), steps=1)
     offers = engine.kv.streams.evictable()
-    assert all(offer.cost > 0 for offer in offers)  # a prefill, and a step for each token
+    assert all(offer.cost > 0 for offer in offers)  # of a prefill, and of a step for each token
     used = engine.kv.stats().bytes_used
     assert evict_all(engine) > 0
     assert [delta.reason for delta in engine.deltas()] == ['evicted'] * len(offers)
-    assert evict_all(engine) > 0  # the frame, that they held
+    assert evict_all(engine) > 0  # the frame that the streams held
     assert engine.kv.stats().bytes_used == 0 < used

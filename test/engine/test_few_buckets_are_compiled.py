@@ -1,4 +1,4 @@
-"""At most twelve computations are compiled at default parameters; those, and no other."""
+"""Default parameters compile at most twelve computations: the listed ones, in their order."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from embodied_kv.engine.shapes import Kind, compiled_shapes
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.runtime.compiled import Compiler
 
-SERVED = sorted(set(PRESETS) - {'needle'})  # one is for questions alone
+SERVED = sorted(set(PRESETS) - {'needle'})  # needle is for questions only
 
 
 @pytest.mark.parametrize('name', SERVED)

@@ -1,4 +1,4 @@
-"""Two engines have one fingerprint exactly if one may go on where the other stood."""
+"""Two engines have the same fingerprint exactly if one can continue the state of the other."""
 
 import json
 

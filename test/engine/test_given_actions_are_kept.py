@@ -1,4 +1,4 @@
-"""Trained real-time chunking: the first d actions come out as they went in; one graph serves d."""
+"""Trained real-time chunking keeps the first d actions as given; one graph serves every d."""
 
 import math
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_one_graph_serves_every_delay(make_engine, observe):
 
 @torch.no_grad()
 def test_served_steps_equal_steps_as_they_are_trained(make_engine, observe):
-    """The training's velocity with the same actions given, step by step."""
+    """Each step equals the velocity of the training code with the same given actions."""
     engine, delay = make_engine(rtc='trained', time_budget=False), 2
     seen = observe(1)
     noises = np.random.default_rng(0).standard_normal((1, CHUNK, TINY.padded_action_dim))

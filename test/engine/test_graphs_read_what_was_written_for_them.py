@@ -1,4 +1,4 @@
-"""What graphs read beside the cache is written before each replay: dirt in it does no harm."""
+"""What graphs read outside the cache is written before each replay, so stale bytes do no harm."""
 
 import math
 
@@ -9,13 +9,16 @@ from capsule_sessions import QUESTIONS, scratch
 
 @torch.inference_mode()
 def soil(engine):
-    """Other bytes in everything that graphs read or write, but for the cache."""
+    """Overwrite everything that graphs read or write, except the cache."""
     for buffer in scratch(engine):
         buffer.tensor.fill_(math.nan if buffer.tensor.is_floating_point() else 1)
 
 
 def lived(engine, observe, dirty):
-    """Frames, chunks and language; a frame of one robot, then of three."""
+    """Return chunks and tokens of four rounds with one to three robots.
+
+    `dirty` is called before each prefill, denoising and decode step.
+    """
     made = []
     for number, robots in enumerate((1, 3, 1, 2)):
         dirty(engine)

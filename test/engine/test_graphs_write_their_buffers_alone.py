@@ -1,4 +1,4 @@
-"""Every graph of an engine, watched: it writes the buffers it names and nothing else."""
+"""Every graph of an engine writes only the buffers that it declares."""
 
 from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.config import TINY
@@ -28,7 +28,7 @@ def test_there_is_a_graph_for_every_bucket_and_none_for_a_length(make_engine):
     assert shapes(Kind.PREFILL) == [(rows, n) for rows in (1, 2, 3) for n in lengths]
     assert lengths[-1] == TINY.prefix_tokens and len(lengths) <= 16
     assert shapes(Kind.START) == shapes(Kind.DENOISE)
-    assert shapes(Kind.DENOISE) == [(1, 0), (2, 0), (3, 0)]  # of any number of Euler steps
+    assert shapes(Kind.DENOISE) == [(1, 0), (2, 0), (3, 0)]  # for any number of Euler steps
     steps, queries = [(2, 1), (4, 1), (6, 1)], [(1, 8), (1, 16), (1, 20)]
     assert shapes(Kind.EXTEND) == steps + queries
     assert shapes(Kind.DRAW) == [(2, 0), (4, 0), (6, 0), (1, 0)]

@@ -1,4 +1,4 @@
-"""Guided real-time chunking: v - min(c / r^2, beta) w (A - (x - t v)), beside a float64 of it."""
+"""Guided real-time chunking, v - min(c / r^2, beta) w (A - (x - t v)), equals float64."""
 
 import math
 
@@ -30,7 +30,11 @@ def chunks(engine, observations, guides=(), noises=None):
 
 
 def reference(v_of, x, target, weights, steps, beta):
-    """tau = 1 - t goes from 0 to 1, as in the paper; v_of(x, t) is the model's, noise - action."""
+    """Return x after guided Euler steps in float64.
+
+    tau = 1 - t goes from 0 to 1, as in the paper; v_of(x, t) is the velocity of the model, which
+    points from action to noise.
+    """
     x = x.astype(np.float64)
     for step in range(steps):
         tau = step / steps

@@ -1,4 +1,4 @@
-"""Whoever works beside a fleet's chunks waits for its slack, but not for ever."""
+"""Work next to a fleet's chunks waits for idle time of the engine, for a bounded time."""
 
 import math
 import threading
@@ -20,7 +20,7 @@ def test_who_waits_goes_on_when_it_opens():
         slack.wait()
         went_on.set()
 
-    slack.opened()  # said of nothing: it stays closed
+    slack.opened()  # without effect: there is no idle time yet
     thread = threading.Thread(target=work)
     thread.start()
     open_.append(True)

@@ -1,6 +1,6 @@
-"""A model with a state token obeys the laws of one whose prompt contains the state.
+"""A model with a state token passes the tests of a model whose prompt contains the state.
 
-The imported tests run here, with the policy of this module.
+The imported tests run here with the policy of this module.
 """
 
 # ruff: noqa: F401
@@ -51,12 +51,12 @@ def chunk(engine, seen):
 
 
 def moved(seen):
-    """The same frame with another state."""
+    """Return the same frame with another state."""
     return replace(seen, state=seen.state[::-1].copy())
 
 
 def offsets(engine, seen):
-    """The actions of the network as offsets from the state."""
+    """Return the actions as offsets from the state."""
     return chunk(engine, seen)[1] - seen.state
 
 
@@ -64,7 +64,7 @@ def test_the_state_is_read_from_its_token_alone(make_engine, observe, policy):
     engine, seen = make_engine(), observe(1)
     assert policy.prompt_ids('reach', seen.state) == policy.prompt_ids('reach', -seen.state)
     difference = np.abs(offsets(engine, seen) - offsets(engine, moved(seen))).max()
-    assert difference > 1e-4  # of at most 0.05 by random weights
+    assert difference > 1e-4  # offsets are at most 0.05 with random weights
 
 
 def test_the_token_is_the_last_one_of_the_row(make_engine, observe):
@@ -90,7 +90,7 @@ def test_compression_keeps_the_token_whatever_its_method(make_engine, observe, n
         lengths = engine.kv.compressed.lengths[:, copy.row]
         layers, projected = TINY_PI0.backbone.layers, engine.policy.config.cross_layers
         kept = lengths[:layers]
-        assert kept.sum() == round(0.2 * layers * (handle.length - 1)) + layers  # one in each
+        assert kept.sum() == round(0.2 * layers * (handle.length - 1)) + layers  # state tokens
         assert lengths[layers:].tolist() == [kept[i] for i in projected]
     difference = np.abs(values - seen.state - offsets(engine, moved(seen))).max()
     assert difference > 1e-4

@@ -1,4 +1,4 @@
-"""What an earlier user left in a row, NaN included, changes no result of a later one."""
+"""Stale content of a row, NaN included, changes no result of a later use of the row."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A session notifies its participants of what it does, each once, on the thread that does it."""
+"""A session notifies each participant of its verbs once, on the thread that runs them."""
 
 import dataclasses
 import threading
@@ -15,7 +15,7 @@ SCENE = SceneSummary(np.zeros(2), {'front': np.zeros((4, 4, 3), np.uint8)}, 1, '
 
 
 class Noting(Participant):
-    """Keeps what it was notified of."""
+    """A participant that records its notifications."""
 
     def __init__(self):
         self.heard = []
@@ -35,7 +35,7 @@ class Noting(Participant):
 
 
 class Seeing(Participant):
-    """Makes frames; scene: of the present."""
+    """A participant that makes frames. scene: the present one."""
 
     makes_frames = True
 
@@ -93,7 +93,7 @@ def test_a_restore_that_resumes_nothing_holds_the_arm_on_the_engine_thread(sessi
 
 
 def on_a_thread(work, threads):
-    """Run work on a thread in place of the engine's, and wait for it."""
+    """Run work on a thread in place of the engine thread, wait for it, and return its future."""
     futures = []
     threads.append(threading.Thread(target=lambda: futures.append(at_once(work))))
     threads[-1].start()

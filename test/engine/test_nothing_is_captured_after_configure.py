@@ -1,4 +1,4 @@
-"""All graphs are captured when the engine is made: no frame, word or capsule captures one."""
+"""All graphs are captured when the engine is made; frames, streams and capsules capture none."""
 
 import math
 

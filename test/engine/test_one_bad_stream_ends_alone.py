@@ -1,4 +1,4 @@
-"""A stream that cannot go on ends with its reason; the others of its batch say what they would."""
+"""A stream that fails ends with its reason; the other streams of its batch are unaffected."""
 
 import math
 
@@ -44,7 +44,7 @@ def test_whose_token_cannot_be_drawn(make_engine, observe, caplog):
     wanted = answers(make_engine(), observe, temperature=0.8)
 
     def disturb(engine, streams):
-        object.__setattr__(streams[1].query, 'seed', -1)  # past every check
+        object.__setattr__(streams[1].query, 'seed', -1)  # bypasses every check
 
     first, bad, last = answers(make_engine(), observe, disturb, temperature=0.8)
     assert (first, last) == (wanted[0], wanted[2])

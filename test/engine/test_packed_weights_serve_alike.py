@@ -1,4 +1,7 @@
-"""An engine over packed weights, also of a model as small as this one, serves as any other."""
+"""An engine with packed weights gives the same results as one with plain weights.
+
+This also holds for a model that is too small to be packed by default.
+"""
 
 import platform
 import time
@@ -22,7 +25,7 @@ CONFIG = EngineConfig(rows=4, streams=2, decode_tokens=32, time_budget=False)
 
 @pytest.fixture
 def engines(monkeypatch):
-    """One without, and one with packed weights, which is watched."""
+    """Return an engine with plain and one with packed weights, whose writes are checked."""
     plain = Engine(Policy.random(TINY, seed=1), CONFIG)
     monkeypatch.setattr(prepacked, 'LEAST', {torch.float32: 1})
     monkeypatch.setattr(GraphCache, 'watch', DeclaredWrites)

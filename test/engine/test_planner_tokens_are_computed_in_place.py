@@ -1,4 +1,4 @@
-"""The planner's token step: graphs that are captured once, over memory that never moves."""
+"""The planner's token step replays graphs that are captured once, over memory that never moves."""
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def run(step, arena, rows, ids, positions):
 
 
 def eager(rows, ids, positions):
-    """The same tokens, each row by itself -> those that follow, and the arena then."""
+    """Compute the tokens of each row alone; return the next tokens, and the KV of the arena."""
     arena = arena_on('cpu')
     step, said = TokenStep(PLANNER.model, arena, [1]), []
     for one in zip(rows, ids, positions, strict=True):
@@ -91,7 +91,7 @@ def test_a_step_writes_its_buffers_and_the_new_tokens_alone(monkeypatch):
     before = arena.kv.clone()
     rows, _, positions = FIRST
     run(step, arena, *FIRST)
-    changed = (arena.kv != before).any(-1).any(0).any(2).nonzero()  # layer, row, place
+    changed = (arena.kv != before).any(-1).any(0).any(2).nonzero()  # layer, row, position
     assert sorted(map(tuple, changed.tolist())) == sorted(
         (layer, row, at)
         for row, at in zip(rows, positions, strict=True)

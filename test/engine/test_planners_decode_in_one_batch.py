@@ -1,4 +1,4 @@
-"""Rows of several robots say their answers in one batch, each what it says alone."""
+"""Rows of several robots are decoded in one batch, and each gets the answer that it gets alone."""
 
 import math
 import time
@@ -24,7 +24,7 @@ LONGEST = (7, 12, 9)  # tokens of their answers
 
 
 def begun(number, rows=None, step=lambda work: work(), eos=-1) -> tuple[PlannerRow, Iterator[int]]:
-    """A robot's row, and the tokens that it is about to say."""
+    """Return a robot's row, and an iterator over the tokens of its answer."""
     numbers = NUMBERS | {'max_answer_tokens': LONGEST[number]}
     row = PlannerRow(PLANNER.model, None, PlanningConfig(**numbers), step, None, rows)
     return row, saying_of(row, number, eos)
@@ -64,7 +64,7 @@ def test_whoever_asks_for_steps_each_says_what_it_says_alone(turns, eos):
 def test_what_lies_beyond_a_plan_in_its_row_changes_no_answer():
     rows = PlannerRows(PLANNER.model, 3)
     robots = [begun(number, rows)[0] for number in range(3)]
-    rows.arena.kv[:, :, :, :, 1:] = math.nan  # as an earlier plan left it, but for one token
+    rows.arena.kv[:, :, :, :, 1:] = math.nan  # stale content behind the first token
     decoding = [saying_of(row, number) for number, row in enumerate(robots)]
     said = [[], [], []]
     for _ in range(max(LONGEST)):
@@ -77,7 +77,7 @@ def test_a_step_takes_all_that_say_a_token_further():
     rows = PlannerRows(PLANNER.model, 3)
     robots = [begun(number, rows) for number in (0, 2)]
     for _, decoding in robots:
-        next(decoding), next(decoding)  # the first token is its prefill's
+        next(decoding), next(decoding)  # the first token comes from the prefill
     before = [len(row.held.plan.answer) for row, _ in robots]
     assert rows.steps == 2 and rows.tokens == 3
     next(robots[0][1])

@@ -1,4 +1,4 @@
-"""Without an update nothing is computed but what matters; with one, what it invalidates."""
+"""KV of memory is computed once; an update invalidates only its segment or its group."""
 
 import pytest
 from planning_cases import QUESTION, TABLE, filled, open_planning, said
@@ -50,7 +50,7 @@ def test_an_update_of_a_static_group_costs_its_group(tmp_path):
 
 
 def test_single_segments_keep_their_kv_while_their_group_is_static(tmp_path):
-    """So an update of that group costs the one segment, and the joint KV that is dropped."""
+    """So an update of the group drops its joint KV, and only one segment is computed again."""
     with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.warm()
         planning.advance(2)
@@ -60,7 +60,7 @@ def test_single_segments_keep_their_kv_while_their_group_is_static(tmp_path):
 
 
 def test_a_group_that_has_just_turned_static_costs_no_plan(tmp_path):
-    """Its segments' own KV serves until there is time for the joint one."""
+    """The KV of its single segments is used until there is time to compute the joint KV."""
     with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.warm()
         assert planning.advance(2) and planning.stats().static == 1

@@ -1,4 +1,4 @@
-"""If all segments are computed again, a plan is the plan of its text, bit for bit."""
+"""A plan that recomputes all segments equals full recomputation of its text, bit for bit."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ METHODS = ('keep', 'full', 'prefix', 'full_reuse')
 
 
 def row(planning, plan):
-    """K and V of the prompt."""
+    """Return K and V of the prompt."""
     arena = planning.row.arena
     return [part[:, 0, :, : plan.tokens].clone() for part in (arena.k, arena.v)]
 
@@ -25,7 +25,7 @@ def test_all_recomputed_equals_full(tmp_path):
 
 
 def test_a_group_that_was_computed_jointly_needs_nothing_again(tmp_path):
-    """One static group right behind the head: only the head is new to its KV."""
+    """One static group follows the head, so its stored KV lacks nothing but the head."""
     with filled(tmp_path, min_group_similarity=-1.0) as planning:
         planning.advance(2)
         full, reuse = (planning.plan(QUESTION, method=m) for m in ('full', 'full_reuse'))
@@ -63,7 +63,7 @@ def test_a_prefix_counts_while_the_row_still_holds_it(tmp_path):
         again = planning.plan(QUESTION, method='prefix')
         assert cold.computed == (cold.tokens,) * LAYERS and again.computed == (1,) * LAYERS
         assert again.text == cold.text
-        planning.plan(QUESTION, method='full_reuse')  # fills the row in another way
+        planning.plan(QUESTION, method='full_reuse')  # fills the row by another method
         after = planning.plan(QUESTION, method='prefix')
         assert (after.computed, after.text) == (cold.computed, cold.text)
         planning.upsert(('mug', 'object', 'mug: on the right table'))

@@ -1,4 +1,4 @@
-"""What cannot be remembered or planned is refused in one sentence, and nothing has changed."""
+"""Invalid segments, questions and settings are refused with one sentence, and nothing changes."""
 
 from dataclasses import replace
 
@@ -127,7 +127,7 @@ def test_a_recurrent_planner(tmp_path):
 def test_numbers_that_do_not_fit(tmp_path, numbers, message):
     with pytest.raises(ValueError, match=message):
         open_planning(tmp_path, **numbers)
-    with open_planning(tmp_path) as planning:  # and the folder was left alone, or closed
+    with open_planning(tmp_path) as planning:  # the folder was not opened, or was closed again
         assert len(planning.memory) == 0
 
 

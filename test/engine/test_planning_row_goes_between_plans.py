@@ -1,11 +1,11 @@
-"""What the last prompt left in the planner's row goes between two plans, and never within one."""
+"""The content of the planner's row can be evicted between two plans, but never during one."""
 
 import pytest
 from planning_cases import QUESTION, filled, said
 
 
 def fresh(planning):
-    """Both a plan that finds nothing in the row, and the row after it."""
+    """Make a plan that finds nothing in the row; return the plan and the row."""
     return planning.plan(QUESTION, method='prefix'), planning.pools[0]
 
 
@@ -56,7 +56,7 @@ def test_it_costs_a_prefill_of_everything_as_last_measured(tmp_path):
         assert row.evictable() == []
         planning.warm(1)
         (unit,) = row.evictable()
-        assert unit.cost == 0  # it is kept elsewhere
+        assert unit.cost == 0  # its KV is stored elsewhere
         plan = planning.plan(QUESTION, method='full')
         (offer,) = row.evictable()
         assert 0 < offer.cost < 2 * plan.seconds

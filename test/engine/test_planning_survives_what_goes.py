@@ -1,4 +1,4 @@
-"""KV that goes between retrieval and its load costs a retry, never the plan."""
+"""KV that is dropped between its retrieval and its load costs a retry, but not the plan."""
 
 import errno
 import logging
@@ -13,7 +13,7 @@ from embodied_kv.planning.planning import RETRIES
 
 
 def meddle(planning, with_load):
-    """Calls with_load(n) before the n-th load, which is in the middle of a prefill."""
+    """Call with_load(n) before the n-th load, which happens during a prefill."""
     load, count = planning.memory.store.load_memory, 0
 
     def loading(unit, layer):

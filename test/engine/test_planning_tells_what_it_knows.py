@@ -1,4 +1,4 @@
-"""Queries and statistics of a memory."""
+"""A memory answers queries and reports its statistics."""
 
 from planning_cases import QUESTION, TABLE, filled
 

@@ -1,4 +1,4 @@
-"""Whoever plans waits in a thread of its own; the row is written and copied where `step` runs."""
+"""A plan waits on its own thread; the row is written and copied on the thread that runs `step`."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +11,7 @@ from embodied_kv.kv.arena import Arena
 
 @pytest.fixture
 def touched(monkeypatch):
-    """The threads in which rows of an arena were copied from, or given a length."""
+    """Return the names of the threads that read a row of an arena or set its length, by method."""
     threads = {'row': set(), 'set_length': set()}
 
     def watched(method, found):

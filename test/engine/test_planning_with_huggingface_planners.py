@@ -1,4 +1,4 @@
-"""Memory, KEEP, batches and resumption work with planners in the format of Hugging Face."""
+"""Memory, KEEP, batches and resumption work with planners in the Hugging Face format."""
 
 import huggingface_planners as hf
 import pytest
@@ -17,7 +17,7 @@ NUMBERS = dict(max_context_tokens=200, max_answer_tokens=8)
 
 @pytest.fixture(scope='module', params=['gemma3', 'qwen3', 'llama'])
 def planner(request, tmp_path_factory):
-    """Without a template, whose introduction would fill the rows."""
+    """Return a planner without a chat template, whose introduction would fill the rows."""
     folder = tmp_path_factory.mktemp(request.param)
     return load_planner(hf.folder(folder, request.param, template=None))
 
@@ -40,7 +40,7 @@ def test_keep_loads_a_part_of_each_later_layer(planner, tmp_path):
 
 
 def test_stored_keys_of_one_segment_serve_at_its_place_in_a_prompt(planner, tmp_path):
-    """Only the head is missing from its attention, so layer 0 is exact up to rounding."""
+    """Stored KV lacks attention to the head, which does not affect layer 0 except for rounding."""
     with opened(tmp_path, planner) as planning:
         rows = []
         for method in ('full', 'full_reuse'):

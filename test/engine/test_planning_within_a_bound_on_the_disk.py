@@ -1,4 +1,4 @@
-"""Stored KV has a bound; plans answer as without one."""
+"""Stored KV stays within a bound on the disk, and plans are made as without it."""
 
 from planning_cases import QUESTION, TABLE, filled
 

@@ -12,7 +12,7 @@ lengths = st.integers(1, 4000)
 
 
 def measured(tokens, full, keep):
-    """Costs of prompts of that length with these seconds a token."""
+    """Return costs measured with prompts of this length, at these rates (s per token)."""
     costs = PlanCosts()
     for method, rate in ((FULL, full), (KEEP, keep)):
         for _ in range(NEWEST):
@@ -40,7 +40,7 @@ def test_other_lengths_are_measured_again():
     costs = measured(100, full=1e-3, keep=2e-3)
     assert costs.choose(200) == FULL and costs.choose(50) == FULL
     assert costs.seconds(FULL, 201) is None and costs.seconds(KEEP, 49) is None
-    assert costs.pays(1000)  # unknown
+    assert costs.pays(1000)  # not measured
 
 
 def test_one_interrupted_plan_changes_nothing():

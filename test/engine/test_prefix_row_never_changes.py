@@ -1,4 +1,4 @@
-"""Whoever works, a prefix row keeps its bytes from its prefill to its last lease."""
+"""A prefix row keeps its bytes from its prefill to its last lease, whatever else is computed."""
 
 import hashlib
 import time
@@ -23,7 +23,7 @@ def test_prefix_bytes_never_change_while_leased(make_engine, observe):
         for _ in range(3):
             engine.decode()
         assert [digest(engine, lease.row) for lease in leases] == digests
-        if len(leases) == 3:  # as many as actions ever hold, and one more
+        if len(leases) == 3:  # one more than actions ever hold
             leases.pop(0).release()
             digests.pop(0)
         engine.kv.check_integrity()
@@ -37,5 +37,5 @@ def test_denoising_stores_nothing(make_engine, observe):
     before, lengths = arena.kv.clone(), arena.lengths.copy()
     with engine.kv.acquire(handle) as lease:
         engine.denoise([lease], [time.monotonic() + 1])
-    assert arena.kv.view(torch.uint8).equal(before.view(torch.uint8))  # NaN equals itself
+    assert arena.kv.view(torch.uint8).equal(before.view(torch.uint8))  # bytes: NaN equals NaN
     assert (arena.lengths == lengths).all()

@@ -1,4 +1,4 @@
-"""By text: statistics of the prompt's text and of the question are those of all their queries."""
+"""By text: the statistics of prompt and question add up to those of all their queries."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def frame(kv, robot):
 
 @pytest.fixture
 def scored():
-    """Statistics of the prompt's text, of the question, and of both at once, in float64."""
+    """Return statistics of the prompt's text, of the question, and of both, these in float64."""
     torch.manual_seed(0)
     q = torch.randn(1, TEXT + ASKED, HEADS, DIM)
     k = torch.randn(1, HEADS, N + ASKED, DIM)
@@ -56,7 +56,7 @@ def test_the_sum_is_that_of_all_queries(kv, scored):
     prompt, asked, (columns, density) = scored
     kept, handle = PromptScores(kv), frame(kv, 'a')
     kept.attach(handle, prompt)
-    prompt.columns.zero_()  # the next prefill's
+    prompt.columns.zero_()  # as the next prefill does
     both = kept.added(handle, asked)
     torch.testing.assert_close(both.columns.double(), columns[:, :, :N], atol=1e-5, rtol=0)
     torch.testing.assert_close(both.density.double(), density.double(), atol=1e-6, rtol=0)

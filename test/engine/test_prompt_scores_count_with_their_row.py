@@ -1,4 +1,4 @@
-"""What is kept of a prompt's scores is bytes of its row: counted, claimed, and free with it."""
+"""Kept scores of a prompt count as bytes of its row: they are claimed and freed with it."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_the_pool_of_the_row_counts_them_and_frees_them_with_it(engine, observe)
     assert engine.compression.prompts.get(first) is not None
     assert frames.bytes_used == frames.bytes_reserved == row_bytes(engine, first)
     assert frames.bytes == before + size(engine, first)
-    (second,) = engine.prefill([observe(2)])  # the first row is free
+    (second,) = engine.prefill([observe(2)])  # frees the first row
     assert engine.compression.prompts.get(first) is None
     assert frames.bytes_used == frames.bytes_reserved == row_bytes(engine, second)
     frames.retire(second)
@@ -37,7 +37,7 @@ def test_the_pool_of_the_row_counts_them_and_frees_them_with_it(engine, observe)
 def test_an_eviction_frees_them(engine, observe):
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, 'what?', max_tokens=4)
-    engine.prefill([observe(2)])  # the stream alone holds the first frame's row
+    engine.prefill([observe(2)])  # now only the stream holds the first frame's row
     (offer,) = engine.kv.streams.evictable()
     promised = engine.kv.streams.bytes_for(stream.query)
     assert offer.size == promised + row_bytes(engine, handle)

@@ -1,4 +1,4 @@
-"""What goes to an engine on another machine comes out as it went in; without Ray it says so."""
+"""Data to and from a remote engine arrives unchanged; without Ray the error names the remedy."""
 
 import importlib.util
 import math
@@ -32,7 +32,7 @@ LINK = Link(0.001, 1e9, 1e9)
 
 
 def timed(frame):
-    """As the policy server reads it, without a deadline."""
+    """Return the frame as the policy server reads it, without a deadline."""
     return TimedObservation(**vars(frame) | {'deadline': math.inf})
 
 

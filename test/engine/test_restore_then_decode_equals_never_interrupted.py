@@ -1,4 +1,4 @@
-"""restore, then decode = never interrupted: token for token, and byte for byte in state."""
+"""Restore, then decode, equals an uninterrupted run, in every token and every byte of state."""
 
 import pytest
 import torch
@@ -67,7 +67,7 @@ def test_text_goes_on_in_the_middle_of_a_character(make_engine, observe):
     engine = make_engine()
     begin(engine, observe(1), steps=4)
     capsules = capsules_of(engine)
-    for number in range(3):  # with byte tokens, one of these boundaries lies within a character
+    for number in range(3):  # tokens are bytes, so one of these snapshots is within a character
         capsules.snapshot(f'boundary-{number}')
         engine.decode()
     for number in range(3):
@@ -106,7 +106,7 @@ def test_restored_rows_have_new_handles_old_stamps_and_no_deadline(make_engine, 
     )
     assert (handle.row, handle.generation) != (before.row, before.generation)
     assert handle.deadline == -float('inf')
-    assert engine.kv.frames.current('') == before  # what the action reads is the present
+    assert engine.kv.frames.current('') == before  # actions read the present frame
 
 
 def test_too_many_streams_are_refused_and_nothing_changes(make_engine, observe):

@@ -1,4 +1,4 @@
-"""Roll back, then ask something else = ask it in the first place."""
+"""After a rollback, another question gets the answer that it gets as the first question."""
 
 import pytest
 from capsule_sessions import begin, capsules_of, go_on
@@ -10,7 +10,7 @@ from embodied_kv.session.engine_part import EnginePart
 
 
 def ask(engine, stream, question):
-    """What a new stream says on the row of another."""
+    """Ask a question on the row of another stream, and return the answer."""
     handle = stream.lease.handle
     new = engine.open(handle, question, max_tokens=12)
     return go_on(engine)[new.id]

@@ -1,4 +1,4 @@
-"""Actions from a row that language reads too are, bit for bit, those of a prefill of their own."""
+"""Actions from a row that language also reads equal those of a separate prefill, bit for bit."""
 
 import time
 
@@ -33,7 +33,7 @@ def test_actions_do_not_depend_on_the_row_they_are_read_from(make_engine, observ
     engine = make_engine()
     (handle,) = engine.prefill([observe(3)])
     first = act(engine, handle)
-    lease = engine.kv.acquire(handle)  # keeps its row, so that the same frame goes to another one
+    lease = engine.kv.acquire(handle)  # keeps the row, so the same frame is written to another one
     (again,) = engine.prefill([observe(3)])
     assert again.row != handle.row
     np.testing.assert_array_equal(act(engine, again), first)

@@ -1,4 +1,4 @@
-"""A snapshot without a name is kept however many there are of the same boundary."""
+"""Any number of snapshots of one engine step without a name are kept, with distinct names."""
 
 from capsule_sessions import begin, capsules_of
 

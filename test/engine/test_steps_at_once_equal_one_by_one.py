@@ -1,4 +1,4 @@
-"""Several decode steps without the host say what as many single ones say, token for token."""
+"""Several decode steps without the host give the same tokens as single steps."""
 
 import math
 
@@ -10,7 +10,7 @@ HOW = dict(max_tokens=9), dict(max_tokens=7, temperature=0.9, seed=5), dict(max_
 
 
 def said(engine, observe, how=HOW):
-    """Tokens, reason and decode KV of streams that are decoded to their ends."""
+    """Return tokens and reasons, decode KV, and deltas of streams decoded to their ends."""
     handles = engine.prefill([observe(i, robot=f'r{i}') for i in range(len(how))])
     streams = [
         engine.open(handle, text, **each)
@@ -69,7 +69,7 @@ def test_one_that_fails_among_them_ends_there(make_engine, observe, monkeypatch)
     def broken(ids, view):
         logits = extend(ids, view).clone()
         calls.append(len(ids))
-        if calls.count(3) == 2:  # the second step of all three
+        if calls.count(3) == 2:  # the second step with all three streams
             logits[1] = math.nan
         return logits
 

@@ -1,10 +1,10 @@
-"""A stream may be ended by any thread, at any moment of a decode step."""
+"""Any thread may end a stream, at any moment of a decode step."""
 
 import pytest
 
 
 def interrupt(engine, monkeypatch, what):
-    """Does something in the middle of the next step of the model."""
+    """Let steps of the model call `what` before they compute."""
     extend = engine.policy.model.extend
 
     def interrupted(batch, cache):
@@ -22,7 +22,7 @@ def test_a_cancel_in_the_middle_of_a_step_ends_the_stream_after_it(
     (handle,) = engine.prefill([observe(1)])
     stream = engine.open(handle, 'what?', max_tokens=20)
     other = engine.open(handle, 'why?', max_tokens=20)
-    engine.prefill([observe(2)])  # now the streams alone hold the row
+    engine.prefill([observe(2)])  # now only the streams hold the row
     for _ in range(steps_before):
         engine.decode()
     interrupt(engine, monkeypatch, lambda: engine.kv.streams.release(stream, 'cancelled'))

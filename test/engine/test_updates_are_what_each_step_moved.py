@@ -1,4 +1,4 @@
-"""U[step, action] = |x before - x after| over the robot's own dimensions, as Kairos needs it."""
+"""A chunk has U[step, action] = |x before - x after| over the robot's dimensions, for Kairos."""
 
 import math
 
@@ -18,7 +18,7 @@ def test_updates_are_differences_of_x(make_engine, observe, monkeypatch, steps):
     replay = Graph.replay
 
     def recorded(graph):
-        """Keeps x as it is after each replay, the first of which begins the chunk."""
+        """Record x after each replay; the first replay begins the chunk."""
         replay(graph)
         seen.append(denoiser._x.clone())
 

@@ -1,4 +1,4 @@
-"""Warm-up: estimates exist afterwards, first runs are not in them, and no row is held."""
+"""Warm-up leaves estimates without the first runs, and holds no row."""
 
 import math
 
@@ -53,7 +53,7 @@ def test_a_policy_that_is_not_finite_is_refused(make_engine):
         with pytest.raises(FloatingPointError):
             warm_up(engine)
     finally:
-        weight.data.copy_(kept)  # other engines have the same
+        weight.data.copy_(kept)  # other engines share the weights
 
 
 def test_no_row_is_held_and_the_budget_is_as_configured(make_engine):

@@ -1,4 +1,4 @@
-"""The examples without their simulators: their modules, and a world that is made of numbers."""
+"""Fixtures to test the examples without their simulators: their modules and a numeric world."""
 
 import importlib
 import sys
@@ -12,12 +12,12 @@ EXAMPLES = Path(__file__).resolve().parents[2] / 'examples'
 
 
 def modules(monkeypatch, example):
-    """Imports what lies in an example and in common; all of it is gone after the test."""
+    """Yield the import function for modules of an example and of common; undo it afterwards."""
     for folder in ('common', example):
         monkeypatch.syspath_prepend(EXAMPLES / folder)
     path = list(sys.path)
     yield importlib.import_module
-    sys.path[:] = path  # the examples' own modules add to it
+    sys.path[:] = path  # the examples' modules extend it
     for folder in ('common', example):
         for module in (EXAMPLES / folder).glob('*.py'):
             sys.modules.pop(module.stem, None)
@@ -25,19 +25,19 @@ def modules(monkeypatch, example):
 
 @pytest.fixture
 def module(monkeypatch):
-    """Of Lift's example, by its name."""
+    """Yield a function that imports a module of the Lift example by name."""
     yield from modules(monkeypatch, 'robosuite')
 
 
 @pytest.fixture
 def transfer(monkeypatch):
-    """Of TransferCube's example, by its name."""
+    """Yield a function that imports a module of the TransferCube example by name."""
     yield from modules(monkeypatch, 'aloha')
 
 
 @pytest.fixture
 def evaluation(module, monkeypatch):
-    """trial.py, beside a client that is not there."""
+    """Return the module trial.py, with a stub for its client."""
     client = types.SimpleNamespace(WebsocketClientPolicy=None)
     monkeypatch.setitem(sys.modules, 'openpi_client', types.ModuleType('openpi_client'))
     monkeypatch.setitem(sys.modules, 'openpi_client.websocket_client_policy', client)
@@ -45,7 +45,10 @@ def evaluation(module, monkeypatch):
 
 
 class World:
-    """Goes where it is told at once; lifts the cube after `lasts` steps. told: all of that."""
+    """Moves at once where it is commanded and lifts the cube after `lasts` steps.
+
+    told: all commands.
+    """
 
     def __init__(self, lasts=25):
         self.lasts, self.told, self.steps = lasts, [], 0

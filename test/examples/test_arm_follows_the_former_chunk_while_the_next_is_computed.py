@@ -1,4 +1,4 @@
-"""examples/common/trial.py: while a chunk is on its way the arm follows the one before."""
+"""examples/common/trial.py: the arm follows the previous chunk until the next one arrives."""
 
 import itertools
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ import pytest
 
 
 class Robot:
-    """Says at each step what it was told; its task is never done."""
+    """Records its commands; its task never ends."""
 
     rate, seconds, done, stages = 20, 10.0, False, {'touched': 1}
 
@@ -28,7 +28,7 @@ class Robot:
 
 
 class Policy:
-    """Its chunk number n is n + 0.00, n + 0.01, …: what is executed says whose it is."""
+    """Returns chunk n with actions n + 0.00, n + 0.01, …, which identify their chunk."""
 
     def __init__(self, actions):
         self.asked, self._actions = 0, actions
@@ -41,7 +41,10 @@ class Policy:
 
 @pytest.fixture
 def told(evaluation):
-    """What the arm is told in a second, of chunks that take `inference` and `latency` s."""
+    """Return a function that runs one second and returns the commands and the counters.
+
+    inference, latency: duration of a chunk's computation and additional delay (s).
+    """
 
     def run(inference, latency, actions=16, every=4, ticks=1):
         robot, counted = Robot(ticks), evaluation.Counted()
@@ -59,12 +62,12 @@ def test_until_the_first_chunk_is_there_the_arm_holds(told):
 
 
 def test_a_chunk_takes_over_at_the_action_that_is_due(told):
-    """Asked at step 2 + 4 k after the one before was; two steps on its way."""
+    """A chunk is requested every 4 steps and arrives two steps later."""
     assert told(0.0999, 0.0)[0][2:10] == [1.02, 1.03, 1.04, 1.05, 2.02, 2.03, 2.04, 2.05]
 
 
 def test_added_latency_moves_it_on(told):
-    """Four steps on its way, then the next one is asked for at once."""
+    """A chunk arrives four steps after its request; the next one is requested at once."""
     assert told(0.0, 0.2)[0][4:12] == [1.04, 1.05, 1.06, 1.07, 2.04, 2.05, 2.06, 2.07]
 
 
@@ -75,7 +78,7 @@ def test_a_chunk_that_ran_out_is_held_and_counted(told):
 
 
 def test_to_an_action_that_takes_several_steps_the_set_point_goes_straight(told):
-    """Four steps to an action; a chunk that comes one step late goes on from where it is."""
+    """An action takes four steps; a chunk that is one step late continues from the set-point."""
     done = told(0.0, 0.0, ticks=4)[0]
     assert done[:6] == [-1.0, -0.333, 0.333, 1.0, 1.002, 1.335]
 

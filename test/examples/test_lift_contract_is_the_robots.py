@@ -1,4 +1,4 @@
-"""examples/robosuite/lift.yaml: read as any contract, and never wider than the robot's model."""
+"""examples/robosuite/lift.yaml is a valid contract within the limits of the robot's model."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def robot():
 
 @pytest.fixture
 def ranges(robot):
-    """What a model would say that allows as much."""
+    """Return the joint ranges of a model that allows exactly what the contract allows."""
     return np.array([robot.contract.limits[joint].position for joint in robot.joints[:7]])
 
 

@@ -1,4 +1,4 @@
-"""examples/common/columns.py: the truth of the recordings stands beside each frame."""
+"""examples/common/columns.py adds the cube's true position in the recordings to each frame."""
 
 import json
 
@@ -16,7 +16,7 @@ PIXEL = 'complementary_info.pixel.wrist.red_cube'
 
 @pytest.fixture
 def exported(module, world, tmp_path):
-    """A recording of two episodes, of which the cube moves; its data set; where it was."""
+    """Return a recording of two episodes with a moving cube, its data set, and the positions."""
     recording, task = module('recording'), module('record').TASK
     file, where = recording.Episodes(tmp_path / 'lift.mcap', task, 'png'), []
     for seed in (1, 2):

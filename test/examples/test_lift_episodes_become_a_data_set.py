@@ -1,4 +1,4 @@
-"""What the expert did, recorded and exported, is read as it was: numbers, words and pictures."""
+"""Episodes of the expert, recorded and exported, are read unchanged: numbers, text and images."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ def task(record, module):
 
 @pytest.fixture
 def recorded(record, task, world, tmp_path):
-    """A file of two episodes, and what they are."""
+    """Return a recording of two episodes, and these episodes."""
     file = record.Episodes(tmp_path / 'lift.mcap', task, 'png')
     episodes = [record.episode(world, task, seed) for seed in (3, 4)]
     for moments in episodes:
@@ -78,7 +78,7 @@ def _is_end(record):
 
 
 def end_of(path):
-    """What a whole file says of its end."""
+    """Return the reason for its end that a complete file states."""
     (end,) = [r.metadata['end'] for r in Records(path) if _is_end(r)]
     return end
 
@@ -124,6 +124,6 @@ def test_disturbances_are_a_function_of_the_seed_and_some_episodes_have_none(tas
         pushes = task.disturbed.pushes(np.random.default_rng(seed), joints=8, dt=0.05)
         return np.stack([*itertools.islice(pushes, count)])
 
-    assert (first(5) == first(5)).all() and not first(5)[:, 7].any()  # never the finger
+    assert (first(5) == first(5)).all() and not first(5)[:, 7].any()  # the finger is never pushed
     calm = [not first(seed).any() for seed in range(60)]
     assert 10 < sum(calm) < 40

@@ -1,4 +1,4 @@
-"""The example with robosuite itself, where `examples/robosuite/setup` has made its environment."""
+"""The Lift example with robosuite, if `examples/robosuite/setup` has made its environment."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def test_the_expert_lifts_the_cube_from_a_start_that_is_its_seed(opened):
     assert first['pictures']['front'].shape == (32, 32, 3)
     column, row = np.round(first['pixels']['front']).astype(int)
     red, green, _ = again['pictures']['front'][row, column].astype(int)
-    assert red > 2 * green  # the cube is where it is said to be
+    assert red > 2 * green  # the cube is at the reported pixel
     for _ in range(120):
         if opened.step(opened.expert())['done']:
             return

@@ -1,4 +1,4 @@
-"""examples/robosuite/bridge.py: what the controllers are told is what the world is told."""
+"""examples/robosuite/bridge.py passes the controllers' trajectories on to the simulated world."""
 
 import math
 import time
@@ -15,7 +15,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint  # noqa: E
 
 @pytest.fixture
 def context():
-    """A context of the test's own; that of other files in this process begins again afterwards."""
+    """Start a ROS context for the test; afterwards restart one for other files in this process."""
     others = rclpy.ok()
     if others:
         rclpy.shutdown()
@@ -33,7 +33,7 @@ def code(context, module):
 
 @pytest.fixture
 def bridge(code, world):
-    world.lasts = math.inf  # however many steps it takes until something is heard
+    world.lasts = math.inf  # any number of steps until a message arrives
     node = code.Bridge(world, code.link.ROBOT, 0)
     yield node
     node.destroy_node()
@@ -91,7 +91,7 @@ def test_a_trajectory_is_played_in_the_worlds_time(bridge, world, outside):
         bridge.step()
     path = np.stack(world.told)[begun - 1 :, :7]
     assert (path[9:] == 1.0).all() and (np.diff(path, axis=0)[:9] != 0).all()
-    assert (np.stack(world.told)[:, 7] == 0.02).all()  # the hand was told nothing
+    assert (np.stack(world.told)[:, 7] == 0.02).all()  # the hand received no command
 
 
 def test_what_is_seen_is_published_in_the_contracts_topics(bridge, world, outside):

@@ -1,4 +1,4 @@
-"""examples/robosuite: what is wrong is said in a line, with what to do, before anything runs."""
+"""examples/robosuite: scripts report a problem and its remedy in one line before they start."""
 
 import os
 import re
@@ -14,7 +14,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / 'examples' / 'robosuite'
 
 @pytest.fixture
 def run(module, monkeypatch, capsys):
-    """What a script says with these arguments, and how it ends."""
+    """Return a function that runs a script and returns its error output and exit status."""
 
     def told(name, *arguments):
         monkeypatch.setattr('sys.argv', [name, *map(str, arguments)])
@@ -56,7 +56,7 @@ def test_a_world_that_ends_is_noticed(module, tmp_path):
 
 @pytest.fixture
 def greeting(module, tmp_path):
-    """Makes a world that greets, and then runs a line of sh."""
+    """Return a function that starts a world; it sends its greeting and runs a line of sh."""
     link, robot = module('link'), module('link').ROBOT
     ranges = np.array([robot.contract.limits[joint].position for joint in robot.joints[:7]])
     data = module('remote').codec.pack({'ranges': ranges})
@@ -86,7 +86,7 @@ def test_a_world_that_does_not_end_is_killed(module, greeting, monkeypatch):
 
 
 def test_a_python_that_robosuite_does_not_run_on_is_refused(tmp_path):
-    """A python3 of another version, as a shell sees it."""
+    """The shell finds a python3 of version 3.10."""
     python = tmp_path / 'python3'
     python.write_text('#!/bin/sh\ncase $1 in -V) echo Python 3.10.12;; *) exit 1;; esac\n')
     python.chmod(0o755)

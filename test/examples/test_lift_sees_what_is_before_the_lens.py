@@ -1,4 +1,4 @@
-"""examples/robosuite/panda_lift.py: where the cube is in a picture; cameras look along -z."""
+"""examples/robosuite/panda_lift.py: the cube's pixel in an image; cameras look along -z."""
 
 import sys
 from types import SimpleNamespace
@@ -9,9 +9,9 @@ import pytest
 
 @pytest.fixture
 def pixels(module, monkeypatch):
-    """Of a cube there, m, in a picture of 96 x 96 whose camera sees 90 degrees."""
+    """Return a function from the cube's place (m) to its pixel; 96 x 96 pixels, 90 degrees."""
     for name in ('OPENBLAS_NUM_THREADS', 'MUJOCO_GL', 'LP_NUM_THREADS'):
-        monkeypatch.setenv(name, '1')  # what the module sets ends with the test
+        monkeypatch.setenv(name, '1')  # restored after the test, as the module sets them
     flags = SimpleNamespace(mjRND_SHADOW=0, mjRND_REFLECTION=1)
     controllers = SimpleNamespace(load_composite_controller_config=None)
     monkeypatch.setitem(sys.modules, 'mujoco', SimpleNamespace(mjtRndFlag=flags))

@@ -1,4 +1,4 @@
-"""A policy that comes with an example is read by the contract beside it, and acts by it."""
+"""The policy that comes with an example loads with the example's contract and acts."""
 
 from pathlib import Path
 

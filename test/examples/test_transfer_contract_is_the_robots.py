@@ -1,4 +1,4 @@
-"""examples/aloha/transfer.yaml: the shipped contract's numbers, within gym-aloha's own limits."""
+"""examples/aloha/transfer.yaml has the shipped contract's numbers, within gym-aloha's limits."""
 
 from dataclasses import replace
 from pathlib import Path

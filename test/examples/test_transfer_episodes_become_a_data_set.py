@@ -1,4 +1,4 @@
-"""Two arms with joint states of their own, recorded and exported, are read as they were."""
+"""Episodes of two arms with their own joint states, recorded and exported, are read unchanged."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ VIEWS = 'high', 'left_wrist', 'right_wrist'
 
 
 class World:
-    """Both arms go on by 0.01 at each step; it is done after 12."""
+    """Two arms; the expert moves both by 0.01 per step, and the task is done after 12 steps."""
 
     def reset(self, seed):
         self.steps, self.joints = 0, np.linspace(-0.6, 0.6, 14)
@@ -40,7 +40,7 @@ class World:
 
 @pytest.fixture
 def recorded(transfer, tmp_path):
-    """A recording of an episode; what it is; what is recorded."""
+    """Return a recording of an episode, the episode, and the task."""
     recording, task = transfer('recording'), transfer('record').TASK
     file = recording.Episodes(tmp_path / 'transfer.mcap', task, 'png')
     file.add(moments := recording.episode(World(), task, 0))

@@ -1,4 +1,4 @@
-"""examples/aloha: what the client sends and shows, beside a simulator that is not there."""
+"""examples/aloha: the client's requests and output, with stubs in place of the simulator."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -13,9 +13,9 @@ CLOSED, OPEN = 0.01844, 0.058
 
 @pytest.fixture
 def simulated(transfer, monkeypatch):
-    """Modules of the example, with stubs for what only its own environment has."""
+    """Return the import function of the example, with stubs for packages of its environment."""
     for name in ('OPENBLAS_NUM_THREADS', 'MUJOCO_GL', 'LP_NUM_THREADS'):
-        monkeypatch.setenv(name, '1')  # what the module sets ends with the test
+        monkeypatch.setenv(name, '1')  # restored after the test, as the module sets them
     flags = SimpleNamespace(mjRND_SHADOW=0, mjRND_REFLECTION=1)
     constants = {
         'ASSETS_DIR': None,
@@ -45,7 +45,7 @@ def simulated(transfer, monkeypatch):
 
 @pytest.fixture
 def robot(simulated, monkeypatch):
-    """eval.py's, around arms that only remember what they were told."""
+    """Return the robot of eval.py, and arms that only record their commands."""
     joints = np.linspace(-0.6, 0.6, 14)
     joints[[6, 13]] = CLOSED, OPEN
     told = []

@@ -1,4 +1,4 @@
-"""The example with gym-aloha itself, where `examples/aloha/setup` has made its environment."""
+"""The TransferCube example with gym-aloha, if `examples/aloha/setup` has made its environment."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_the_expert_passes_the_cube_on_from_a_start_that_is_its_seed(opened):
     assert first['pictures']['high'].shape == (32, 32, 3)
     column, row = np.round(first['pixels']['high']).astype(int)
     red, green, _ = again['pictures']['high'][row, column].astype(int)
-    assert red > 2 * green  # the cube is where it is said to be
+    assert red > 2 * green  # the cube is at the reported pixel
     for _ in range(80):
         if opened.step(opened.expert())['done']:
             return

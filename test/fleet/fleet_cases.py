@@ -1,4 +1,4 @@
-"""Small fleets for the tests of the fleet room."""
+"""Small fleets for the tests of this folder."""
 
 from functools import cache
 
@@ -11,7 +11,7 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Answer, LastExecution, Request
 from embodied_kv.fleet.schedulers import Fifo, Waiting, skip
 
-ONE = Profile('one', (1,), (1.0,), 1400)  # a request a second
+ONE = Profile('one', (1,), (1.0,), 1400)  # one request per second
 TWO = Profile('two', (1, 2), (1.0, 1.2), 1400)
 
 
@@ -29,12 +29,12 @@ def ran(round, start, end, remaining=0):
 
 
 def dispatcher(*engines, scheduler=None):
-    """Return a dispatcher; engines default to one that takes one request."""
+    """Return a dispatcher; by default with one engine, whose batches hold one request."""
     return Dispatcher(scheduler or Fifo(), engines or [EngineState('one', ONE)])
 
 
 def pick(policy, waiting, now, room):
-    """Return the batch of one decision, which counts for the requests that are left out."""
+    """Return the batch of one decision; count the decision for requests that are left out."""
     batch = policy.order(waiting, now)[:room]
     skip(waiting, batch)
     return batch
@@ -45,12 +45,12 @@ def answers(dispatch, chunk=None):
 
 
 def job(execution, rounds):
-    """A task of so many rounds that each take `execution` seconds."""
+    """Return a task of so many rounds that each take `execution` seconds."""
     return Job((1,) * rounds, float(execution), 1, 1)
 
 
 def synchronous(tasks, scheduler):
-    """Tasks of (execution, rounds) on one engine that generates for 1 s."""
+    """Simulate synchronous tasks (s of execution, rounds) on an engine that generates for 1 s."""
     jobs = [job(*task) for task in tasks]
     return Simulation(jobs, scheduler, [EngineState('one', ONE)], lead=0.0).arrive(
         [0.0] * len(jobs)
@@ -58,7 +58,7 @@ def synchronous(tasks, scheduler):
 
 
 def least_wait(tasks):
-    """The smallest sum of queueing over every schedule of such tasks, by trying them all."""
+    """Return the minimum total queueing (s) of such tasks, by trying every schedule."""
 
     @cache
     def best(now, ready):
@@ -68,7 +68,7 @@ def least_wait(tasks):
         now = max(now, min(ready[i][0] for i in left))
         found = []
         for i in left:
-            begin = max(now, ready[i][0])  # waiting for a task that is not yet ready is allowed
+            begin = max(now, ready[i][0])  # the engine may wait for a task that is not ready
             after = list(ready)
             after[i] = (begin + 1 + tasks[i][0], ready[i][1] - 1)
             found.append(begin - ready[i][0] + best(begin + 1, tuple(after)))

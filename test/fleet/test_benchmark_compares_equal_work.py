@@ -1,4 +1,4 @@
-"""The benchmark's own arithmetic, and one small run of every experiment."""
+"""The fleet benchmark computes its figures correctly and runs each experiment."""
 
 import math
 import statistics
@@ -33,7 +33,7 @@ def test_every_experiment_runs_and_every_simulation_is_counted():
     assert {row['workload'] for key in ('online', 'fleets', 'places') for row in found[key]} == {
         SUBJECT.name
     }
-    show(found)  # of a workload without small sweeps
+    show(found)  # this workload has no small sweeps
     show(found | dict(settings=found['online'], networks=found['online']))
 
 

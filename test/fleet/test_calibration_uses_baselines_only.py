@@ -25,7 +25,7 @@ def test_the_papers_ratios_are_the_gate():
         ((1.2, 1.08, 1.03, 0.9), 1.03, 1.03, True),
         ((1.2, 1.08, 1.03, 0.9), 1.09, 1.08, True),
         ((1.2, 1.11, 1.0, 0.9), 1.09, 1.11, False),
-        ((1.1, 1.016, 1.0), 1.07, 1.016, True),  # rounded as the paper's it is in the gate
+        ((1.1, 1.016, 1.0), 1.07, 1.016, True),  # in the gate when rounded as the paper's
     ],
 )
 def test_the_nearest_of_those_that_pass_is_chosen(ratios, paper, chosen, valid):

@@ -1,4 +1,4 @@
-"""FairDeadline serves occasional requests before floods; a deadline is worth one request."""
+"""FairDeadline serves occasional requests before floods; a deadline gains one request per 2 s."""
 
 import heapq
 import math
@@ -15,9 +15,9 @@ from embodied_kv.fleet.protocol import Answer, Request
 from embodied_kv.fleet.schedulers import FairDeadline, Usage, Waiting
 
 MOMENTS = st.floats(0, 100)
-SECONDS = 0.04  # of a request at the engine
-END = 20.0  # s, all of them virtual
-MEMORY = 2.0  # s, of what was had
+SECONDS = 0.04  # s of the engine per request
+END = 20.0  # s of simulated time
+MEMORY = 2.0  # s; time constant in which usage decays
 MODEST = 0.2  # s between two requests of a client at 5 Hz
 
 
@@ -26,11 +26,14 @@ def waiting(arrived, deadline=math.inf, robot='r'):
 
 
 def served(clients, scheduler=None, size=1, comes_again='', came=None):
-    """By client, how long each of its requests took, s; clients: name -> (period, within).
+    """Return, by client, how long each of its requests took, s.
 
-    A client asks once a period, or as soon as it is answered where that is later. The engine takes
-    SECONDS for a batch of `size`. comes_again: those whose names begin so have another name each
-    time, and so another account. came: when, s, of those who came later than the others.
+    A client sends a request once per period, or as soon as it is answered if that is later. The
+    engine takes SECONDS for a batch of `size`.
+
+    clients: name -> (period, time limit of each request), s. comes_again: clients whose names
+    begin with this use a new name, and so a new account, for each request. came: name -> start,
+    s, of clients that start later than the others.
     """
     sizes = (1, size) if size > 1 else (1,)
     seconds = tuple(SECONDS * n / size for n in sizes)
@@ -68,7 +71,7 @@ def test_occasional_requests_are_served_before_a_flood(within):
     floods = {f'flood {n}': (0.0, within) for n in range(3)}
     took = served({'modest': (MODEST, math.inf)} | floods)
     assert len(took['modest']) == pytest.approx(END / MODEST, abs=2)
-    assert max(took['modest'][5:]) <= 2 * SECONDS + 1e-3  # what is at the engine, and its own
+    assert max(took['modest'][5:]) <= 2 * SECONDS + 1e-3  # the batch at the engine, and its own
 
 
 def test_reconnecting_clients_gain_no_turn():
@@ -127,10 +130,10 @@ def test_usage_decays():
     usage = Usage(memory=2.0)
     for tenth in range(200):
         usage.add('a', 1.0, tenth / 10)
-    assert usage.of('a', 20.0) == pytest.approx(20.0, rel=0.05)  # 10 a second, of 2 s
+    assert usage.of('a', 20.0) == pytest.approx(20.0, rel=0.05)  # 10 per second, over 2 s
     assert usage.of('a', 22.0) == pytest.approx(20.0 / math.e, rel=0.05)
     assert usage.enter(['new'], 22.0)['new'] == usage.of('a', 22.0)
-    assert usage.enter(['b'], 90.0) == {'b': 0.0}  # nobody else is known any more
+    assert usage.enter(['b'], 90.0) == {'b': 0.0}  # all other accounts were forgotten
 
 
 ONE = st.tuples(MOMENTS, st.floats(-1e9, 1e9) | st.just(math.inf), st.sampled_from('abc'))

@@ -22,11 +22,11 @@ def test_request_is_within_one_action_of_its_forecast(ahead, rounds):
         asked, answered = now, now + seconds
         timing.ask(asked)
         timing.take(horizon, asked, answered)
-        now = max(answered, timing.ends - ahead * DT)  # as `due` says
+        now = max(answered, timing.ends - ahead * DT)  # when `due` becomes true
         if number:
             ahead_of_end = told.remaining * DT
             forecast.answered('r', asked, ahead_of_end, horizon * DT, answered)
-            # A request states whole actions, the last of which may have begun.
+            # A request reports the remaining actions rounded up to a whole number.
             assert now - DT - 1e-6 < forecast.next(answered) < now + 1e-6
 
 

@@ -1,6 +1,6 @@
-"""Four tasks of unlike executions, synchronous, one engine, beside every possible schedule.
+"""Schedulers of four synchronous tasks on one engine are compared with every possible schedule.
 
-In the spirit of the paper's Figure 5, whose own durations its text does not give.
+The tasks differ in execution time, as in Figure 5 of the paper, whose text gives no durations.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ FOUR = ((3.0, 3), (2.0, 3), (0.5, 3), (1.5, 1))  # s of an execution, rounds; a 
 
 
 def waited(tasks, policy):
-    """Sum of the queueing of all tasks, s."""
+    """Return the total queueing time of all tasks, s."""
     alone = [rounds * (1 + execution) for execution, rounds in tasks]
     return float((synchronous(tasks, policy).latency - alone).sum())
 
@@ -39,7 +39,7 @@ def test_no_scheduler_beats_brute_force(tasks):
 
 
 def test_on_many_small_fleets_the_order_hardly_matters():
-    """With four tasks Kairos is no more than level with FIFO: its gain needs a queue."""
+    """With four tasks, Kairos and FIFO wait equally long: the gain of Kairos needs a queue."""
     rng = np.random.default_rng(1)
     fleets = [
         tuple((float(rng.choice([0.5, 1, 2, 3, 4])), int(rng.integers(1, 5))) for _ in range(4))

@@ -1,4 +1,4 @@
-"""Buckets of the wait ratio, promotion, and the order within a bucket (Algorithm 1)."""
+"""Kairos orders requests by wait-ratio bucket, promotion and rank in a bucket (Algorithm 1)."""
 
 import pytest
 from fleet_cases import pick, waiting

@@ -1,4 +1,4 @@
-"""No request is skipped more often than `starvation_bound`, for any other requests."""
+"""No request is skipped more often than `starvation_bound`, whatever others request."""
 
 from fleet_cases import pick, waiting
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ EXECUTIONS = st.sampled_from([0.1, 0.2, 0.5, 0.8])
     st.data(),
 )
 def test_every_request_is_served_within_the_bound(robots, room, aging, buckets, data):
-    """Those who are served come back at once, with any ratio and execution."""
+    """Served robots send another request at once, with any ratio and execution."""
     policy = Kairos(buckets=buckets, aging=aging)
     bound = policy.starvation_bound(robots, SPREAD)
     random = data.draw(st.randoms(use_true_random=False))
@@ -37,7 +37,7 @@ def test_every_request_is_served_within_the_bound(robots, room, aging, buckets, 
 
 
 def test_worst_case_requests_do_not_starve_a_new_one():
-    """Everyone else is in the top bucket with the longest execution, again and again."""
+    """All other requests are in the top bucket and have the longest execution, each time."""
     policy, robots = Kairos(buckets=10, aging=5), 10
     victim = waiting('victim', execution=0.1)
     present = {str(i): waiting(str(i), waited=10.0, execution=0.8) for i in range(robots - 1)}
@@ -46,7 +46,7 @@ def test_worst_case_requests_do_not_starve_a_new_one():
     while not order or order[-1] is not victim:
         order += pick(policy, list(present.values()), 10.0, 1)
         present[order[-1].robot] = waiting(order[-1].robot, waited=10.0, execution=0.8)
-    assert 40 < len(order) - 1 <= policy.starvation_bound(robots, SPREAD)  # it did take long
+    assert 40 < len(order) - 1 <= policy.starvation_bound(robots, SPREAD)  # the wait is long
 
 
 def test_the_bound_in_numbers():

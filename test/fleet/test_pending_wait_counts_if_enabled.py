@@ -1,4 +1,4 @@
-"""Algorithm 1, lines 2 to 5, with the pending wait, which never exceeds W_j."""
+"""Kairos counts the pending wait if enabled (Algorithm 1, lines 2 to 5); it is at most W_j."""
 
 import math
 
@@ -10,18 +10,18 @@ from hypothesis import strategies as st
 from embodied_kv.fleet.rounds import WaitTime
 from embodied_kv.fleet.schedulers import Kairos
 
-LONG, SHORT = 1.5, 0.25  # an execution beside a generation of 1 s
+LONG, SHORT = 1.5, 0.25  # s of an execution; a generation takes 1 s
 
 
 def pending(execution, remaining, asked):
-    """A robot whose round 0 took the engine's 1 s asks for round 1: its request as it waits."""
+    """Return the waiting request for round 1 of a robot whose round 0 was generated in 1 s."""
     fleet = dispatcher()
     fleet.submit(request(round=0), 0.0)
     (sent,) = fleet.decide(0.0)
     fleet.done('one', sent.number, answers(sent), 1.0)
     fleet.submit(
         request(round=1, execution=ran(0, 101.0, 101.0 + execution, remaining)), asked
-    )  # a robot's clock is its own
+    )  # execution times are on the robot's clock
     return fleet.queue['r']
 
 
@@ -52,7 +52,7 @@ def test_incomplete_round_does_not_count():
 
 @given(*[st.floats(0.01, 2.0)] * 2, *[st.floats(0.0, 2.0)] * 3)
 def test_pending_wait_never_exceeds_the_final_wait(generation, execution, before, queued, network):
-    """At the next dispatch it is W_j where generation dominates, and at most W_j otherwise."""
+    """At the next dispatch it equals W_j if generation dominates, else it is at most W_j."""
     wait, answered = WaitTime(), generation
     begin, end = answered + before, answered + before + execution
     wait.generated(0, 0.0, answered)

@@ -36,7 +36,7 @@ def test_distant_cloud_gets_no_request():
 
 
 def test_cloud_gets_requests_that_would_wait_longer_at_the_edge():
-    """A round trip of 3 s and a second: the edge is quicker for two more batches."""
+    """The round trip takes 3 s, so the edge is quicker for two more batches."""
     found = placed(9, EngineState('edge', TWO), cloud(Link(1.5, 1e9, 1e9)))
     assert found == {'edge': ['0', '1'], 'cloud': ['6', '7']}
 
@@ -55,7 +55,7 @@ def test_busy_edge_takes_no_request():
     edge = EngineState('edge', TWO)
     edge.send(1, [waiting('x')], 0.0)
     assert placed(2, edge) == {}
-    assert placed(2, edge, now=5.0) == {}  # it has not answered, whatever the estimate said
+    assert placed(2, edge, now=5.0) == {}  # no answer yet, although it is past the estimate
     edge.done(1, 5.0)
     assert placed(2, edge, now=5.0) == {'edge': ['0', '1']}
 

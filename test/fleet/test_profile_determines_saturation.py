@@ -1,4 +1,4 @@
-"""Latency by batch size, the saturation point, and invalid files."""
+"""A profile interpolates latency, finds its saturation, and is refused if invalid."""
 
 import pytest
 

@@ -21,7 +21,7 @@ def fleet(*robots, delay=DELAY):
 
 
 def sent(found, now):
-    """Who goes at a moment, batch by batch."""
+    """Return the robots that are dispatched now, batch by batch."""
     return [[waiting.robot for waiting in batch.batch] for batch in found.decide(now)]
 
 

@@ -1,4 +1,4 @@
-"""A request with which batches are lost is sent alone and then refused; others are served."""
+"""A request whose batches crash engines is sent alone, then refused; others are served."""
 
 from fleet_cases import ONE, TWO, answers, dispatcher, request
 
@@ -12,7 +12,7 @@ def robots(dispatch):
 
 
 def serve_but(server, poison, until=60.0):
-    """Engines die of the poison, at once; the rest is answered. What each batch held."""
+    """Return the robots of each batch; a batch with `poison` crashes, others are answered."""
     batches, now = [], 0.0
     while server.queue and now < until:
         for dispatch in server.decide(now):
@@ -58,7 +58,7 @@ def test_next_round_has_no_lost_batches():
     server.submit(request('p'), 0.0)
     serve_but(server, 'p')
     server.submit(request('p', round=1), 1.0)
-    assert server.hopeless() == []  # nobody waits for the older round
+    assert server.hopeless() == []  # the older round was replaced
     (dispatch,) = server.decide(1.0)
     assert not dispatch.batch[0].lost_batches
 

@@ -1,4 +1,4 @@
-"""`RequestTiming`: when a request is due, and from which moment the actions of a chunk count."""
+"""`RequestTiming` determines when a request is due and when actions of a chunk begin to count."""
 
 import pytest
 
@@ -40,11 +40,11 @@ def test_the_next_chunk_is_asked_for_ahead_of_the_end(timing):
 
 def test_time_that_the_robot_stood_still_does_not_count(timing):
     timing.ask(0.0)
-    assert timing.take(5, observed=0.0, now=2.0) == 2.0  # it never moved: from the first action on
+    assert timing.take(5, observed=0.0, now=2.0) == 2.0  # it never moved: all actions count
     assert timing.execution(2.0).start == 2.0
 
-    timing.ask(2.3)  # two actions are left when it looks
-    assert timing.take(5, observed=2.3, now=3.0) == pytest.approx(2.8)  # 0.2 s of them moved it
+    timing.ask(2.3)  # two actions are left at the observation
+    assert timing.take(5, observed=2.3, now=3.0) == pytest.approx(2.8)  # it moved for 0.2 s
     done = timing.execution(3.0)
     assert done.round == 1 and done.start == pytest.approx(3.0)
     assert done.end == pytest.approx(3.3) and done.remaining == 3

@@ -19,7 +19,7 @@ def test_a_robot_that_vanishes_in_the_middle_of_a_round():
     server = dispatcher()
     for robot in 'ab':
         server.submit(request(robot), 0.0)
-    (dispatch,) = server.decide(0.0)  # of a
+    (dispatch,) = server.decide(0.0)  # the request of a
     server.vanish('a')
     assert server.done('one', dispatch.number, answers(dispatch), 1.0) == []
     (dispatch,) = server.decide(1.0)
@@ -78,7 +78,7 @@ ACTS = st.tuples(
 @settings(max_examples=100, deadline=None)
 @given(st.lists(ACTS, max_size=40))
 def test_robot_gets_its_own_answer_once_for_any_requests_of_others(acts):
-    """`quiet` asks round after round; a and b do anything. Nobody hears of another's round."""
+    """`quiet` requests round after round while a and b do anything; it gets each answer once."""
     server = dispatcher(EngineState('wide', WIDE))
     rounds, tasks, heard, now = dict(a=0, b=0), dict(a=0, b=0), [], 0.0
     server.submit(request('quiet', 0), now)

@@ -7,7 +7,7 @@ from embodied_kv.fleet.protocol import Answer, Verdict
 
 
 def serve(server, now):
-    """One decision and its answers at once."""
+    """Dispatch one batch and answer it; return the answers that count."""
     (dispatch,) = server.decide(now)
     return server.done('one', dispatch.number, answers(dispatch), now + 1)
 

@@ -1,4 +1,4 @@
-"""The simulator equals results computed by hand, and is independent of clock offsets."""
+"""Simulations equal results computed by hand, and do not depend on clock offsets."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def run(jobs, policy=None, engines=None, **other):
 
 
 def test_a_robot_alone_overlaps_generation_and_execution():
-    """An execution of 3 s hides the next generation of 1 s: only the first one is waited for."""
+    """An execution of 3 s hides the next generation of 1 s; the robot waits only for the first."""
     found = run([job(3.0, 4)]).arrive([5.0])
     assert found.latency[0] == pytest.approx(1 + 4 * 3)
     assert found.waited[0] == pytest.approx(0, abs=1e-9)

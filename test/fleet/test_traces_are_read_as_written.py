@@ -31,7 +31,7 @@ def test_recorded_trace_is_read_and_replayed(tmp_path):
     with closing(TraceWriter(path, 0.1)) as recorder:
         for record in rounds:
             recorder.add(record)
-        assert read(path) == (0.1, rounds)  # it is there before the file is closed
+        assert read(path) == (0.1, rounds)  # readable before the file is closed
     assert recorded_jobs(*read(path)) == [Job((5, 9), 0.1, 30, 20), Job((7,), 0.1, 10, 20)]
 
 

@@ -1,4 +1,4 @@
-"""Duplicates, order and clock offsets change no wait; no robot can claim more than it had."""
+"""Duplicate reports, order and clock offsets change no wait; a robot cannot claim a longer one."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ SECONDS = st.floats(0.01, 2.0)
 
 @st.composite
 def histories(draw):
-    """Reports of a real robot and server, in their true order."""
+    """Generate reports of a robot and a server in their true order."""
     reports, free, ended = [], 0.0, 0.0
     for number in range(draw(st.integers(1, 8))):
         start = free + draw(st.floats(0, 1))

@@ -21,7 +21,7 @@ def test_a_generation_dominated_round_waits_on_the_servers_side():
     wait.executed(0, 1.1, 1.4, received=1.2)
     wait.generated(1, 1.7, 2.7)
     assert wait.total == pytest.approx(0.7)
-    wait.executed(1, 2.8, 3.1, received=2.9)  # the gap between executions is none
+    wait.executed(1, 2.8, 3.1, received=2.9)  # the gap between executions is no wait
     assert wait.total == pytest.approx(0.7)
 
 
@@ -56,7 +56,7 @@ def test_generation_and_the_newest_execution_are_kept():
     wait.generated(0, 0.0, 0.5)
     wait.generated(1, 2.0, 2.25)
     wait.executed(1, 3.0, 4.5, 3.0)
-    wait.executed(0, 1.0, 2.0, 3.0)  # late: it changes no estimate
+    wait.executed(0, 1.0, 2.0, 3.0)  # a late report changes no estimate
     assert (wait.generation, wait.execution) == (0.75, 1.5)
 
 

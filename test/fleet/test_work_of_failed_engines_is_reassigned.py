@@ -38,7 +38,7 @@ def test_stalled_engine_is_detected_and_its_late_answer_dropped():
     server.submit(request('a'), 0.0)
     (dispatch,) = server.decide(0.0)
     assert server.check(4.0) == []
-    assert server.wake(4.0) == dispatch.overdue == 4.5  # 4 x its second, and half a second
+    assert server.wake(4.0) == dispatch.overdue == 4.5  # 4 x 1 s + 0.5 s
     assert server.check(4.5) == ['one']
     (again,) = server.decide(4.5)
     assert again.engine == 'two'
@@ -46,7 +46,7 @@ def test_stalled_engine_is_detected_and_its_late_answer_dropped():
     assert server.done('one', dispatch.number, answers(dispatch, 'late'), 6.0) == []
     receipt = server.submit(request('a'), 7.0)
     assert receipt.verdict is Verdict.ANSWERED and receipt.answer.chunk == 'second'
-    assert server.engines['one'].alive  # it spoke
+    assert server.engines['one'].alive  # its answer shows that it works
 
 
 def test_a_late_answer_that_is_the_first_counts_and_the_second_does_not():
@@ -106,4 +106,4 @@ def test_fleet_finishes_after_an_engine_failure(moment):
     engines = [EngineState('one', ONE), EngineState('two', TWO)]
     found = Simulation(jobs, Kairos(), engines, deaths={'one': moment}).fleet(6)
     assert (found.latency > 0).all()
-    assert found.rounds <= 6 * 4 + 1  # the one round that died with its engine
+    assert found.rounds <= 6 * 4 + 1  # one round is lost with its engine

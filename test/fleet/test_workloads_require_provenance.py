@@ -1,4 +1,4 @@
-"""The committed workloads: provenance of every number, shapes of the paper, equal work."""
+"""The committed workloads name the source of each number, match the paper, and hold equal work."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_consecutive_rounds_are_as_alike_as_in_figure_10(workload):
 
 @pytest.mark.parametrize('cv', [0.1, 0.5, 1.0])
 def test_rounds_vary_as_told_and_actions_follow(cv):
-    """gamma, rounded and at least 1: of 20 rounds that hardly shows."""
+    """Rounds are gamma distributed; rounding and the minimum 1 hardly matter at a mean of 20."""
     workload = replace(next(w for w in WORKLOADS if w.rounds == 20), cv=cv)
     static, _ = draw(workload, COMMON, 2000, seed=0)
     rounds = np.array([len(job.horizons) for job in static])

@@ -1,4 +1,4 @@
-"""Kernels compiled for a card that is not there, and what they take of it."""
+"""Compile kernels for a card that is not present, and report the resources that they take."""
 
 import re
 import subprocess
@@ -11,14 +11,14 @@ from triton.compiler import ASTSource
 
 from embodied_kv.kernels.tiles import LIMITS
 
-REGISTERS = 65_536  # of a multiprocessor, of all compute capabilities from 5.0 to 9.0
+REGISTERS = 65_536  # per multiprocessor, for all compute capabilities from 5.0 to 9.0
 PTXAS = Path(triton.__file__).parent / 'backends/nvidia/bin/ptxas'
 HALF, EXACT, COUNT = '*bf16', '*fp32', '*i32'
 STRIDE = re.compile(r'stride_\w+|\w+_(layer|slot|row|token|head)')
 
 
 class Build(NamedTuple):
-    """shared: bytes of a block. registers: of a thread. spilled: bytes, for want of registers."""
+    """shared: bytes per block. registers: per thread. spilled: bytes, for lack of registers."""
 
     shared: int
     threads: int
@@ -26,7 +26,7 @@ class Build(NamedTuple):
     spilled: int
 
     def fits(self, card, spill=0) -> bool:
-        """Whether a block can be launched there and spills at most so many bytes of a thread."""
+        """Return whether a block can be launched on the card and spills at most `spill` bytes."""
         return (
             self.shared <= LIMITS[card]
             and self.threads * self.registers <= REGISTERS
@@ -35,9 +35,9 @@ class Build(NamedTuple):
 
 
 def build(function, fixed, types, arch, folder, **options) -> Build:
-    """As a call on aligned tensors, whose strides are multiples of 16, would compile it.
+    """Compile a kernel as for a call on aligned tensors whose strides are multiples of 16.
 
-    types: of arguments by name; of all others, constexpr where fixed, else i32.
+    types: of arguments by name; the others are constexpr if they are in `fixed`, else i32.
     """
     names = function.arg_names
     known = {name: 'constexpr' if name in fixed else types.get(name, 'i32') for name in names}

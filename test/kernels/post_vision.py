@@ -1,4 +1,4 @@
-"""Random cases of post-vision statistics, and their float64 reference, entry by entry."""
+"""Random cases of post-vision statistics, and a float64 reference that computes every entry."""
 
 from types import SimpleNamespace
 
@@ -8,7 +8,7 @@ P = 0.01
 
 
 def make_case(slots, tau, heads, kv_heads, n, dim=16, causal=False, dtype=torch.float32, seed=0):
-    """A segment inside a larger arena (strided views) and queries of which some are padding."""
+    """Return a segment in a larger arena (strided views), and queries; some are padding."""
     g = torch.Generator().manual_seed(seed)
     arena = torch.randn(slots, n + 3, kv_heads, 2 * dim, generator=g).to(dtype)
     projection = 3 * torch.randn(slots, tau + 2, heads, dim, generator=g)
@@ -18,7 +18,7 @@ def make_case(slots, tau, heads, kv_heads, n, dim=16, causal=False, dtype=torch.
 
     lengths = count(0, n)
     for row, length in zip(arena, lengths, strict=True):
-        row[length:] = float('nan')  # what lies beyond a row's valid keys reaches nobody
+        row[length:] = float('nan')  # keys beyond the valid ones must not affect a result
     return SimpleNamespace(
         q=projection.to(dtype)[:, 2:],
         k=arena[:, :n, :, dim:].transpose(1, 2),
@@ -29,7 +29,7 @@ def make_case(slots, tau, heads, kv_heads, n, dim=16, causal=False, dtype=torch.
 
 
 def visible(case):
-    """Which key each query sees, bool [slots, tau, N]."""
+    """Return which key each query sees, bool [slots, tau, N]."""
     tau, n = case.q.shape[1], case.k.shape[2]
     limit = case.lengths[:, None].repeat(1, tau)
     if case.starts is not None:
@@ -38,7 +38,7 @@ def visible(case):
 
 
 def scores(case):
-    """Float64 [slots, tau, heads, N], -inf where hidden."""
+    """Return scores, float64 [slots, tau, heads, N], -inf where hidden."""
     dim, group = case.q.shape[3], case.q.shape[2] // case.k.shape[1]
     k = case.k.double().nan_to_num().repeat_interleave(group, 1)
     product = torch.einsum('sthd,shnd->sthn', case.q.double(), k) * dim**-0.5
@@ -46,13 +46,13 @@ def scores(case):
 
 
 def rows(score):
-    """Maximum and sum of exp(score - maximum); -inf and 0 where nothing is seen."""
+    """Return the maximum and the sum of exp(score - maximum); -inf and 0 if nothing is visible."""
     top = score.amax(-1)
     return top, (score - top.nan_to_num(neginf=0)[..., None]).exp().sum(-1)
 
 
 def check(case, row_statistics, column_statistics, reduce_counts):
-    """All three kernels against float64; counts may differ for entries at the threshold only."""
+    """Compare all three kernels with float64; counts may differ for entries at the threshold."""
     top, total = row_statistics(case.q, case.k, case.lengths, case.starts)
     score = scores(case)
     expected_top, expected_total = rows(score)

@@ -1,4 +1,4 @@
-"""Attention over segments that lie side by side equals float64 over what each query sees."""
+"""Dense attention over gathered segments equals float64 over the keys that each query sees."""
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ ROWS, MAX_TOKENS, HEADS, DIM = 6, 12, 4, 16
 
 
 def reference(q, keys, values, seen):
-    """Slot by slot, query by query, head by head."""
+    """Return the attention in float64, computed by slot, query and head."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     group = HEADS // keys.shape[1]
     for slot, token, head in np.ndindex(*q.shape[:3]):
@@ -37,7 +37,7 @@ def test_any_mask_of_slots_or_of_queries(slots, tokens, kv_heads, each, seed):
     q = torch.randn(slots, tokens, HEADS, DIM, generator=generator)
     size = slots, tokens if each else 1, MAX_TOKENS
     seen = torch.rand(size, generator=generator) < 0.5
-    seen[..., 3] = True  # at least one
+    seen[..., 3] = True  # each query sees at least one key
     made = dense_attention(q, keys, values, seen)
     torch.testing.assert_close(made.double(), reference(q, keys, values, seen), atol=2e-6, rtol=0)
 
@@ -57,7 +57,7 @@ def test_rows_are_gathered_with_their_lengths_and_padding_has_none(rows, seed):
     batch = RowBatch(len(rows) + 1, lengths).bind(rows, [0] * len(rows))
     known = batch.lengths[0]
     stale = torch.arange(MAX_TOKENS) >= torch.from_numpy(lengths[0])[:, None]
-    k = k.masked_fill(stale[:, None, :, None], float('nan'))  # of whoever had the row before
+    k = k.masked_fill(stale[:, None, :, None], float('nan'))  # of an earlier use of the row
     found, _ = gather(k, k, batch, known)
     for slot, row in enumerate([*rows, -1]):
         length = known[slot]

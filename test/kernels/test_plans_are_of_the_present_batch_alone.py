@@ -1,4 +1,4 @@
-"""A batch keeps the plans and masks of what it is bound to, and nobody keeps more."""
+"""A row batch keeps only the plans and masks of its present binding; nothing else keeps any."""
 
 import gc
 
@@ -10,11 +10,11 @@ from embodied_kv.kernels.attention import torch_row_attention
 from embodied_kv.kernels.rows import RowBatch
 
 LENGTH, BLOCK, ROWS = 512, 64, 4
-MASK = 4 * BLOCK * LENGTH  # bytes of the largest
+MASK = 4 * BLOCK * LENGTH  # bytes of the largest mask
 
 
 def held():
-    """Bytes of all tensors that live."""
+    """Return the bytes of all live tensors."""
     gc.collect()
     tensors = (thing for thing in gc.get_objects() if type(thing) is Tensor)
     return sum(
@@ -23,7 +23,7 @@ def held():
 
 
 def block(start, lengths):
-    """A batch of neighbouring tokens of row 0, each of which sees those before it, and itself."""
+    """Return a batch of consecutive tokens of row 0; each sees those before it, and itself."""
     batch = RowBatch(BLOCK, lengths, causal=True)
     return batch.bind([0] * BLOCK, starts=range(start, start + BLOCK))
 

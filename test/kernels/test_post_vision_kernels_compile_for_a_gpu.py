@@ -1,6 +1,6 @@
 """The Triton kernels of post-vision statistics compile for the known cards, and fit on them.
 
-None of the cards is needed for that. The interpreter checks no types.
+No card is needed. The types are checked here, because the interpreter checks none.
 """
 
 import pytest
@@ -29,7 +29,7 @@ TYPES = {
 @pytest.mark.parametrize('card', CARDS)
 def test_a_kernel_fits_on_a_card(name, causal, dim, card, tmp_path, monkeypatch):
     monkeypatch.setenv('TRITON_CACHE_DIR', str(tmp_path))
-    monkeypatch.setenv('TRITON_DEFAULT_FP_FUSION', '1')  # stated: unset, it warns
+    monkeypatch.setenv('TRITON_DEFAULT_FP_FUSION', '1')  # if unset, Triton warns
     kernel = getattr(triton_score, name)
     fixed = dict(CAUSAL=causal, PADDED=True, DIM=dim, BLOCK_D=width(dim))
     fixed |= dict(BLOCK_M=64, BLOCK_N=64, BLOCK=64)

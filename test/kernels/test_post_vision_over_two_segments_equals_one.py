@@ -1,4 +1,4 @@
-"""Statistics over a prefix and a causal tail equal those over both, laid next to each other."""
+"""Statistics over a prefix and a causal tail equal those over both in one segment."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ DIM, HEADS = 16, 4
 
 
 def make_segments(prefixes, tau, kv_heads, seed, room=5):
-    """One slot per prefix length; the tail holds the tau queries' own keys, and room to spare."""
+    """Return one slot per prefix length; the tail holds the queries' own keys, and spare room."""
     g = torch.Generator().manual_seed(seed)
     slots = len(prefixes)
     q = 3 * torch.randn(slots, tau, HEADS, DIM, generator=g)
@@ -36,7 +36,7 @@ def make_segments(prefixes, tau, kv_heads, seed, room=5):
 
 
 def together(q, segments, slot):
-    """Float64 scores of one slot over prefix and tail, [tau, heads, keys]; -inf where hidden."""
+    """Return a slot's float64 scores over both segments, [tau, heads, keys]; -inf where hidden."""
     prefix, tail = segments
     tau = q.shape[1]
     keys = torch.cat([prefix.k[slot, :, : prefix.lengths[slot]], tail.k[slot, :, :tau]], 1)

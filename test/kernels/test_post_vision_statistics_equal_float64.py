@@ -1,4 +1,4 @@
-"""Row and column statistics equal float64, for both implementations."""
+"""Row and column statistics of both implementations equal float64."""
 
 import subprocess
 import sys
@@ -42,8 +42,8 @@ def test_a_row_that_sees_nothing_has_no_maximum_and_no_sum():
     assert top[1].isfinite().all() and (total[1] >= 1).all()
 
 
-# The interpreter multiplies the bit patterns of bfloat16: widen them first. A product of two is
-# exact in float32, which is what a tensor core makes of it.
+# The interpreter would multiply the bit patterns of bfloat16, so they are widened first. A product
+# of two of them is exact in float32, as on a tensor core.
 INTERPRETED = """
 import sys
 sys.path[:0] = {path!r}

@@ -1,4 +1,4 @@
-"""Visible entries in closed form equal a count of them, and density is 1 - gamma."""
+"""The closed form of the visible entries equals a count of them, and density is 1 - gamma."""
 
 import torch
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""Rows that are pieces of one ragged axis of tokens, one for each layer, are read like others."""
+"""Rows that are pieces of one ragged token axis, one per layer, are read like other rows."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ LAYERS, DIM = 3, 16
 
 
 def make_case(rows, tokens, kv_heads, seed):
-    """Ragged rows, in any order and with gaps; slots of row `PADDING` read nothing."""
+    """Return ragged rows in random order and with gaps; slots of row `PADDING` read nothing."""
     random = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     count = max(rows) + 2
@@ -25,7 +25,7 @@ def make_case(rows, tokens, kv_heads, seed):
     offsets = np.zeros_like(lengths)
     end = 0
     for position in random.permutation(LAYERS * count):
-        end += int(random.integers(0, 3))  # what no row owns
+        end += int(random.integers(0, 3))  # tokens that belong to no row
         offsets.flat[position] = end
         end += int(lengths.flat[position])
     k, v = torch.randn(2, 1, kv_heads, end, DIM, generator=generator)
@@ -40,7 +40,7 @@ def make_case(rows, tokens, kv_heads, seed):
 
 
 def expected(q, k, v, batch, lengths, offsets, layer):
-    """Each slot alone, over a copy of its piece."""
+    """Return the results of each slot alone, over a copy of its piece."""
     out, lse = torch.zeros_like(q), torch.zeros(q.shape[:3])
     for slot, row, _, _ in batch.spans:
         piece = slice(offsets[layer, row], offsets[layer, row] + lengths[layer, row])

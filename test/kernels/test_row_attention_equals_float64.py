@@ -17,7 +17,7 @@ ROWS, MAX_TOKENS = 8, 24
 
 
 def reference(q, k, v, batch, lengths):
-    """Float64, slot by slot: output [slots, T, H, D] and log-sum-exp [slots, T, H]."""
+    """Return output [slots, T, H, D] and log-sum-exp [slots, T, H] in float64, slot by slot."""
     slots, tokens, heads, dim = q.shape
     group = heads // k.shape[1]
     out = torch.empty(q.shape, dtype=torch.float64)
@@ -66,7 +66,7 @@ def make_case(rows, tokens, causal, kv_heads, seed, dim=16, padding=0, own=None)
     data=st.data(),
 )
 def test_twin_equals_float64_for_any_rows(rows, tokens, causal, kv_heads, seed, padding, data):
-    own = data.draw(st.integers(1, tokens))  # of the slots' tokens, the rest is padding
+    own = data.draw(st.integers(1, tokens))  # the slots' own tokens; the rest is padding
     case = make_case(rows, tokens, causal, kv_heads, seed, padding=padding, own=own)
     q, k, v, batch, lengths = case
     out, lse = torch_row_attention(q, k, v, batch)

@@ -1,6 +1,6 @@
-"""The Triton kernels over rows compile for the cards that are known, and fit on them.
+"""The Triton kernels over rows compile for the known cards, and fit on them.
 
-None of the cards is needed for that.
+No card is needed.
 """
 
 import pytest
@@ -26,11 +26,11 @@ TYPES = {
     **dict.fromkeys(('lse', 'parts'), EXACT),
     'scale': 'fp32',
 }
-# On every card at the head of pi05; the smaller heads of the other presets are slow to go through.
+# The head size of pi05 is always tested; the smaller ones of other presets are slow to compile.
 SLOW = pytest.mark.slow
 HEADS = [pytest.param(dim, marks=() if dim == 256 else SLOW) for dim in (48, 64, 80, 256)]
 CARDS = [(8, 7), (8, 9), (9, 0)]
-# Queries that share a KV head: of a decode step, of an Euler step, and of one of SmolVLA.
+# Queries per KV head: of a decode step, of an Euler step, and of an Euler step of SmolVLA.
 ONE_TOKEN, CHUNK, CAUSAL_CHUNK = 8, 400, 150
 
 
@@ -46,7 +46,7 @@ def compiled(tmp_path, monkeypatch):
 
 
 ROWS, SEGMENTS = triton_attention._row_attention, triton_segments._segments_attention
-IN_PARTS = TYPES | {'out': EXACT}  # of which each split has its own
+IN_PARTS = TYPES | {'out': EXACT}  # each split writes its own in float32
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_attention_fits_on_a_card(compiled, card, dim, kernel, types, queries, f
     made = compiled(kernel, fixed | sizes, card, types, **stages)
     foretold = shared_bytes(dim, 2, tile.queries, tile.keys, tile.stages, card)
     assert made.shared <= foretold <= LIMITS[card]
-    # ptxas spills two registers at a head of 64 on cards of 8.x, for a third block on an SM.
+    # At head size 64 on 8.x cards, ptxas spills two registers to fit a third block on an SM.
     spill = 8 if queries == CAUSAL_CHUNK else 0
     assert made.threads == 32 * tile.warps and made.fits(card, spill), made
 

@@ -1,6 +1,6 @@
-"""All implementations of a store write each slot's own tokens to their positions, and no more.
+"""All implementations of a store write only each slot's own tokens, at their positions.
 
-What would lie beyond its row is written nowhere.
+Tokens that would lie beyond the row are not written.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""The next token, slot by slot: of the greatest logit, or by inverse distribution function."""
+"""Each slot gets the token of its greatest logit, or one by the inverse distribution function."""
 
 import numpy as np
 import pytest
@@ -22,13 +22,13 @@ def made(slots, seed, vocab=VOCAB):
 
 
 def drawn_of(logits, told):
-    """told: temperature and share of each slot."""
+    """Return the sampled tokens. told: temperature and share of each slot."""
     temperatures, shares = torch.tensor(told, dtype=torch.float64).unbind(1)
     return sample_tokens(logits, *logits.max(-1), temperatures, shares).tolist()
 
 
 def ends(logits, temperature):
-    """Where the share of each token of one slot begins and ends, in float64."""
+    """Return where the share of each token of one slot begins and ends, in float64."""
     scores = logits.double().numpy()
     weights = np.exp((scores - scores.max()) / temperature)
     cumulative = np.cumsum(weights / weights.sum())

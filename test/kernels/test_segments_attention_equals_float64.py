@@ -1,6 +1,7 @@
 """Attention over a prefix, whole or compressed, and a slot's own tokens equals float64.
 
-All implementations; the kernel for any number of splits. Triton's interpreter has no bfloat16.
+All implementations are compared, and the kernel with several numbers of splits. Triton's
+interpreter does not support bfloat16.
 """
 
 import subprocess
@@ -23,13 +24,13 @@ from embodied_kv.kernels.dense import dense_form
 from embodied_kv.kernels.rows import PADDING, RowBatch, Segment
 
 LAYERS, ROWS, FLATS, MOST, TAIL, DIM = 2, 4, 3, 40, 24, 16
-EMPTY = 0  # the row of either arena, and the tail, that has no token at all
+EMPTY = 0  # the row, of either arena, that has `least` tokens
 
 
 def make_case(slots, tokens, kv_heads=1, dense=False, seed=0, least=1):
-    """slots: of each its row, its compressed row, its tail row.
+    """Return queries and segments. slots: row, compressed row and tail row of each slot.
 
-    Of a tail the last tokens are the queries. dense: in place of tails, the slots' own tokens.
+    The queries are the last tokens of a tail. dense: the slots' own tokens in place of tails.
     least: tokens of the rows `EMPTY`.
     """
     random, generator = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
@@ -51,7 +52,7 @@ def make_case(slots, tokens, kv_heads=1, dense=False, seed=0, least=1):
         Segment(*kv(1, kv_heads, int(ends[-1, -1])), flat),
     ]
     if dense:
-        k, v = kv(len(slots), tokens, kv_heads)  # as projections lie in memory
+        k, v = kv(len(slots), tokens, kv_heads)  # the layout of projections
         own = RowBatch.dense(len(slots), tokens, tokens, k.device)
         segments.append(Segment(k.transpose(1, 2), v.transpose(1, 2), own))
     else:
@@ -61,7 +62,7 @@ def make_case(slots, tokens, kv_heads=1, dense=False, seed=0, least=1):
 
 
 def reference(q, segments, layer):
-    """Float64, query by query."""
+    """Return the attention in float64, query by query."""
     out = torch.zeros(q.shape, dtype=torch.float64)
     for slot, token, head in np.ndindex(*q.shape[:3]):
         seen = []
@@ -119,7 +120,7 @@ def test_dense_form_equals_float64_for_slots_of_whole_prefixes(
     slots, tokens, kv_heads, dense, seed
 ):
     q, segments = make_case(slots, tokens, kv_heads, dense, seed)
-    for k, v, batch in segments[::2]:  # what lies behind a row is not read
+    for k, v, batch in segments[::2]:  # tokens beyond the length of a row are not read
         for row, length in zip(batch.ids.tolist(), batch.lengths[0].tolist(), strict=True):
             if row != PADDING:
                 k[row, :, length:] = v[row, :, length:] = torch.nan
@@ -134,7 +135,7 @@ def test_dense_form_equals_float64_for_slots_of_whole_prefixes(
 
 @pytest.mark.parametrize('form', [nullcontext, dense_form])
 def test_a_row_that_holds_the_queries_tokens_is_the_only_segment(form):
-    """As a prefix that is written: longest first, then one that is padded, then padding."""
+    """As for a prefix that is written: a long slot, one that is padded, and a slot of padding."""
     batch = RowBatch(3, np.array([[0, 3, 0, 5]], np.int32), 5).bind([3, 1], [0, 0], [5, 3])
     generator = torch.Generator().manual_seed(0)
     k, v = torch.randn(2, ROWS, 2, MOST, DIM, generator=generator)

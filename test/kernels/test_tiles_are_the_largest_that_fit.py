@@ -1,4 +1,4 @@
-"""Tiles of attention fill a card's shared memory, splits its processors; neither exceeds it."""
+"""Attention tiles fill a card's shared memory and splits fill its processors, without excess."""
 
 from types import SimpleNamespace
 
@@ -74,5 +74,5 @@ def test_an_unknown_card_is_asked(monkeypatch):
     )
     monkeypatch.setattr(torch.cuda, 'get_device_properties', lambda device: told)
     assert card_of.__wrapped__(torch.device('cuda')) == Card((10, 0), 12345, 7)
-    told.major, told.minor = 8, 9  # what is known is not asked
+    told.major, told.minor = 8, 9  # the limit of a known card is not queried
     assert card_of.__wrapped__(torch.device('cuda')).shared == LIMITS[8, 9]

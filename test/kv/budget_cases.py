@@ -1,4 +1,4 @@
-"""Pools without memory: what they hold is a table of things with a size and a cost."""
+"""Pools without memory: their content is a table of things with a size and a cost."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ class Thing:
 
 
 class TablePool:
-    """things: what it holds now; gone: what was evicted, in order."""
+    """A pool of things. things: what it holds now. gone: what was evicted, in order."""
 
     def __init__(self, name='table'):
         self.name, self.things, self.gone = name, [], []

@@ -1,4 +1,4 @@
-"""The choice of what is evicted, by looking at everything: slow, and plain enough to be right."""
+"""Reference for the choice of evictions: an exhaustive search, slow but easy to verify."""
 
 from itertools import chain
 
@@ -6,7 +6,7 @@ from embodied_kv.kv.pool import Evictable
 
 
 def freed_with(kv, lease, others):
-    """The rows, as (bytes, holders), that are free once a lease and these others are released."""
+    """Return the rows, as (bytes, holders), that are freed with a lease and these others."""
     if lease.is_copy:
         readers = kv.copies._leases[lease.row]
         size = kv.compressed.bytes_of(lease.row)
@@ -27,7 +27,7 @@ def cost(kv, streams):
 
 
 def stream_offers(kv):
-    """Of each stream that no step computes with: it, bytes freed, bytes in use, and its cost."""
+    """Return stream, bytes freed, bytes in use and cost (s) of each stream outside a step."""
     idle = [s for s in kv.streams.live() if s not in kv.streams._stepping]
     leases = {s.lease for s in idle}
     offers = []
@@ -40,7 +40,7 @@ def stream_offers(kv):
 
 
 def freed_by(kv, streams):
-    """Bytes that the end of all of them frees, and s that it costs to make them again."""
+    """Return the bytes freed if all of these end, and the time (s) to compute them again."""
     size = sum(kv.streams.bytes_for(s.query) for s in streams)
     rows = {(s.lease.is_copy, s.lease.row): s.lease for s in streams}
     leases = {s.lease for s in streams}
@@ -49,7 +49,7 @@ def freed_by(kv, streams):
 
 
 def by_row(kv):
-    """The streams of each prefix row; first the row that is free first if the oldest end first."""
+    """Return the live streams by prefix row, ordered by the newest stream of each row."""
     rows = {}
     for stream in kv.streams.live():
         if not stream.lease.is_copy:
@@ -58,7 +58,7 @@ def by_row(kv):
 
 
 def freeing(kv):
-    """Of these, the rows that are free as soon as all of their streams have ended."""
+    """Return those entries of `by_row` whose row is free once all of its streams have ended."""
     return {
         row: streams
         for row, streams in by_row(kv).items()
@@ -68,13 +68,13 @@ def freeing(kv):
 
 
 def least(kv, groups):
-    """The streams of these groups in the order in which the groups end."""
+    """Return the streams of these groups in the order in which the groups end."""
     worth = lambda group: kv.budget.worth(kv.streams, *freed_by(kv, group))  # noqa: E731
     return list(chain.from_iterable(sorted(groups, key=worth)))
 
 
 def ranked(order, pools):
-    """Offers of all pools, what is worth least first: made at once, and sorted."""
+    """Return the offers of all pools by ascending worth; they are all made at once, and sorted."""
     made = [
         (order.worth(pool.name, offer.size, offer.cost, offer.idle), offer)
         for pool in pools
@@ -85,5 +85,5 @@ def ranked(order, pools):
 
 
 def facts(offer: Evictable):
-    """What tells one offer from another."""
+    """Return what distinguishes one offer from another."""
     return offer.evict.func.__qualname__, offer.evict.args[0], offer.size, offer.bytes, offer.cost

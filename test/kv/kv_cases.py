@@ -1,4 +1,4 @@
-"""A cache without a model: a manager over small arenas, and frames that nobody computed."""
+"""A manager over small arenas without a model, and frames that were not computed."""
 
 import math
 import time
@@ -22,7 +22,10 @@ def make_manager(
     floor=0,
     **size,
 ):
-    """compressed: rows and tokens of the compressed arena. kv_budget, floor: as of `KvManager`."""
+    """Return a manager.
+
+    compressed: rows and tokens of the compressed arena. kv_budget, floor: as for `KvManager`.
+    """
     prefixes = Arena(rows=rows, **SIZE | size)
     decode_kv = Arena(rows=streams, **SIZE | size)
     arenas = prefixes, decode_kv, CompressedArena(prefixes, *compressed)
@@ -30,11 +33,11 @@ def make_manager(
 
 
 def frame(kv, sequence=0, robot='', length=4):
-    """The newest frame of a robot, in a row of its own."""
+    """Commit the newest frame of a robot in a row of its own, and return its handle."""
     return write(kv, kv.reserve(0.0), sequence, robot, length)
 
 
 def write(kv, row, sequence=0, robot='', length=4, deadline=math.inf, prefill_ms=0.0):
-    """The frame in a reserved row."""
+    """Commit a frame in a reserved row, and return its handle."""
     facts = dict(robot=robot, sequence=sequence, stamp=0, prefill_ms=prefill_ms)
     return kv.frames.commit(row, length, deadline=deadline, **facts)

@@ -1,4 +1,4 @@
-"""Whatever is claimed, ended or refused, by any threads: reserved + floors <= budget."""
+"""After any claims, ends and refusals by any threads, reserved bytes and floors fit the budget."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -72,7 +72,7 @@ def test_threads_together_never_exceed_it():
     kv_budget, pools = KvBudget(BUDGET, ORDER), [TablePool(str(number)) for number in range(4)]
     for pool in pools:
         kv_budget.join(pool)
-    counting, held, most = threading.Lock(), 0, 0  # never more than what the pools hold
+    counting, held, most = threading.Lock(), 0, 0  # at most what the pools hold
 
     def count(size):
         nonlocal held, most
@@ -93,7 +93,7 @@ def test_threads_together_never_exceed_it():
                     pools[number].end(thing)
 
     with ThreadPoolExecutor(len(pools)) as threads:
-        together = [*threads.map(work, range(len(pools)))]  # raises what one of them raised
+        together = [*threads.map(work, range(len(pools)))]  # raises the error of a thread
     assert len(together) == len(pools)
     kv_budget.check_integrity()
     assert 0 < most <= BUDGET

@@ -1,4 +1,4 @@
-"""What a claim or a new stream costs does not grow with what could go: few offers are made."""
+"""A claim or a new stream makes few offers, however much could be evicted."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ QUERY = Query('?', [3, 4], max_tokens=4)
 
 
 def counted(monkeypatch, kind, name):
-    """Calls of a method from now on."""
+    """Return a list of the calls of a method from now on."""
     calls, real = [], getattr(kind, name)
 
     def call(self, *args):

@@ -1,4 +1,4 @@
-"""A stream that reads a compressed copy holds no prefix row: no bound on rows ends it."""
+"""A stream that reads a compressed copy holds no prefix row, so no limit of rows ends it."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ QUERY = Query('?', [3], max_tokens=4)
 
 @pytest.fixture
 def kv():
-    """Language may hold one row."""
+    """Return a manager in which language may hold one row."""
     return make_manager(3, 8)
 
 

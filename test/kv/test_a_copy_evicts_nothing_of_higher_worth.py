@@ -1,4 +1,4 @@
-"""A compressed copy is optional: what is worth more than it stays, and it is not made."""
+"""A compressed copy is optional: it is not made if it would evict KV of higher worth."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import MIB, EvictionOrder
 
-ORDER = EvictionOrder(('action',), 0.0, {'copies': MIB})  # a second a byte
+ORDER = EvictionOrder(('action',), 0.0, {'copies': MIB})  # 1 s per byte
 KEPT = [torch.arange(4)[None]] * 2
 
 
@@ -37,7 +37,7 @@ def test_only_what_is_worth_no_more_goes_for_it(kv, cost, made):
 
 
 def test_the_stream_that_is_compressed_within_its_step_stays(kv):
-    """Though it costs nothing that is known."""
+    """The stream stays although its cost is not known."""
     handle = write(kv, kv.reserve(0.0), length=16)
     stream = kv.create(handle, Query('?', [3], max_tokens=4))
     kv.streams.grow([stream], 1)

@@ -1,4 +1,4 @@
-"""Whoever ends a stream while a step computes with it: its rows stay until the step is over."""
+"""A stream that is ended while a step computes with it keeps its rows until the step is over."""
 
 import threading
 
@@ -18,7 +18,7 @@ def kv():
 
 def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
     stream = kv.create(frame(kv, 1, length=7), QUERY)
-    frame(kv, 2)  # supersedes: the stream's lease alone holds the first row now
+    frame(kv, 2)  # supersedes the first frame, whose row only the stream holds now
     live = kv.streams.grow([stream], 2)
     kv.streams.release(stream, 'cancelled')
     assert kv.streams.live() == [] and kv.streams.pop_ended() == [stream]
@@ -31,7 +31,7 @@ def test_a_stream_that_ends_in_a_step_keeps_its_rows_until_it_is_over(kv):
 
 
 def lengths(kv, stream):
-    """Tokens in its decode row and in its prefix row."""
+    """Return the tokens in the stream's decode row and in its prefix row."""
     return kv.decode_kv.lengths[0, stream.decode_row], kv.prefixes.lengths[0, stream.lease.row]
 
 
@@ -51,7 +51,7 @@ def test_a_decode_row_of_a_step_is_given_to_a_new_stream_only_afterwards(kv):
     made = []
     creator = threading.Thread(target=lambda: made.append(kv.create(handle, QUERY)))
     creator.start()
-    while not old[0].reason:  # it has ended the oldest, and waits
+    while not old[0].reason:  # the thread has ended the oldest, and waits
         pass
     assert not made
     kv.streams.update(live, [[9], [9]], EOS)

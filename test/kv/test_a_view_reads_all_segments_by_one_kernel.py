@@ -1,6 +1,7 @@
-"""What a view attends to is read by one kernel on a card, and equals its twin on a CPU.
+"""One kernel on a card reads everything that a view attends to, and equals its twin on a CPU.
 
-A whole prefix or a compressed one by slot, then a suffix or a tail; by Triton's interpreter.
+The slots read a whole or a compressed prefix, then a suffix or a tail; the kernel runs in Triton's
+interpreter.
 """
 
 import subprocess
@@ -17,12 +18,12 @@ from embodied_kv.kv.views import SuffixRead, TailAppend
 
 LAYERS, ROWS, HEADS = 2, 3, 4
 SIZE = dict(layers=LAYERS, kv_heads=1, head_dim=16, dtype=torch.float32)
-BOUND = [2, -1, 0], [-1, 0, -1]  # rows, then compressed rows, of three slots of four
+BOUND = [2, -1, 0], [-1, 0, -1]  # rows, and compressed rows, of three of the four slots
 BUDGETS = 7, 4  # tokens of the compressed row, by layer
 
 
 def make_arenas():
-    """Prefixes, tails and compressed copies of prefixes, full of numbers."""
+    """Return prefixes, tails and compressed copies of prefixes, filled with random numbers."""
     arenas = [Arena(rows=ROWS, max_tokens=most, **SIZE) for most in (20, 12)]
     flats = CompressedArena(arenas[0], 2, 64)
     generator = torch.Generator().manual_seed(0)
@@ -36,7 +37,7 @@ def make_arenas():
 
 
 def attended(view, tokens):
-    """Of the slots that are no padding, in all layers."""
+    """Return the attention of the slots that are not padding, in all layers."""
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(LAYERS, 4, tokens, HEADS, 16, generator=generator)
     k, v = torch.randn(2, LAYERS, 4, tokens, 1, 16, generator=generator)

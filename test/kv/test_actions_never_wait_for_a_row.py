@@ -1,6 +1,6 @@
-"""Two rows are reserved: however many streams there are, a frame finds a row.
+"""Two rows are reserved, so a frame finds a row with any number of streams.
 
-The oldest stream gives way.
+The oldest stream is evicted for it.
 """
 
 import threading
@@ -22,7 +22,7 @@ def test_a_frame_always_finds_a_row_and_its_action_a_lease():
         handle = frame(kv, sequence)
         with kv.acquire(handle):
             kv.create(handle, Query('?', [3], max_tokens=4))
-            next_row = kv.reserve(0.0)  # the next frame is written while this one still acts
+            next_row = kv.reserve(0.0)  # the next frame is written while an action reads this one
             kv.frames.abandon(next_row)
         kv.check_integrity()
         assert kv.stats().rows_free >= kv.reserved
@@ -96,7 +96,7 @@ def test_a_limit_that_is_lowered_while_a_stream_waits_holds():
 
     creator = threading.Thread(target=create)
     creator.start()
-    while not live[0].reason:  # it has ended the only one, and waits for its row
+    while not live[0].reason:  # the thread has ended the only stream, and waits for its row
         pass
     kv.set_limits(streams=0)
     kv.streams.update(live, [[9]], eos=1)

@@ -1,4 +1,4 @@
-"""Copies of prefixes: rows go back to the pool, blocks tile the arena, copies end unread."""
+"""Compressed copies: prefix rows return to the pool, blocks tile the arena, unread copies end."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def frame(kv, sequence=0):
 
 
 def some(budgets, seed=0):
-    """Positions [kv_heads, n] of each layer: other ones for every head."""
+    """Return positions [kv_heads, n] of each layer, different ones for every head."""
     random = np.random.default_rng(seed)
     return [
         torch.tensor([sorted(random.choice(LENGTH, n, replace=False)) for _ in range(2)])
@@ -46,7 +46,7 @@ def test_a_copy_holds_the_kept_tokens_and_their_position(kv):
     with kv.acquire(handle) as lease:
         copy = kv.copies.compress(lease, kept)
     assert kv.compressed.lengths[:, copy.row].tolist() == [3, 1, 7]
-    assert kv.compressed.positions[copy.row] == LENGTH  # not what was retained
+    assert kv.compressed.positions[copy.row] == LENGTH  # not the number of kept tokens
     for layer, positions in enumerate(kept):
         k, v = kv.compressed.piece(layer, copy.row)
         for head in range(2):
@@ -61,7 +61,7 @@ def test_a_stream_that_reads_a_copy_gives_its_row_back(kv):
     free = kv.stats().rows_free
     kv.streams.hold_copy(stream, kv.copies.compress(stream.lease, some([2, 2, 2])))
     assert stream.lease.is_copy
-    frame(kv, 1)  # supersedes the first, which nobody holds any more
+    frame(kv, 1)  # supersedes the first frame, which has no holder left
     stats = kv.stats()
     assert (stats.rows_free, stats.compressed, stats.leases) == (free, 1, 0)
     assert stats.bytes_saved == (3 * LENGTH - 6) * kv.compressed.bytes_per_token
@@ -80,7 +80,7 @@ def test_other_readers_keep_the_whole_row(kv):
     frame(kv, 1)
     assert whole.lease.row == first.row
     assert kv.prefixes.lengths[0, first.row] == LENGTH
-    assert kv.stats().bytes_saved == -6 * kv.compressed.bytes_per_token  # both are held
+    assert kv.stats().bytes_saved == -6 * kv.compressed.bytes_per_token  # row and copy are held
     kv.streams.release(whole, 'cancelled')
     with pytest.raises(StaleHandleError):
         kv.acquire(first)

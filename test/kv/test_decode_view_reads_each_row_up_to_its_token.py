@@ -1,4 +1,4 @@
-"""A decode view stores one token per row and reads what the row has before it."""
+"""A decode view stores one token per row and reads each row up to this token."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_each_token_reads_its_row_as_it_does_alone(slots, batch):
             parts = (part[slot : slot + 1] for part in (q, k, v))
             assert torch.allclose(out[slot], own.attend(layer, *parts)[0], atol=1e-6)
         assert not out[n:].any()
-    assert torch.equal(arena.kv, alone.kv)  # padding is stored nowhere
+    assert torch.equal(arena.kv, alone.kv)  # padding is not stored
 
 
 def test_what_was_bound_before_is_replaced():

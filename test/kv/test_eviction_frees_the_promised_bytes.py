@@ -1,7 +1,7 @@
-"""After any operations: what a pool could do without frees the promised bytes, and is in no use.
+"""After any operations an eviction offer frees the promised bytes, and nothing that is in use.
 
 What an action leases, what is being written and what a step computes with are never touched,
-whether the choice is fresh or was made long ago.
+whether the offer is new or old.
 """
 
 import heapq
@@ -25,7 +25,7 @@ INDEX = st.integers(0, 99)
 
 
 def some(handle, tokens):
-    """Positions [kv_heads, n] of each of two layers."""
+    """Return positions [kv_heads, n] for each of two layers."""
     return [torch.arange(min(tokens + layer, handle.length))[None] for layer in range(2)]
 
 
@@ -39,7 +39,7 @@ class Machine(RuleBasedStateMachine):
         )
         self.kv.streams.token_seconds = 0.25
         self.writing, self.handles, self.leases, self.live = [], [], [], []
-        self.offers = []  # made at some time
+        self.offers = []  # from an earlier time
 
     def of(self, items, index):
         return items[index % len(items)]
@@ -117,7 +117,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.kv.streams.live() and not self.live)
     @rule()
     def begin_a_step(self):
-        self.look()  # what could go before may not go within
+        self.look()  # these offers must not evict anything of the step
         streams = self.kv.streams.live()
         new = [stream for stream in streams if stream.is_new][:1]
         self.live = self.kv.streams.grow(new or streams, 2 if new else 1)
@@ -148,7 +148,7 @@ class Machine(RuleBasedStateMachine):
         return sum(pool.bytes_reserved for pool in self.kv.pools)
 
     def held(self):
-        """What is in use: nobody who evicts may change it."""
+        """Return what is in use, and what no eviction may change."""
         return [
             [(h.row, int(self.kv.prefixes.lengths[0, h.row])) for h in self.acting()],
             [row for row in self.writing if self.kv.frames.is_writing(self.kv.frames.place(row))],
@@ -166,7 +166,7 @@ class Machine(RuleBasedStateMachine):
         freed = offer.evict()
         assert freed == before - self.reserved()
         assert self.held() == held
-        assert offer.evict() == 0 and self.reserved() == before - freed  # it is gone
+        assert offer.evict() == 0 and self.reserved() == before - freed  # it is evicted already
         self.kv.check_integrity()
         return freed
 
@@ -179,7 +179,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(chosen=st.lists(st.integers(0, 9), max_size=8, unique=True))
     def evict_several(self, chosen):
-        """They free together what was foretold, whichever of them share rows and copies."""
+        """Evict several offers; they free at least the predicted bytes, also with shared rows."""
         offers = [(pool, offer) for pool in self.kv.pools for offer in pool.evictable()]
         going = EvictionPlan({pool: pool.bytes_reserved for pool in self.kv.pools})
         some = [offers[index] for index in chosen if index < len(offers)]
@@ -227,7 +227,7 @@ class Machine(RuleBasedStateMachine):
             assert stats.bytes_used == self.used()
 
     def teardown(self):
-        """Everything goes in the end that nobody uses any more."""
+        """Evict everything at the end, when nothing is in use."""
         if not hasattr(self, 'kv'):
             return
         for lease in self.leases:
@@ -265,7 +265,7 @@ def test_a_frame_goes_after_its_grace_and_with_its_copies(kv, clock):
         clock[0] = 1.5
         assert kv.frames.evictable() == []  # an action reads it
     clock[0] = 0.5
-    assert kv.frames.evictable() == []  # whoever prefilled it has not leased it yet
+    assert kv.frames.evictable() == []  # the caller that prefilled it has not leased it yet
     clock[0] = 1.5
     (offer,) = kv.frames.evictable()
     assert offer.bytes == (2 * 8 + 5) * kv.prefixes.bytes_per_token

@@ -1,4 +1,4 @@
-"""A handle owns nothing: it gives a lease, or the reason why not."""
+"""A handle owns nothing; to acquire it gives a lease, or an error with the reason."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Free + held = rows after any sequence of operations; and at the end every lease comes back."""
+"""After any operations free + held = rows, and at the end every lease is returned."""
 
 import numpy as np
 from kv_cases import make_manager
@@ -11,7 +11,7 @@ EOS = 1
 
 
 class RandomOperations:
-    """Does random things to a manager, the way nodes and the device thread do."""
+    """Random operations on a manager, as nodes and the engine thread call them."""
 
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
@@ -92,7 +92,7 @@ class RandomOperations:
         new = [s for s in self.kv.streams.live() if s.is_new]
         streams = new[:1] or self.kv.streams.live()
         live = self.kv.streams.grow(streams, 2 if new else 1)
-        while self.random.random() < 0.3:  # other threads do not wait for a step to be over
+        while self.random.random() < 0.3:  # other threads do not wait for the end of a step
             getattr(self, self.random.choice(['cancel', 'limits', 'acquire', 'give_back']))()
             self.kv.check_integrity()
         self.kv.streams.update(live, self.random.integers(EOS, 9, (len(live), 1)).tolist(), EOS)

@@ -1,4 +1,4 @@
-"""Under any budget: what actions read stays, and their frames have room whatever others hold."""
+"""Under any KV budget, what actions read is kept, and their frames have room."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +23,7 @@ INDEX = st.integers(0, 99)
 
 
 def manager(clock=lambda: 0.0, **more):
-    """A manager whose frames alone have two rows of a budget of four, and a pool beside it."""
+    """Return a manager whose frames have two of the budget's four rows as floor, and a pool."""
     kv_budget = KvBudget(BUDGET, EvictionOrder.read())
     kv = make_manager(
         6, 4, (6, 256), clock=clock, layers=2, kv_budget=kv_budget, floor=2 * ROW, **more
@@ -33,7 +33,7 @@ def manager(clock=lambda: 0.0, **more):
 
 
 class Machine(RuleBasedStateMachine):
-    """One robot's frames, each of which an action reads until the next is there."""
+    """The frames of one robot; an action reads each of them until the next one exists."""
 
     @initialize()
     def start(self):
@@ -161,7 +161,7 @@ def test_a_planted_fault_is_found(fault):
 
 def test_other_pools_are_proven_while_the_rows_are_free_to_others():
     kv, beside = manager()
-    with ThreadPoolExecutor(1) as thread:  # it holds what it proves, and asks for a row
+    with ThreadPoolExecutor(1) as thread:  # the thread reserves a row during the check
         beside.check_integrity = lambda: thread.submit(kv.reserve, 0.0).result(60)
         kv.check_integrity()
     assert kv.frames.rows_free == 5

@@ -1,4 +1,4 @@
-"""Where all that was to go came into use, the others are tried before a claim is refused."""
+"""If all chosen offers have come into use, others are tried before a claim is refused."""
 
 import pytest
 from budget_cases import ORDER, TablePool, Thing
@@ -7,7 +7,7 @@ from embodied_kv.kv.budget import KvBudget, OverBudgetError
 
 
 class BusyPool(TablePool):
-    """taken: things that come into use as soon as they are to go; looks: at what could go."""
+    """taken: things that come into use before their eviction. looks: calls of `evictable`."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A fleet has a pool of each robot: who reads what is in use sees their sum, under one name."""
+"""Pools with the same name, such as one per robot of a fleet, are reported as one sum."""
 
 from budget_cases import TablePool
 

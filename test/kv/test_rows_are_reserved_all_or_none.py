@@ -1,6 +1,6 @@
-"""A batch reserves all of its rows or none; whatever ends the block, what was not written is free.
+"""A batch reserves all of its rows or none; rows that were not written are free after the block.
 
-Streams give way only where their end frees a row, and only if the batch then has its rows.
+Streams are evicted only if their end frees a row, and only if the batch then gets all its rows.
 """
 
 import pytest
@@ -47,7 +47,7 @@ def test_a_row_that_was_committed_and_reserved_again_is_the_next_writers(kv):
         kv.acquire(write(kv, row, robot='a'))
         kv.frames.adopt(kv.reserve(0.0), 4, robot='b', sequence=0, stamp=0).release()
         handle = write(kv, kv.reserve(0.0), robot='b')
-        frame(kv, robot='b')  # the row before is free, and may be reserved
+        frame(kv, robot='b')  # frees the previous row, which may be reserved
         again = kv.reserve(0.0)
         assert again == handle.row
     kv.frames.abandon(again)

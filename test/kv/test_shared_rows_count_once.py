@@ -1,4 +1,4 @@
-"""A row or copy that several hold is freed once, by the last: else nothing goes for nothing."""
+"""A shared row or copy is freed once, by its last holder, and nothing is evicted in vain."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def kv(clock):
 
 
 def fill(kv):
-    """Nothing is free, and what fills it stays."""
+    """Fill the budget with bytes that cannot be evicted."""
     kv.budget.join(beside := TablePool())
     reserved = sum(pool.bytes_reserved for pool in kv.pools)
     beside.add(kv.budget, Thing(BUDGET - reserved, consumers=FIXED))
@@ -39,7 +39,7 @@ def fill(kv):
 def test_streams_end_for_a_frame_if_their_row_makes_room_for_it(kv, length, fits):
     handle = write(kv, kv.reserve(0.0), length=length)
     streams = [kv.create(handle, Query('?', [3], max_tokens=1)) for _ in range(2)]
-    write(kv, kv.reserve(0.0), length=16)  # the first row is held by its streams alone
+    write(kv, kv.reserve(0.0), length=16)  # now only its streams hold the first row
     fill(kv)
     assert ROW - 2 * STREAM == 12 * TOKEN
     if fits:
@@ -62,7 +62,7 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
             copies[robot] = kv.copies.compress(lease, kept)
         kv.keep_copy(['language' if robot == 'a' else 'action'], copies[robot])
     fill(kv)
-    clock[0] = 5.0  # the frame of a is not needed any more
+    clock[0] = 5.0  # the frame of a has expired
     kv.budget.join(asking := TablePool('asking'))
     if fits:
         asking.add(kv.budget, Thing(size))
@@ -70,7 +70,7 @@ def test_a_frame_and_its_copy_are_counted_once(kv, clock, size, fits):
     else:
         with pytest.raises(OverBudgetError, match='asking: no room'):
             asking.add(kv.budget, Thing(size))
-        assert kv.frames.current('a') is not None  # nothing has gone
+        assert kv.frames.current('a') is not None  # nothing was evicted
         assert kv.copies.assigned(kv.frames.current('a'), 'language') is copies['a']
     kv.check_integrity()
 
@@ -82,7 +82,7 @@ def test_what_lies_in_a_pool_below_its_floor_helps_nobody():
     first, second = (Evictable(size, 1.0, int, holds=(held,)) for size in (4, 5))
     assert going.add(streams, first) == 4  # the row stays: the second holds it
     assert going.add(streams, second) == 5 + 3
-    assert going.add(rows, Evictable(7, 1.0, int, holds=(HeldRow(rows, 0, 7),))) == 0  # it went
+    assert going.add(rows, Evictable(7, 1.0, int, holds=(HeldRow(rows, 0, 7),))) == 0  # was freed
     assert going.add(streams, Evictable(9, 1.0, int)) == 1
 
 
@@ -90,7 +90,7 @@ def test_only_what_went_is_counted_as_evicted():
     kv_budget, pool = KvBudget(10, ORDER), TablePool()
     kv_budget.join(pool)
     pool.add(kv_budget, Thing(10))
-    pool.evictable = lambda: [Evictable(0, 1.0, lambda: 0, promised=10)]  # it is in use by now
+    pool.evictable = lambda: [Evictable(0, 1.0, lambda: 0, promised=10)]  # in use by now
     with pytest.raises(OverBudgetError), kv_budget.claim(pool, 5):
         pass
     assert kv_budget.evictions == {}

@@ -1,4 +1,4 @@
-"""Tokens computed piece by piece, by layers and positions, equal one causal prefill."""
+"""Tokens computed in pieces, by layers and positions, equal one causal prefill."""
 
 import torch
 from hypothesis import given, settings
@@ -30,7 +30,7 @@ def arena():
 
 
 def whole(model, ids):
-    """Everything at once, with attention written out."""
+    """Compute all positions at once; return the arena and the hidden states."""
     kept = arena()
     positions = torch.arange(TOKENS)
     hidden = model(ids[None], positions[None], SparsePositionView(kept, 1).bind(positions))
@@ -38,7 +38,7 @@ def whole(model, ids):
 
 
 def reference(model, ids):
-    """Float64, a dense causal mask, layer by layer."""
+    """Return the hidden states in float64, by a dense causal mask."""
     model = model.double()
     positions = torch.arange(TOKENS)
 

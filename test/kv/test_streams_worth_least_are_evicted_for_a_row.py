@@ -1,4 +1,4 @@
-"""Streams give way for a row in the order of the policy, and only if the row is had then."""
+"""Streams are evicted for a row in order of worth, and only if the row is then available."""
 
 import pytest
 from budget_cases import TablePool, Thing
@@ -13,7 +13,7 @@ ROW = 2 * 16 * 2 * 4 * 4  # bytes of a row: k and v, tokens, layers, width, of f
 
 
 def manager(rows, budget=400, floor=0, streams=4):
-    """budget, floor: in rows."""
+    """Return a manager. budget, floor: in rows."""
     kv_budget = KvBudget(budget * ROW, EvictionOrder.read())
     return make_manager(
         rows, streams, (6, 256), reserved=1, layers=2, kv_budget=kv_budget, floor=floor * ROW
@@ -26,7 +26,10 @@ def ask(kv, prefill_ms=0.0, length=16, max_tokens=9):
 
 
 def crowded(budget):
-    """No free row, but one that a stream of few bytes holds; what else lies there stays."""
+    """Return a manager without a free row, and the small stream that alone could free one.
+
+    Nothing else in the budget can be evicted.
+    """
     kv = manager(6, budget, floor=2)
     stream = ask(kv, length=4, max_tokens=1)
     for _ in range(5):
@@ -47,7 +50,7 @@ def test_a_frame_that_the_budget_refuses_ends_no_stream():
 
 
 def test_a_row_that_the_claim_made_free_is_not_made_free_again():
-    kv = manager(4, budget=6)  # there is neither a row for another frame nor the bytes
+    kv = manager(4, budget=6)  # neither a row nor the bytes for another frame
     streams = [ask(kv) for _ in range(3)]
     write(kv, kv.reserve(0.0), length=16)
     assert [stream.reason for stream in streams] == [''] * 3

@@ -1,4 +1,4 @@
-"""Host memory of a capsule, or of a layer of a unit, is one allocation, and counted as it is."""
+"""Host memory of a capsule, or of a layer of a unit, is one allocation, counted by its size."""
 
 from threading import Thread
 
@@ -22,7 +22,7 @@ LAYOUTS = st.lists(st.tuples(st.lists(st.integers(0, 4), max_size=3), DTYPES), m
 
 @pytest.fixture
 def pinned(monkeypatch):
-    """The sizes of all pinned allocations, of a machine that pins; here none is pinned."""
+    """Return the sizes of all pinned allocations of a machine that pins; here none is pinned."""
     sizes, empty = [], torch.empty
 
     def allocate(*shape, pin_memory=False, **more):
@@ -123,7 +123,7 @@ def test_a_layer_of_a_unit_is_one_allocation_and_counted_as_it_is(pinned, tmp_pa
         cache.put('unit', layer, found)
         assert torch.equal(torch.stack(found), kv[layer])
     assert pinned == [kv[0].nbytes] * 2 == [160] * 2
-    assert cache.bytes == 2 * 256  # pinned memory comes in powers of two
+    assert cache.bytes == 2 * 256  # pinned memory is allocated in powers of two
     cache.put('other', 0, files.read(entry, 0))
     assert cache.bytes == 2 * 256 and cache.get('unit', 0) is None
     cache.check_integrity()

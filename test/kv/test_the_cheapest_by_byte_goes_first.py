@@ -1,4 +1,7 @@
-"""What is worth least by byte goes first; never what actions read, nor what is worth more."""
+"""KV of the lowest worth per byte is evicted first, but never KV that actions read.
+
+KV that is worth more than a claim is not evicted for it.
+"""
 
 import pytest
 import yaml
@@ -33,7 +36,7 @@ THINGS = st.lists(
 
 
 def filled(things, order=ORDER):
-    """A KV budget that is full of them, in two pools by turns."""
+    """Return a KV budget that is full of these things, and the two pools that share them."""
     kv_budget, pools = (
         KvBudget(sum(t.size for t in things), order),
         [TablePool('a'), TablePool('b')],
@@ -149,12 +152,12 @@ def test_a_frame_is_used_until_its_last_lease_comes_back():
     handle = write(kv, kv.reserve(0.0), deadline=0.0)
     lease = kv.acquire(handle)
     now[0] = 20.0
-    assert kv.frames.evictable() == []  # it is read
+    assert kv.frames.evictable() == []  # a lease reads it
     lease.release()
     now[0] = 50.0
     assert [offer.idle for offer in kv.frames.evictable()] == [30.0]
     stream = kv.create(handle, Query('?', [3], max_tokens=4))
     now[0] = 90.0
-    assert [offer.idle for offer in kv.streams.evictable()] == [0.0]  # somebody waits for it
+    assert [offer.idle for offer in kv.streams.evictable()] == [0.0]  # a live stream is in use
     kv.streams.release(stream, 'cancelled')
     assert [offer.idle for offer in kv.frames.evictable()] == [0.0]

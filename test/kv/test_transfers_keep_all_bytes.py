@@ -1,4 +1,4 @@
-"""What goes to a file and comes back is the same bytes, in memory of its own; damage is named."""
+"""Tensors from a file have the same bytes in new memory; a damaged file is reported as such."""
 
 import os
 import zlib

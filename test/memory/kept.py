@@ -17,7 +17,7 @@ def unit(store, *ids):
 
 
 def kv(unit, dtype=torch.float32):
-    """KV of one token per character, made from the texts."""
+    """Return KV of one token per character, made from the texts."""
     lengths = tuple(len(segment.text) for segment in unit.segments)
     numbers = torch.tensor([ord(c) for segment in unit.segments for c in segment.text])
     k = numbers[None, None, :, None] + torch.arange(LAYERS)[:, None, None, None]
@@ -26,7 +26,7 @@ def kv(unit, dtype=torch.float32):
 
 
 def is_whole(store, unit):
-    """Whether every layer is what `kv` makes."""
+    """Return whether every layer equals that of `kv`."""
     made = kv(unit)
     for layer in range(LAYERS):
         k, v = store.load_memory(unit.key, layer)

@@ -1,4 +1,4 @@
-"""Helpers of the group tests: one direction of the embedding per letter."""
+"""Helpers of the group tests; each letter has its own direction in the embedding."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ WIDTH = 8
 
 
 def towards(letter, tilt=0.0):
-    """Letters a to h are orthogonal; a tilt goes towards the next one."""
+    """Return a letter's direction; a to h are orthogonal, and a tilt turns it to the next."""
     vector = np.zeros(WIDTH, np.float32)
     axis = ord(letter) - ord('a')
     vector[axis], vector[(axis + 1) % WIDTH] = np.cos(tilt), np.sin(tilt)
@@ -28,7 +28,7 @@ def members(groups):
 
 
 def advance(groups, steps):
-    """One step after another, as the world goes."""
+    """Advance one step at a time and return all transitions."""
     made = []
     for step in range(groups.step + 1, groups.step + 1 + steps):
         made += groups.advance(step)

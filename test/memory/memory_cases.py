@@ -1,4 +1,4 @@
-"""A tiny planner, prompts of random tokens, and the KV of their units as a store would have it."""
+"""A tiny planner, prompts of random tokens, and KV of their units as a store returns it."""
 
 import torch
 
@@ -35,7 +35,7 @@ def make_arena():
 
 
 def make_prompt(head=3, segments=5, together=False, seed=0):
-    """Return segments of two to four tokens, each a unit, or all in one unit."""
+    """Return a prompt with segments of two to four tokens, each in its own unit or all in one."""
     generator = torch.Generator().manual_seed(seed)
 
     def tokens(count):
@@ -50,7 +50,7 @@ def make_prompt(head=3, segments=5, together=False, seed=0):
 
 
 class KvOfUnits:
-    """`load_memory`: each unit computed alone, from position 0 on."""
+    """A `load_memory` function; it computes the KV of each unit alone, from position 0 on."""
 
     @torch.inference_mode()
     def __init__(self, model, prompt):

@@ -1,4 +1,4 @@
-"""KV files never take more than the bound; the least recently used units are removed first."""
+"""KV files never exceed the disk limit; the least recently used units are removed first."""
 
 import os
 
@@ -13,7 +13,7 @@ TEXT = 'on the table'
 
 
 def filled(folder, *ids):
-    """One file of about 2,400 bytes for each unit."""
+    """Return a store with one file of about 2,400 bytes for each unit."""
     store = MemoryStore(folder, 'model')
     put(store, **{id: TEXT for id in ids})
     for id in ids:

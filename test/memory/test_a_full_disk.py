@@ -1,7 +1,7 @@
-"""A memory on a full disk still removes, and adds again in the space that this gives.
+"""A memory on a full disk can still remove entries, and add others in the space that this frees.
 
-The fault is put between the records and SQLite: a change that is to be committed finds no room
-while the reserve holds its space, or ever. Where a small file system can be mounted, the last test
+The fault is injected between the records and SQLite: a commit finds no space as long as the
+reserve file occupies its space, or always. If a small file system can be mounted, the last test
 fills one.
 """
 
@@ -24,7 +24,7 @@ UNITS = 40
 
 
 class FullDisk:
-    """A database that has no room to commit, unless the reserve gave its space back."""
+    """A database that cannot commit until the reserve file is removed."""
 
     def __init__(self, database, reserve, error='database or disk is full'):
         self._database, self._reserve, self._error = database, reserve, error
@@ -39,7 +39,7 @@ class FullDisk:
 
 
 class NoReserve:
-    """On a disk that was full before the memory came."""
+    """A reserve that frees no space, as on a disk that was full before the memory started."""
 
     def exists(self):
         return True

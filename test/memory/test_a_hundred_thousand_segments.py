@@ -1,4 +1,4 @@
-"""100,000 segments: they are put in, found and changed, each in its time."""
+"""100,000 segments can be stored, found and changed, each in limited time."""
 
 import time
 

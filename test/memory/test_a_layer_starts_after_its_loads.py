@@ -1,4 +1,4 @@
-"""With real threads: a layer's computation begins when all its KV is there, and errors surface."""
+"""With real threads a layer's computation starts once all its KV is loaded; errors are raised."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ LAYERS = 6
 
 
 def one_pass(policy, at, load, compute=lambda layer: None):
-    """Drop each unit as the computation of the layer before ends; return the loader."""
+    """Run all layers; a unit is dropped from layer `at[unit]` on. Return the loader."""
     with TimedLoader(PolicyQueue(LAYERS, UNITS, policy), load) as loader:
         loader.drop([u for u in UNITS if at[u] == 0], 0)
         for layer in range(LAYERS):
@@ -50,7 +50,7 @@ def test_layers_have_their_loads_for_any_durations(policy, data):
     starts = [span.start for span in loader.timeline.lane(COMPUTE)]
     loads = loader.timeline.lane(LOAD)
     assert len(loads) == len(done) and len(starts) == LAYERS
-    if Stream.emulated is None:  # a late device's load is noted after its layer may start
+    if Stream.emulated is None:  # a late device notes a load after its layer may start
         assert all(span.end <= starts[span.layer] for span in loads)
 
 

@@ -1,4 +1,4 @@
-"""Text, groups, steps and KV are in step, and come back together."""
+"""A reopened memory has the same text, groups, steps and KV, consistent with each other."""
 
 import pytest
 from kept import is_whole, kv
@@ -17,7 +17,7 @@ FACTS = [
 
 
 class Meter(HashingEncoder):
-    """Counts what it encodes."""
+    """An encoder that counts the texts it encodes."""
 
     def __init__(self, name=None):
         super().__init__()

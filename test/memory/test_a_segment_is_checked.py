@@ -1,4 +1,4 @@
-"""A segment has a plain id, a known kind and text that can be read; anything else is refused."""
+"""A segment must have a plain id, a known kind and printable text; anything else is refused."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A unit of the host cache goes with all its layers, frees what was promised, and loads again."""
+"""Evicting a unit of the host cache frees all its layers; the unit can be loaded again."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""An operation of a load or a layer that fails ends all loads, and the row is filled again."""
+"""A failing operation of a load or a layer ends all loads; the next prefill refills the row."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +15,7 @@ from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.layers import wavelengths
 from embodied_kv.runtime.stream import Stream
 
-FAULTS = 8  # operations that fail, at most, evenly spread
+FAULTS = 8  # maximum number of failing operations, evenly spread
 METHODS = {
     'full_reuse': Reuse,
     'keep': lambda: Keep(0.3),

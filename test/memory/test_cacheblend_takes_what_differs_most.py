@@ -23,7 +23,7 @@ LAYERS = CONFIG.backbone.layers
 
 
 class Watched(CacheBlend):
-    """Notes what was computed, what it chose, and how far each token of the prompt was off."""
+    """Records what was computed and chosen, and the deviation of each token of the prompt."""
 
     seen = ()
 
@@ -95,7 +95,7 @@ def test_a_segment_without_stored_kv_takes_no_share(prompt):
 
 
 def _alike(prompt):
-    """Segments of two tokens each, so that as many segments are as many tokens."""
+    """Return segments of two tokens each, so that equal numbers of segments are equal tokens."""
     return [Piece(piece.segment, piece.ids[:2], piece.unit) for piece in prompt.pieces]
 
 

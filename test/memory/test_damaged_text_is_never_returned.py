@@ -1,4 +1,4 @@
-"""A segment whose record was damaged is refused by name; nothing of it is taken for the truth."""
+"""A segment with a damaged record is named and refused; none of its text is returned."""
 
 import sqlite3
 
@@ -55,7 +55,7 @@ def test_damage_in_any_field_of_a_segment_is_refused(folder, damage):
             with pytest.raises(RobotMemoryError, match=r"segment 'cup' in .* is damaged") as fault:
                 read()
         assert store.get('bin').text == TEXTS['bin']
-    change(folder, str(fault.value).split('"')[1])  # what the message advises
+    change(folder, str(fault.value).split('"')[1])  # the remedy of the message
     with MemoryStore(folder, 'model') as store:
         assert Memory(store, HashingEncoder(), len, 100).sentences == {'bin': TEXTS['bin']}
 

@@ -17,7 +17,7 @@ TEXTS = ['red cube: on the table', 'where is the red cube?', 'the door is locked
 
 @pytest.fixture
 def without(monkeypatch):
-    """As on a machine that lacks the library."""
+    """Simulate a machine without the library."""
     load = importlib.import_module
 
     def absent(name, *rest):

@@ -1,4 +1,7 @@
-"""A group left alone for t steps is static, a change makes it dynamic at once; all is counted."""
+"""A group without changes for t steps becomes static; a change makes it dynamic at once.
+
+Transitions are counted and logged.
+"""
 
 import logging
 

@@ -1,4 +1,4 @@
-"""The cache in host memory never holds more than its capacity, and what was used last stays."""
+"""The host cache never exceeds its capacity and keeps the most recently used layers."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_a_layer_larger_than_the_capacity_is_not_kept():
 
 
 class Pinned:
-    """A pool that gives nothing up."""
+    """A pool that evicts nothing."""
 
     name, bytes_used, bytes, bytes_reserved = 'pinned', 50, 50, 50
 
@@ -47,7 +47,7 @@ def test_a_layer_that_the_budget_refuses_costs_none_of_the_others():
     for pool in (cache, Pinned()):
         kv_budget.join(pool)
     cache.put('a', 0, layer(20), seconds=1.0)
-    cache.put('b', 0, layer(25), seconds=1e-9)  # neither fits beside a, and a is worth more
+    cache.put('b', 0, layer(25), seconds=1e-9)  # a and b do not fit together, and a is worth more
     assert cache.get('a', 0) is not None and cache.get('b', 0) is None
     cache.put('b', 0, layer(25), seconds=9.0)
     assert cache.get('a', 0) is None and cache.get('b', 0) is not None

@@ -1,4 +1,4 @@
-"""What matters to a question is found over hops of attention, and the choice is an exact one."""
+"""Importance propagates over hops of attention, and the exact share of segments is chosen."""
 
 import itertools
 
@@ -11,7 +11,7 @@ from embodied_kv.memory.importance import RESTART, importance, share
 
 
 def chain(*indices, s=6, weak=0.01):
-    """Attention from each segment to the next one, and a little from everywhere to everywhere."""
+    """Return attention from each segment to the next one, and a little between all segments."""
     between = torch.full((s, s), weak)
     for here, there in itertools.pairwise(indices):
         between[here, there] = 1.0
@@ -25,7 +25,7 @@ def asks(index, s=6, weak=0.01):
 
 
 def test_door_key_table():
-    """Figure 6: the query asks for the door, that for the key, and that for the table."""
+    """Figure 6: the query attends to the door, the door to the key, and the key to the table."""
     between = chain(5, 3, 1)
     found = importance(asks(5), between, 0.5, restart=0.2)
     assert found.relevant == (1, 3, 5) and found.stable and found.hops > 1
@@ -59,7 +59,7 @@ def test_a_dropped_segment_is_never_kept_and_propagates_nothing():
     between = chain(5, 3, 1)
     found = importance(asks(5), between, 0.5, candidates=[0, 1, 4, 5])
     assert 3 not in found.relevant and found.scores[3] == 0
-    between[3] = float('nan')  # nobody computed that row
+    between[3] = float('nan')  # that row was not computed
     again = importance(asks(5), between, 0.5, candidates=[0, 1, 4, 5])
     assert again == found
 

@@ -119,7 +119,7 @@ def test_no_layer_starts_before_its_loads_end():
 
 
 def test_what_is_dropped_is_loaded_while_layers_compute():
-    """All of full reuse can be loaded before the second layer; only the first has to wait."""
+    """Full reuse can load all KV before layer 1; only layer 0 has to wait."""
     model, prompt = make_planner(), make_prompt(segments=4)
     units, loaded, everything = KvOfUnits(model, prompt), [], threading.Event()
 

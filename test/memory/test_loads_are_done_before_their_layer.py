@@ -35,7 +35,7 @@ def prefilled(method, step=lambda work: work()):
 @pytest.mark.parametrize('method', METHODS)
 @pytest.mark.parametrize('launched', [True, False], ids=['launched', 'waited for'])
 def test_computing_on_another_thread_equals_computing_on_the_loading_one(method, launched):
-    torch.set_num_threads(1)  # on both threads: sums are split by it
+    torch.set_num_threads(1)  # on both threads, since it splits sums
     wanted = prefilled(method)
     with HostileDevice(delay=0.003) as device, ThreadPoolExecutor(1) as computing:
         own = Stream.on('cpu')

@@ -1,4 +1,4 @@
-"""What is loaded when, by each policy, on a clock that is made up (figure 8 of the paper)."""
+"""The order and time of loads under each policy, on a simulated clock (figure 8 of the paper)."""
 
 import itertools
 
@@ -45,7 +45,7 @@ def test_balanced_goes_on_with_later_layers():
 
 
 def test_balanced_is_faster_where_loads_grow():
-    """Figure 7: early layers compute much and load little, late ones the reverse."""
+    """Figure 7: early layers compute much and load little, late layers do the opposite."""
     compute, drops = (8, 8, 2, 1), ('', 'abc', 'd', '')
     ends = {policy: loads(policy, compute, drops)[0].end for policy in POLICIES}
     assert ends['balanced'] < ends['next_layer'] < ends['separate']
@@ -118,7 +118,7 @@ def test_any_schedule_of_loads_keeps_the_laws(data):
             work = made.lane(lane)
             assert all(a.end <= b.start + 1e-9 for a, b in itertools.pairwise(work))
     assert ends['next_layer'] <= ends['separate'] + 1e-6
-    late = layers * max(cost.values())  # what is needed may wait behind one preload in each layer
+    late = layers * max(cost.values())  # a needed load may wait behind one preload per layer
     assert ends['balanced'] <= ends['next_layer'] + late + 1e-6
 
 

@@ -1,4 +1,4 @@
-"""Keys turned by a difference of positions are the keys of the new positions."""
+"""Keys rotated by a difference of positions equal keys computed at the new positions."""
 
 import pytest
 import torch
@@ -14,19 +14,19 @@ SHIFTS = st.integers(-2048, 2048)
 
 
 def raw(tokens=5, heads=2, dtype=torch.float32, seed=0):
-    """k before its rotation, [heads, tokens, dim]."""
+    """Return keys before their rotation, [heads, tokens, dim]."""
     made = torch.randn(heads, tokens, DIM, generator=torch.Generator().manual_seed(seed))
     return made.to(dtype)
 
 
 def by_model(k, start):
-    """As the model computes it, at the positions from `start` on."""
+    """Return the keys as the model rotates them, at the positions from `start` on."""
     rope = Rope(DIM, THETA)(torch.arange(start, start + k.shape[1])[None], k.dtype)
     return rotate(k.transpose(0, 1)[None], rope)[0].transpose(0, 1)
 
 
 def exactly(k, start, wavelength=None, scale=1.0):
-    """In float64 throughout: scale * R(position) k."""
+    """Return scale * R(position) k, computed in float64."""
     wavelength = wavelengths(DIM, THETA) if wavelength is None else wavelength
     angles = torch.arange(start, start + k.shape[1], dtype=torch.float64)[:, None] / wavelength
     cos, sin = scale * angles.cos(), scale * angles.sin()
@@ -97,7 +97,7 @@ def test_zero_changes_no_bit(dtype):
 
 
 def test_a_scale_is_applied_once():
-    """YaRN and its kin multiply cos and sin: stored keys have that factor, a move adds none."""
+    """YaRN and similar methods scale cos and sin: stored keys are scaled, a move adds nothing."""
     k = raw(dtype=torch.float64)
     stretched = wavelengths(DIM, THETA) * 4  # positions are scaled as well
     stored = exactly(k, 7, stretched, scale=1.3)

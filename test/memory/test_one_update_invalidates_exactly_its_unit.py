@@ -1,4 +1,4 @@
-"""A change makes useless the KV of its segment, or of its static group, and of nothing else."""
+"""A change invalidates the KV of its segment or its static group, and no other KV."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ OPERATIONS = st.lists(
 
 
 def contents(groups, versions):
-    """Units as what their KV is computed from, with their tokens."""
+    """Return the tokens of each unit, by the contents that its KV is computed from."""
     return {
         tuple((id, versions[id]) for id in ids): sum(map(groups.tokens, ids))
         for ids in groups.units()

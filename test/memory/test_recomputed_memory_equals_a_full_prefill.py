@@ -1,4 +1,4 @@
-"""What is computed again is what a full prefill makes; what is loaded is what was stored."""
+"""Recomputed KV equals that of a full prefill, and loaded KV equals the stored KV."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_all_recomputed_equals_full(reuse):
 
 
 def test_one_segment_alone_is_reused_exactly():
-    """With nothing before it, a segment's own KV is what a full prefill makes of it."""
+    """Without preceding tokens a segment's own KV equals that of a full prefill."""
     prompt = make_prompt(head=0, segments=1)
     wanted, _ = run(prompt, FullRecompute())
     hidden, work = run(prompt, Reuse())
@@ -86,7 +86,7 @@ def test_keep_computes_its_share_in_each_layer_and_nothing_twice(ratio, segments
     assert work.computed[0] == prompt.length
     assert len(seen) == LAYERS - 1
     for computed, mask in seen:
-        assert not (mask & ~computed).any()  # what was dropped stays dropped
+        assert not (mask & ~computed).any()  # dropped tokens stay dropped
         kept = {int(i) for i in prompt.owner[mask] if i >= 0}
         assert len(kept) == share(ratio, segments)
         assert mask[always_computed(prompt)].all()
@@ -157,7 +157,7 @@ def test_segment_attention_is_a_mean_over_heads_and_tokens():
 
 @pytest.mark.parametrize('scoring_tokens', [1, 2, 3, 100])
 def test_scoring_tokens_approximate_the_attention_of_a_segment(scoring_tokens):
-    """Evenly spread, the last one with them; what is attended to is never left out."""
+    """Scoring tokens are evenly spread and include the last one; all keys are attended to."""
     prompt = make_prompt(segments=3)
     states = []
 
@@ -184,7 +184,7 @@ def test_scoring_tokens_approximate_the_attention_of_a_segment(scoring_tokens):
 
 
 def _row(state, prompt, at):
-    """Attention of one token to each segment, [s]: mean over heads and the segment's tokens."""
+    """Return one token's attention to each segment, [s]: mean over heads and segment tokens."""
     keys = state.keys.repeat_interleave(2, 0)[:, : at + 1]
     scores = torch.einsum('hd,hsd->hs', state.queries[at], keys) * keys.shape[-1] ** -0.5
     weights = torch.zeros(prompt.length)

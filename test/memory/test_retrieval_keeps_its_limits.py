@@ -1,4 +1,4 @@
-"""What is nearest to a question comes into view: groups whole, within the limits, in one order."""
+"""Retrieval returns the segments nearest to a question: whole groups, within limits, in order."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""KV of one model means nothing to another: the folder is refused, or keeps its text alone."""
+"""A store with KV of another model is refused, or renewed with its text only."""
 
 import os
 

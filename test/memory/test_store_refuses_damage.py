@@ -1,4 +1,4 @@
-"""A file that is not, to the last bit, what was kept is refused with the reason."""
+"""A KV file that differs in one bit from what was stored is refused with the reason."""
 
 import os
 import sqlite3
@@ -25,7 +25,7 @@ def path(store):
 
 
 def refuses(store, match):
-    """Every layer, or one at least; the other unit is as good as before."""
+    """Check that at least one layer is refused and that the other unit is intact."""
     found = []
     for layer in range(LAYERS):
         try:

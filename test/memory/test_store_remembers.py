@@ -1,4 +1,4 @@
-"""A store gives back what was put in; what changed loses its KV, and nothing else does."""
+"""A store returns what was stored; only changed segments lose their KV."""
 
 import os
 
@@ -81,7 +81,7 @@ def test_kv_of_a_changed_segment_is_not_stored(store):
     put(store, cup='on table')
     old = unit(store, 'cup')
     put(store, cup='in bin')
-    put(store, cup='on table')  # the same text, but nobody knows that it was not read between
+    put(store, cup='on table')  # the same text, but it may have been read in between
     gone = kv(unit(store, 'cup'))
     store.remove('cup')
     assert store.keep(kv(old), gone) == (False, False)

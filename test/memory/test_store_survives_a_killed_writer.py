@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a write: what was committed is there, and only that."""
+"""After kill -9 during a write the store has exactly what was committed."""
 
 import os
 import random
@@ -29,7 +29,7 @@ def write_without_end(folder, report):
 
 
 def killed(folder, seconds):
-    """How many rounds another process reported before it was killed."""
+    """Kill another process after so many seconds and return the number of rounds it reported."""
     reading, writing = os.pipe()
     process = os.fork()
     if not process:
@@ -70,7 +70,7 @@ def test_killed_writers_leave_what_was_committed(tmp_path):
             if kept[0]:
                 assert all(is_whole(store, u) for u in pairs)
             else:
-                idle = now == number and not had  # killed before it wrote, twice
+                idle = now == number and not had  # killed twice before it wrote
                 assert idle or now == number + rounds + 1, 'committed KV was lost'
             names = [n for n in os.listdir(tmp_path) if 'safetensors' in n]
             assert len(names) == 1 + 2 * kept[0] and not any(n.endswith('.new') for n in names)

@@ -1,4 +1,4 @@
-"""What one process remembers, the next one has: text, steps and KV."""
+"""The next process finds the text, steps and KV that a process stored."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Folders of recorded cases, and copies of them with something changed."""
+"""Folders of recorded parity cases, and helpers to open, copy and change them."""
 
 import json
 import shutil
@@ -26,40 +26,40 @@ STATE_FILES = {
     PRE: 'policy_preprocessor_step_3_normalizer_processor.safetensors',
     POST: 'policy_postprocessor_step_0_unnormalizer_processor.safetensors',
 }
-WIDTHS = widths(read_json(LEROBOT / 'case.json')['dims'])  # of all three
+WIDTHS = widths(read_json(LEROBOT / 'case.json')['dims'])  # of all CASES
 
 
 def declared(folder):
-    """What a contract would say of a recorded case."""
+    """Return the facts that a contract would declare for a recorded case."""
     facts = folder / 'facts.json'
     return openpi_facts(read_json(facts))[1] if facts.is_file() else Declared(fps=30.0)
 
 
 def opened(folder, contract=None):
-    """One of the three, or a copy."""
+    """Return the checkpoint of a recorded case, or of a copy of it."""
     return open_checkpoint(folder, contract or declared(folder), WIDTHS)
 
 
 def copied(folder, to):
-    """A copy that may be changed, without the recorded tensors."""
+    """Copy a folder without its recorded tensors, so that it may be changed; return the copy."""
     shutil.copytree(folder, to, ignore=shutil.ignore_patterns('case.safetensors'))
     return to
 
 
 def rewrite(path, change):
-    """`change(value)` in a JSON file, in place."""
+    """Apply `change(value)` to a JSON file in place."""
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
 
 
 def retensor(path, change):
-    """`change(tensors)` in a safetensors file, in place."""
+    """Apply `change(tensors)` to a safetensors file in place."""
     tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
     change(tensors)
     save_file(tensors, path)
 
 
 def step(value, name):
-    """The settings of a step of a processor file."""
+    """Return the settings of a step of a processor file."""
     return next(s for s in value['steps'] if s['registry_name'] == name)['config']

@@ -1,4 +1,4 @@
-"""Lets the tests of this folder import `numpy_reference`, which lies beside them."""
+"""Add this folder to the import path, so that its tests can import `numpy_reference`."""
 
 import sys
 from pathlib import Path

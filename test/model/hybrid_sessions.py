@@ -1,4 +1,4 @@
-"""What the tests of the hybrid planner share: prompts, one model, snapshots, byte equality."""
+"""Prompts, a shared model, snapshots and byte comparison for tests of the hybrid planner."""
 
 from dataclasses import replace
 from functools import cache
@@ -23,7 +23,7 @@ def model(dtype):
 
 
 def planner(dtype='float32', **changes):
-    """A fresh session of one shared model."""
+    """Return a new session of one shared model."""
     return HybridPlanner(replace(PLANNER_TINY, dtype=dtype, **changes), model(dtype))
 
 
@@ -33,7 +33,7 @@ def prompt(length, seed=0):
 
 
 def cold(tokens, dtype='float32'):
-    """A planner that has done nothing but prefill these tokens."""
+    """Return a new session after a prefill of these tokens."""
     fresh = planner(dtype)
     fresh.prefill(tokens)
     return fresh
@@ -44,7 +44,7 @@ def snapshot(session):
 
 
 def assert_same_bytes(a, b):
-    """State and facts of two sessions."""
+    """Assert that state and facts of two sessions are equal."""
     assert a.facts() == b.facts()
     ours, theirs = a.state(), b.state()
     assert ours.keys() == theirs.keys()
@@ -52,5 +52,5 @@ def assert_same_bytes(a, b):
 
 
 def first_difference(a, b):
-    """Index of the first token that differs, or None."""
+    """Return the index of the first token that differs, or None."""
     return next((i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1]), None)

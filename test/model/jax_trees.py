@@ -1,4 +1,4 @@
-"""Step folders of openpi in JAX, written by tensorstore as Orbax lays them out."""
+"""Step folders of openpi in JAX, written by tensorstore in the layout of Orbax."""
 
 import json
 import shutil
@@ -11,13 +11,13 @@ from embodied_kv.model.checkpoints.orbax import Leaves
 
 
 def tree_of(step):
-    """The arrays of a step folder by path, in the dtypes of the folder."""
+    """Return the arrays of a step folder by path, in the dtypes of the folder."""
     leaves = Leaves(step / 'params')
     return {name: leaves.read(name) for name in leaves.names}
 
 
 def write_step(step, to, tree, value=True):
-    """A copy of a step folder with other arrays. value: whether keys end with `value`."""
+    """Copy a step folder with other arrays; `value` is whether their keys end with `value`."""
     ignored = shutil.ignore_patterns('params', 'case.safetensors')
     shutil.copytree(step, to, ignore=ignored)
     params, listed = to / 'params', {}

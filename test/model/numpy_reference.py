@@ -1,6 +1,7 @@
-"""pi0.5 a second time: numpy, float64, masks and padding as the references have them, no cache.
+"""A second implementation of pi0.5: numpy, float64, masks and padding of the references, no cache.
 
-Knows nothing of the package. Writes a golden file of any dimensions, to compare the model with.
+It does not import the package. It writes golden files of any dimensions, with which the model is
+compared.
 """
 
 import numpy as np
@@ -23,7 +24,7 @@ CONSTANTS = dict(
 
 
 def random_weights(d, random):
-    """Every weight by the name that LeRobot and openpi give it, without `model.`."""
+    """Return all weights by their names in LeRobot and openpi, without `model.`."""
     w = {}
 
     def tensor(name, *shape, std, mean=0.0):
@@ -92,7 +93,7 @@ def rms(x):
 
 
 def turn(x, positions):
-    """x [heads, tokens, dim], half-split."""
+    """Return x [heads, tokens, dim] rotated by its positions, half-split."""
     half = x.shape[-1] // 2
     angle = positions[:, None] * 10_000.0 ** (-np.arange(half) / half)
     a, b = x[..., :half], x[..., half:]
@@ -102,7 +103,10 @@ def turn(x, positions):
 
 
 def attend(q, k, v, allowed):
-    """q [heads, T, D], k, v [kv heads, N, D], allowed bool [T, N] -> [T, heads * D]."""
+    """Return the attention output [T, heads * D].
+
+    q: [heads, T, D]. k, v: [kv heads, N, D]. allowed: bool [T, N].
+    """
     repeat = len(q) // len(k)
     k, v = k.repeat(repeat, 0), v.repeat(repeat, 0)
     scores = q @ k.transpose(0, 2, 1) * q.shape[-1] ** -0.5
@@ -113,7 +117,7 @@ def attend(q, k, v, allowed):
 
 
 class Reference:
-    """One sample at a time, everything padded."""
+    """The network for one sample at a time, with all padding."""
 
     def __init__(self, d, weights):
         self.d = d
@@ -195,7 +199,10 @@ class Reference:
 
 
 def run_sample(reference, inputs, sample):
-    """Everything that a golden file records of one sample, by name; steps lead."""
+    """Return the quantities of a golden file for one sample, its times and conditions.
+
+    Quantities are by name; steps are their first axis.
+    """
     d, out = reference.d, {}
     seen = [reference.image(pixels) for pixels in inputs['images'][sample].astype(np.float64)]
     names = ('vision_patch_embeddings', 'vision_last_hidden', 'image_embeddings')
@@ -225,7 +232,7 @@ def run_sample(reference, inputs, sample):
     x, trajectory, velocities = inputs['noise'][sample].astype(np.float64), [], []
     for time in times:
         sincos, condition = reference.condition(time)
-        state = np.float32(x)  # recorded so, and v_t is of what is recorded
+        state = np.float32(x)  # as recorded; v_t is of the recorded x_t
         embedded, hidden, v = reference.suffix(state, cache, positions, allowed, condition)
         if time == 1:
             out |= {'suffix_embeddings_t1.0': embedded, 'suffix_last_hidden_t1.0': hidden}
@@ -239,7 +246,7 @@ def run_sample(reference, inputs, sample):
 
 
 def write_golden(path, image_masks, valid_tokens, seed=0, **dimensions):
-    """A golden file at `path`; dimensions override SMALL."""
+    """Write a golden file to `path`; dimensions override SMALL."""
     d, random = {**SMALL, **dimensions}, np.random.default_rng(seed)
     weights, samples = random_weights(d, random), len(valid_tokens)
     size = d['image_size']

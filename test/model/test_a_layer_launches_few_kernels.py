@@ -1,4 +1,4 @@
-"""What a layer needs of its weights is computed once, and again when the weights change."""
+"""A layer launches few kernels: values derived from weights are recomputed only on a change."""
 
 import copy
 from collections import Counter
@@ -20,7 +20,7 @@ X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(0))
 
 
 class Count(TorchDispatchMode):
-    """Counts the operations that are no views, by name."""
+    """Counts operations other than views, by name."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A picture that is the network's already is taken as it is; numbers of another range are none."""
+"""A resized image is used unchanged; an image with floats out of range is refused."""
 
 import numpy as np
 import pytest

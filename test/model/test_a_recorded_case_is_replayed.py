@@ -1,4 +1,4 @@
-"""From raw pictures to robot actions, every recorded number of LeRobot and openpi is ours too."""
+"""Every quantity recorded from LeRobot and openpi, from raw images to actions, is reproduced."""
 
 import shutil
 
@@ -99,7 +99,7 @@ def test_a_folder_without_its_tensors_is_refused(tmp_path, capsys):
 
 
 def with_executed(folder, rows):
-    """A copy of LeRobot's case with actions that were asked for one by one."""
+    """Return a copy of LeRobot's case in which these rows were executed one by one."""
     shutil.copytree(LEROBOT, folder)
     rewrite(folder / 'config.json', lambda value: value.update(n_action_steps=4))
 

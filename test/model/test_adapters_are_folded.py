@@ -1,4 +1,4 @@
-"""W + scaling * B A: adapters end in the weights, or are refused."""
+"""Adapters are folded into the weights as W + scaling * B A, or refused."""
 
 import json
 from pathlib import Path
@@ -39,7 +39,7 @@ def rows_of(model, ours):
 
 @pytest.fixture
 def openpi(tmp_path):
-    """Adapters of both variants among the weights, in PEFT's spelling; and what they fold to."""
+    """Return a folder with adapters of both variants, named as in PEFT, and the folded weights."""
     folder = copied(LIBERO, tmp_path / 'policy')
     variants = dict(paligemma_variant='gemma_2b_lora', action_expert_variant='gemma_300m_lora')
     rewrite(folder / 'config.json', lambda value: value.update(variants))
@@ -91,7 +91,7 @@ def test_an_adapter_beside_a_variant_without_lora_is_refused(openpi):
 
 
 def adapter(folder, **changes):
-    """A PEFT adapter beside the weights; what q_proj and the whole action_in_proj become."""
+    """Add a PEFT adapter to a folder; return q_proj, its B A and the new action_in_proj."""
     rewrite(folder / 'config.json', lambda value: value.update(use_peft=True))
     (folder / 'adapter_config.json').write_text(json.dumps(PEFT | changes))
     base = load_file(folder / 'model.safetensors')

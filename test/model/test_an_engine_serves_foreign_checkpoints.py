@@ -1,4 +1,4 @@
-"""What the engine makes of a raw observation is what LeRobot and openpi recorded of it."""
+"""The engine computes the chunks that LeRobot and openpi recorded for raw observations."""
 
 import math
 
@@ -12,9 +12,10 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.parity.cases import Case
 from embodied_kv.types import Observation
 
-# JAX encodes the time in float32, which moves the chunks of pi0.5 by up to 7e-4. Records with a
-# state far from joints that stood still are left out: the engine bounds such a state.
-TOLERANCES = {ALOHA: 5e-4, JAX_DROID: 1e-3}  # of the others 1e-4
+# JAX encodes the time in float32, which moves the chunks of pi0.5 by up to 7e-4. Records in
+# which a joint is far from the value at which it stood still in the training data are left out,
+# because the engine bounds such a joint.
+TOLERANCES = {ALOHA: 5e-4, JAX_DROID: 1e-3}  # 1e-4 for the others
 
 
 @pytest.mark.parametrize(

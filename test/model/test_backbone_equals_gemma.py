@@ -1,4 +1,4 @@
-"""The bidirectional prefix against transformers' Gemma, at random weights."""
+"""The bidirectional prefix equals transformers' Gemma with random weights."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ TOKENS = 11
 
 
 def gemma_state(model, config):
-    """Our parameters under the names of transformers' GemmaModel."""
+    """Return our parameters under the names of transformers' GemmaModel."""
     state = {'embed_tokens.weight': model.embed.weight}
     for name, parameter in model.state_dict(prefix='backbone.').items():
         if name != 'backbone.embed.weight':
@@ -56,7 +56,7 @@ def test_prefix_equals_gemma_under_a_full_mask(kv_heads):
     theirs.load_state_dict(gemma_state(ours, c))
     ids = torch.arange(2 * TOKENS).view(2, TOKENS)
     embeddings = ours.embed_tokens(ids)
-    # Some versions of transformers scale embeddings once more; layer 0 gets ours as they are.
+    # Some versions of transformers scale embeddings again, so layer 0 receives ours unchanged.
     theirs.layers[0].register_forward_pre_hook(lambda _, given: (embeddings, *given[1:]))
     positions = arange_positions(2, TOKENS, torch.device('cpu'))
     hidden = theirs(

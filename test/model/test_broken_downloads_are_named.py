@@ -49,7 +49,7 @@ def test_json_with_a_byte_order_mark_is_read(folder, kind, file, encoding):
     path = folder(kind)
     text = (path / file).read_text()
     if file.endswith('tokenizer.json'):
-        encoding = 'utf-8-sig'  # the parser of tokenizers reads nothing else
+        encoding = 'utf-8-sig'  # the only one that tokenizers reads
     (path / file).write_bytes(text.encode(encoding))
     checkpoint = opened(path)
     assert (

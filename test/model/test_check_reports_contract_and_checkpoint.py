@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.model.check` tells every number before an arm moves, or why it cannot."""
+"""`python -m embodied_kv.model.check` reports contract and checkpoint, or why they cannot run."""
 
 import pytest
 from PIL import Image
@@ -23,7 +23,7 @@ def test_a_contract_and_its_checkpoint_are_told(tmp_path, capsys):
         'MiB of cache for 16 rows of 128 tokens',
     ):
         assert told in said
-    assert Image.open(png).size == (128, 64)  # two views, as the network gets them
+    assert Image.open(png).size == (128, 64)  # two views, as the network receives them
 
 
 def test_a_given_picture_is_cut_as_the_contract_says(tmp_path):
@@ -32,7 +32,7 @@ def test_a_given_picture_is_cut_as_the_contract_says(tmp_path):
     given = ['--image', f'front={picture}', '--png', str(png)]
     assert main(['tabletop', TABLETOP, *given]) == 0
     views = Image.open(png)
-    assert views.getpixel((32, 32)) == (255, 0, 0)  # in the middle of the first
+    assert views.getpixel((32, 32)) == (255, 0, 0)  # in the middle of the first view
     assert views.getpixel((32, 8)) == (0, 0, 0)  # padded above
 
 

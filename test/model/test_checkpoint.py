@@ -1,4 +1,4 @@
-"""A checkpoint is used whole or refused by name; ours, LeRobot's and openpi's."""
+"""A checkpoint is loaded completely, or refused with the name of the faulty part."""
 
 import json
 from dataclasses import asdict, replace
@@ -28,14 +28,14 @@ TABLE = 'model.paligemma_with_expert.paligemma.model.language_model.embed_tokens
 
 @pytest.fixture
 def lerobot():
-    """The weights of a small pi0.5 under LeRobot's names."""
+    """Return the weights of a small pi0.5 under LeRobot's names."""
     tensors = load_file(GOLDEN)
     return {name: tensor for name, tensor in tensors.items() if name.startswith('model.')}
 
 
 @pytest.fixture
 def into(tmp_path):
-    """Writes tensors to a file and fills a new model from it."""
+    """Return a function that writes tensors to a file and fills a new model from it."""
 
     def load(tensors, dtype=torch.float32):
         save_file(tensors, tmp_path / 'model.safetensors')
@@ -48,7 +48,7 @@ def into(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """Our own checkpoint of TINY, and the model in it."""
+    """Return the path of a saved checkpoint of TINY, and its model."""
     model = Pi05(TINY)
     init_random(model, seed=2)
     normalizer = Normalizer.identity(TINY, lower=-2.0, upper=3.0)

@@ -19,7 +19,7 @@ NAME = 'team/arm'
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of SmolVLA, with its tokenizer and the config of its language model."""
+    """Return a SmolVLA folder with its tokenizer and the config of its language model."""
     return copied(SMOLVLA, tmp_path / 'source')
 
 
@@ -133,7 +133,7 @@ def test_what_can_only_be_a_path_is_not_looked_up(server, path):
 
 
 def named_tokenizer(tmp_path):
-    """A folder without a tokenizer, whose preprocessor names one."""
+    """Return a folder without a tokenizer, whose preprocessor names one."""
     folder = copied(LEROBOT, tmp_path / 'policy')
 
     def change(value):

@@ -1,4 +1,4 @@
-"""An engine whose graphs are compiled makes the chunks that the public references recorded."""
+"""An engine with compiled graphs computes the chunks recorded from the public references."""
 
 import math
 from contextlib import contextmanager
@@ -18,7 +18,7 @@ from embodied_kv.model.processing.images import BILINEAR
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.types import Observation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # compilers take their time
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # compilation is slow
 GOLDEN = LEROBOT.parent / 'pi05_tiny_a.safetensors'
 RECORDS = {LEROBOT: 'plain', LIBERO: 'plain', ALOHA: 'edge', PI0: 'plain'}
 RECORDS |= {JAX_ALOHA: 'plain', JAX_DROID: 'plain', SMOLVLA: 'plain'}
@@ -26,7 +26,7 @@ RECORDS |= {JAX_ALOHA: 'plain', JAX_DROID: 'plain', SMOLVLA: 'plain'}
 
 @pytest.fixture
 def compiled(tmp_path, monkeypatch):
-    """An engine of a policy, of which what makes a chunk is compiled."""
+    """Return a function that creates an engine whose graphs of chunks are compiled."""
     compile = Compiler.compile
 
     def make(policy):
@@ -45,16 +45,16 @@ def compiled(tmp_path, monkeypatch):
 
 @contextmanager
 def compiled_alone(engine, images):
-    """What runs inside is one frame of these images by compiled graphs."""
+    """Assert that the block runs a frame of these images by compiled graphs."""
     before = replays(engine)
     yield
     ran = {name.split()[0] for name, count in replays(engine).items() if count > before[name]}
-    some_are_missing = any(image is None for image in images)  # one size of images is compiled
+    some_are_missing = any(image is None for image in images)  # compiled for all views
     assert ran == {'prefill', 'denoise'} | (set() if some_are_missing else {'encode_images'})
 
 
 def replays(engine):
-    """Of each graph that is compiled."""
+    """Return the number of replays of each compiled graph, by name."""
     graphs = [engine.graphs[shape] for shape in engine.graphs.shapes]
     return {graph.name: graph.compiled_replays for graph in graphs if graph.is_compiled}
 
@@ -71,7 +71,7 @@ def test_a_recorded_observation_becomes_the_recorded_chunk(compiled, folder):
 
 @dataclass(frozen=True, eq=False)
 class Samples(Policy):
-    """The golden file's model: instruction and pictures name the sample that it sees."""
+    """A policy with the golden file's model; instruction and images are numbers of a sample."""
 
     golden: Golden | None = None
 

@@ -1,4 +1,4 @@
-"""What neither files nor contract say is refused by name, and so is what they say differently."""
+"""Facts that are missing in files and contract, or differ between them, are refused by name."""
 
 import re
 from dataclasses import replace

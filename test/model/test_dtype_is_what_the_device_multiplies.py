@@ -1,4 +1,4 @@
-"""dtype = what is set, else the model's own, else float32 where a CPU has no bfloat16 units."""
+"""The dtype is the setting, else the model's, widened on a CPU without bfloat16 units."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def test_units_are_what_the_cpu_names(monkeypatch, units, native):
 
 
 def test_this_machine_names_its_units():
-    """That torch renames none of them: those of the other architecture are absent."""
+    """torch has not renamed the units; those of other architectures are absent."""
     there = torch.cpu.get_capabilities()
     assert any(unit in there for unit in dtype.UNITS)
 

@@ -1,4 +1,4 @@
-"""Folders of LeRobot and openpi that would compute something else are refused by name."""
+"""LeRobot and openpi folders that would give other results here are refused by name."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Planners of the field equal transformers at random weights, and their keys can be moved."""
+"""Hugging Face planners equal transformers with random weights; keys can change position."""
 
 import huggingface_planners as hf
 import pytest
@@ -13,12 +13,12 @@ from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.plan import PlanRecord
 from embodied_kv.planning.planner_row import PlannerRow
 
-TOKENS = 300  # some wavelengths are shorter, and some are longer
+TOKENS = 300  # between the shortest and the longest rotary wavelength
 
 
 @pytest.fixture(scope='module', params=[*hf.FAMILIES])
 def pair(request, tmp_path_factory):
-    """The model of transformers, and the planner of its folder."""
+    """Return the model of transformers, and the planner loaded from its folder."""
     theirs = hf.reference(request.param)
     path = hf.folder(tmp_path_factory.mktemp(request.param), request.param, model=theirs)
     return theirs, load_planner(path)
@@ -46,7 +46,7 @@ def test_logits_equal_those_of_transformers(pair):
     view = SparsePositionView(arena, 0).bind(torch.arange(TOKENS))
     ours = model.logits(model(ids(), torch.arange(TOKENS)[None], view))
     wanted = theirs(ids()).logits
-    assert wanted.std() > 0.1  # else anything is near
+    assert wanted.std() > 0.1  # else any logits are close
     torch.testing.assert_close(ours, wanted, atol=1e-4, rtol=0)
 
 
@@ -75,7 +75,7 @@ def test_moved_keys_are_those_of_the_new_position_in_each_layer(pair):
 
 
 def tables(model, layer, positions):
-    """The rotary tables that the model gives this layer."""
+    """Return the rotary tables that the model passes to this layer."""
     seen = []
     block = model.backbone.layers[layer]
     handle = block.register_forward_pre_hook(lambda _, given: seen.append(given[3]))

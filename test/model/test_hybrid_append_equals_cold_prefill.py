@@ -1,4 +1,4 @@
-"""Exact append: byte for byte a cold prefill, at a block boundary and between two."""
+"""An append gives the bytes of a cold prefill, at a block boundary and between two."""
 
 import hybrid_sessions as sessions
 import pytest
@@ -50,7 +50,7 @@ def test_append_after_decode_over_a_block_boundary_equals_cold_prefill():
 
 
 def test_a_cut_within_a_chunk_would_change_bytes():
-    """Why an append goes back: the same tokens on top of an unaligned fold are near, not equal."""
+    """An append restarts at a block boundary, as results from an unaligned fold are only close."""
     session = sessions.cold(TOKENS[:100])
     session._live.copy_fold('fold', 'checkpoint')
     session._aligned = 100

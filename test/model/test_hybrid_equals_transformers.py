@@ -1,4 +1,4 @@
-"""The planner's blocks over its own buffers against transformers' model over its own cache."""
+"""The hybrid planner with its buffers equals transformers' model with transformers' cache."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Keys and values without their fold do not go on: refused, and wrong when forced."""
+"""Keys and values without their fold are refused; if forced, decoding diverges."""
 
 import hybrid_sessions as sessions
 import pytest
@@ -6,7 +6,7 @@ import torch
 
 TOKENS = sessions.prompt(100)
 OTHER = sessions.prompt(100, seed=1)
-SOON = 3  # tokens, within which a wrong fold must show
+SOON = 3  # tokens within which a wrong fold must change the output
 
 
 def part(saved, *names):

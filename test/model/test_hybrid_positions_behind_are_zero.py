@@ -1,4 +1,4 @@
-"""Behind what a session has written all positions are zero: a masked slot must be finite."""
+"""Positions after those that a session has written are zero: masked slots must be finite."""
 
 import random
 
@@ -12,7 +12,7 @@ STEPS = 12
 
 
 def written(session):
-    """Positions up to the last that is not zero, in any buffer that has them."""
+    """Return the number of positions up to the last nonzero one in any buffer."""
     last = 0
     for name, axis in POSITIONAL.items():
         by_position = session.buffers[name].movedim(axis, 0).reshape(session.config.capacity, -1)

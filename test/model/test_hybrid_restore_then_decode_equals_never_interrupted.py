@@ -1,4 +1,4 @@
-"""Any boundary restores: in the middle of a block, after decoding, into dirtied buffers."""
+"""A state is restored at any position: within a block, after decoding, into used buffers."""
 
 import hybrid_sessions as sessions
 import pytest

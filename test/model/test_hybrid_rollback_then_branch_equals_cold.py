@@ -1,4 +1,4 @@
-"""Back to an earlier boundary of a session, then another way; and many ways from one boundary."""
+"""A rollback followed by another branch, and each of many forks of a state, equal a cold run."""
 
 import hybrid_sessions as sessions
 import pytest

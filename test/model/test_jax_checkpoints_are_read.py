@@ -1,4 +1,4 @@
-"""A step folder of openpi in JAX has the weights that openpi serves, in both forms of its tree."""
+"""The weights of a JAX step folder are those that openpi serves, in both forms of its tree."""
 
 import shutil
 import sys
@@ -63,7 +63,7 @@ def test_each_leaf_is_read_once(monkeypatch):
 
 
 def adapted(tree, rank=3):
-    """The tree with adapters on attention and feed-forward, as openpi names them."""
+    """Return the tree with adapters on attention and feed-forward, under openpi's names."""
     generator = torch.Generator().manual_seed(1)
 
     def noise(*shape):
@@ -90,7 +90,7 @@ def test_adapters_compute_what_the_equations_of_openpi_do(tmp_path):
         return tree[name][1].double()
 
     def both(name, first, second, x):
-        """W x + B (A x), with the equations of models/lora.py for one token x."""
+        """Return B (A x) for one token x, by the equations of openpi's models/lora.py."""
         a, b = (leaf(f'{ATTENTION}{name}/lora_{half}') for half in 'ab')
         return torch.einsum(second, torch.einsum(first, x, a), b)
 

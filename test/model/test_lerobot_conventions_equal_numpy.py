@@ -1,4 +1,4 @@
-"""LeRobot's other ways to train, derived from a recorded folder, equal its formulas in numpy."""
+"""LeRobot's other training settings, set in a recorded folder, equal its formulas in numpy."""
 
 import numpy as np
 import pytest

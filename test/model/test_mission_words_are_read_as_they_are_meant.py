@@ -1,4 +1,4 @@
-"""A mission's question says what the next step depends on, and an answer is read as one kind."""
+"""A mission question contains what the next step depends on; answers are parsed by kind."""
 
 import numpy as np
 import pytest

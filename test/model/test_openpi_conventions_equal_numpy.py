@@ -1,4 +1,4 @@
-"""openpi's conventions, derived from recorded folders, equal its formulas in numpy."""
+"""openpi's conventions, read from recorded folders, equal its formulas in numpy."""
 
 import json
 
@@ -28,7 +28,7 @@ def folder(tmp_path):
 
 
 def pad(value):
-    """As a robot with statistics of all 32 dims has them."""
+    """Pad the statistics to all 32 dims of the network."""
     for part in value['norm_stats'].values():
         for name, values in part.items():
             values += [1.0 if name in ('std', 'q99') else 0.0] * (32 - len(values))

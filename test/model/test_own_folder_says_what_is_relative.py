@@ -1,4 +1,4 @@
-"""Our own folder without `delta` is no absolute policy by silence: the contract has to say it."""
+"""A folder of this project without `delta` is refused unless the contract states `relative`."""
 
 import json
 

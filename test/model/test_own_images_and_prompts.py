@@ -1,4 +1,4 @@
-"""Images and prompts as our own policies were trained with."""
+"""Images and prompts are those with which policies of this project are trained."""
 
 import numpy as np
 import pytest
@@ -38,7 +38,7 @@ def test_resize_keeps_the_aspect_and_pads_the_centre_with_black(height, width):
     float_pixels = torch.from_numpy(image).permute(2, 0, 1)[None].float()
     expected = interpolate(float_pixels, inner, mode='bilinear', align_corners=False)[0]
     middle = resized[top : top + inner[0], left : left + inner[1]].astype(np.float32)
-    assert np.abs(middle - expected.permute(1, 2, 0).numpy()).max() <= 1  # uint8 rounds
+    assert np.abs(middle - expected.permute(1, 2, 0).numpy()).max() <= 1  # rounding to uint8
     border = resized.copy()
     border[top : top + inner[0], left : left + inner[1]] = 0
     assert resized.shape == (size, size, 3)

@@ -1,4 +1,4 @@
-"""Our own quantile normalisation and its inverse."""
+"""The quantile normalisation of this project follows openpi's formula and has an inverse."""
 
 from dataclasses import replace
 
@@ -13,7 +13,10 @@ RANDOM = np.random.default_rng(0)
 
 
 def normalizer(actions=(3,), relative=(True, False, True), span=None):
-    """Quantiles 1.5 and 2.5 apart; span: of joint 1, in state and action."""
+    """Return a normalizer with quantiles 1.5 (state) and 2.5 (actions) apart.
+
+    span: distance of the quantiles of joint 1 instead, in state and actions.
+    """
     low = RANDOM.uniform(-2, 0, 4), RANDOM.uniform(-2, 0, actions)
     high = low[0] + 1.5, low[1] + 2.5
     if span is not None:

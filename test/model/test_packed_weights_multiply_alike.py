@@ -1,4 +1,4 @@
-"""A packed weight gives the same bits as the weight as it is stored, and nothing else changes."""
+"""Prepacked weights give the results of stored ones, in bfloat16 bit for bit."""
 
 import platform
 from copy import deepcopy
@@ -85,7 +85,7 @@ def test_packed_products_of_float32_differ_by_the_order_of_sums(tokens):
     assert pack(packed) == 1
     with torch.inference_mode():
         torch.testing.assert_close(packed(x), plain(x), atol=1e-5, rtol=1e-5)
-        # An adder of 640 products cannot be further off than this.
+        # Upper bound of the rounding error of a sum of 640 products.
         exact = nn.functional.linear(x.double(), plain[0].weight.double(), plain[0].bias.double())
         bound = 640 * 2.0**-24 * (x.abs() @ plain[0].weight.abs().T + 1)
         assert ((packed(x) - exact).abs() <= bound).all()

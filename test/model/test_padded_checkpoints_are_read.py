@@ -1,4 +1,4 @@
-"""Padding that the network ignores does not keep a checkpoint from being read."""
+"""A checkpoint is read although it has padding that the network ignores."""
 
 from dataclasses import replace
 
@@ -41,7 +41,7 @@ def openpi(tmp_path):
 
 
 def set_features(folder, state=None, action=None):
-    """Set the dims in all files of LeRobot, but not the statistics."""
+    """Set the dims in config.json, but not in the statistics."""
 
     def change(value):
         for key, name, dims in (
@@ -55,7 +55,7 @@ def set_features(folder, state=None, action=None):
 
 
 def pad_tensors(folder, feature, dims, high=0.0):
-    """Pad the statistics with numbers that are always 0, or that need no scaling (high=1)."""
+    """Pad the statistics with dims that are always 0, or that need no scaling (high=1)."""
 
     def change(tensors):
         for name in [name for name in tensors if name.startswith(feature + '.')]:

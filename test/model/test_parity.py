@@ -1,4 +1,4 @@
-"""The parity tool says ok of right numbers, FAIL of wrong ones, and why it cannot compare."""
+"""The parity tool reports ok for equal numbers, FAIL for others, or why it cannot compare."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[1] / 'data' / 'pi05_tiny_a.safetensors'
 
 @pytest.fixture
 def changed(tmp_path):
-    """A copy of the golden file after `change(tensors, metadata)`."""
+    """Return a function that copies the golden file after `change(tensors, metadata)`."""
 
     def make(change):
         with safe_open(GOLDEN, 'pt') as file:

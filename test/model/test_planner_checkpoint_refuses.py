@@ -1,4 +1,4 @@
-"""A planner that is missing, damaged, of other dimensions or other words is refused, and why."""
+"""A missing or damaged planner, or one of other dimensions or tokens, is refused with a reason."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def folder(tmp_path):
 
 
 def rewrite(folder, **about):
-    """The same tensors, with other metadata; None takes an entry away."""
+    """Save the same tensors with other metadata; None removes an entry."""
     weights = Weights(folder)
     tensors = {name: weights.read(name) for name in weights.names}
     names = {'config': 'embodied_kv.config', 'digest': 'embodied_kv.planner'}

@@ -1,4 +1,4 @@
-"""A planner that was saved is loaded as it was, under the same fingerprint, and no other."""
+"""A saved planner is loaded unchanged; other weights, dtypes or tokens change the fingerprint."""
 
 from dataclasses import replace
 

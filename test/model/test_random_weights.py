@@ -1,4 +1,4 @@
-"""Random weights are a function of the seed, and leave activations neither dead nor exploding."""
+"""Random weights depend only on the seed, and activations neither vanish nor explode."""
 
 import torch
 

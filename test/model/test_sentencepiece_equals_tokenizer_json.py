@@ -1,4 +1,4 @@
-"""A SentencePiece model read here encodes as the tokenizer.json that transformers made of it."""
+"""A SentencePiece model encodes text as the tokenizer.json that transformers made from it."""
 
 import random
 
@@ -45,7 +45,7 @@ def test_text_never_becomes_a_control_symbol(ours):
         (lambda data: data[:-3], 'is not a SentencePiece model'),
         (lambda data: b'', 'it has no pieces'),
         (lambda data: b'PK\x03\x04' + data, 'is not a SentencePiece model'),
-        # A normaliser of the file's end: a dummy prefix, field 3 of message 3.
+        # Appended: a normaliser (message 3) with a dummy prefix (field 3).
         (lambda data: data + b'\x1a\x02\x18\x01', 'add_dummy_prefix is True, only False'),
         (lambda data: data + b'\x12\x02\x18\x01', 'model_type is 1, only 2'),
     ],

@@ -48,7 +48,7 @@ def norm(x, weight, eps):
 
 
 def rotated(x, positions):
-    """x [T, heads, D] at positions [T]; base 10000, halves."""
+    """Return x [T, heads, D] rotated by positions [T]; base 10000, half-split."""
     half = x.shape[-1] // 2
     angle = positions[:, None].double() * 10000.0 ** (-torch.arange(half).double() / half)
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
@@ -57,7 +57,7 @@ def rotated(x, positions):
 
 
 def attention(q, k, v, mask):
-    """q [T, heads, D]; k, v [S, kv_heads, D]; mask [T, S]."""
+    """Return [T, heads * D] of q [T, heads, D]; k, v [S, kv_heads, D]; mask [T, S]."""
     group = q.shape[1] // k.shape[1]
     k, v = (part.repeat_interleave(group, dim=1) for part in (k, v))
     scores = torch.einsum('tnd,snd->nts', q, k) * q.shape[-1] ** -0.5
@@ -76,7 +76,7 @@ class Dense:
         return x.unflatten(-1, (-1, self.c.backbone.head_dim))
 
     def layer_kv(self, name, x):
-        """q, k, v of a layer with one product."""
+        """Return q, k, v of a layer that projects them by one product."""
         b = self.c.backbone
         qkv = self.heads(x @ self.w[f'{name}.qkv.weight'].T)
         return qkv.split([b.heads, b.kv_heads, b.kv_heads], dim=1)
@@ -88,7 +88,7 @@ class Dense:
         return x + (F.silu(gate) * up) @ self.w[f'{name}.down.weight'].T
 
     def prefix(self, pictures, ids, state):
-        """Embeddings and validity of all slots: pictures, text, state."""
+        """Return embeddings and validity of all slots: pictures, text, state."""
         c, scale = self.c, self.c.backbone.width**0.5
         embed = self.w['backbone.embed.weight']
         frame = [embed[i][None] for i in (*c.frame, *c.frame[:1])]
@@ -111,11 +111,11 @@ class Dense:
         return torch.cat(parts), torch.tensor([*valid, True])
 
     def cache(self, x, valid):
-        """Rotated keys and values of each language layer."""
+        """Return rotated keys, and values, of each language layer."""
         positions, last = valid.cumsum(0) - 1, len(valid) - 1
         mask = valid[:, None] & valid
         mask[:last, last] = False  # pictures and prompt do not see the state
-        mask |= torch.eye(len(valid), dtype=bool)  # a masked slot sees itself, lest it is NaN
+        mask |= torch.eye(len(valid), dtype=bool)  # a masked slot sees itself, to avoid NaN
         found = []
         for i in range(self.c.backbone.layers):
             name = f'backbone.layers.{i}'

@@ -1,4 +1,4 @@
-"""LeRobot's SmolVLA folders are read with the dimensions that they name, or refused by name."""
+"""LeRobot's SmolVLA folders are read with the dimensions of their files, or refused by name."""
 
 import json
 

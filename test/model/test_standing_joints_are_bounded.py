@@ -49,7 +49,7 @@ def test_offset_of_a_standing_joint_is_bounded_in_any_unit(kind, case, units):
     y = scale.normalise(np.array([-1.515, 4.0]) * units)
     assert np.abs(y[0]) <= LARGEST
     assert scale.still.tolist() == [True, False]
-    assert y[1] == scale.exact(np.array([-1.515, 4.0]) * units)[1] > 7  # it moved in the data
+    assert y[1] == scale.exact(np.array([-1.515, 4.0]) * units)[1] > 7  # this joint moved
 
 
 @pytest.mark.parametrize('case', ['quantiles', 'mean_std'])

@@ -1,4 +1,4 @@
-"""Ids of text, text of ids, and the pieces of a stream."""
+"""The tokenizer encodes text, decodes ids, and decodes streams piece by piece."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ BYTES = Tokenizer.bytes()
 
 @pytest.fixture(scope='module')
 def sentencepiece():
-    """A small tokenizer of Gemma's kind: spaces as U+2581, unknown characters as bytes."""
+    """Return a small tokenizer as Gemma's: spaces are U+2581, unknown characters are bytes."""
     specials = ['<pad>', '<eos>', '<bos>', *(f'<0x{byte:02X}>' for byte in range(256))]
     backend = Backend(models.BPE(byte_fallback=True, fuse_unk=True))
     backend.normalizer = normalizers.Replace(' ', '\u2581')

@@ -1,4 +1,4 @@
-"""Ours beside theirs on the same observations: where they part is said, or what is missing."""
+"""`verify` names the first quantity in which our policy differs, or what is missing."""
 
 import sys
 
@@ -17,7 +17,7 @@ def policy():
 
 
 def other(policy, change):
-    """Another installation that answers as ours does, but for `change(answer)`."""
+    """Return a reference that answers as our policy does, after `change(answer)`."""
 
     def answer(asked):
         found = dict(verify.ours(policy, asked, flow_times(10)))
@@ -44,7 +44,7 @@ def test_equal_outputs_pass(policy, capsys):
 def test_the_first_quantity_that_differs_is_named(policy, capsys, quantity, stage):
     def change(answer):
         answer[quantity] = answer[quantity] + np.float32(0.01)
-        answer['actions'] = answer['actions'] + 1  # what comes after may differ too
+        answer['actions'] = answer['actions'] + 1  # later quantities may differ too
 
     assert not verify.compare(policy, other(policy, change), 1)
     assert f'first difference: {stage}: ' in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The vision tower against transformers, and the merge of patches."""
+"""The vision tower equals transformers' SigLIP, and merges patches in row-major order."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A suite whose capsules lie in a folder of the test's own."""
+"""Helpers for tests of capsules: a suite that stores its capsules in a folder of the test."""
 
 from own_folder import loose_contract
 
@@ -14,16 +14,16 @@ SUITE = (Perception, Action, Language, Session)
 
 
 def begin(robot, folder, **parameters):
-    """A suite that speaks only when asked, with its first chunk.
+    """Start a suite without prompts, wait for its first fresh chunk, and return its nodes.
 
-    It denoises however late it is, so that chunks come on a busy machine too.
+    Chunks are denoised however late they are, so that they also arrive on a busy machine.
     """
     parameters = {
         'prompt_interval_frames': 0,
         'capsule_directory': str(folder),
         'engine.time_budget': False,
     } | parameters
-    robot.follows = False  # it is where it was when a capsule is restored
+    robot.follows = False  # the arm stays where it was at the snapshot
     nodes = robot.up(*SUITE, **{'contract': loose_contract()} | parameters)
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     return nodes
@@ -42,20 +42,20 @@ def ask(robot, seed=0, question='what is red?', **fields):
 
 
 def silent():
-    """Slow down language to nothing, so that streams stay."""
+    """Suspend decoding, so that streams stay open."""
     engine().decode_fits = lambda now: False
 
 
 def speaking():
-    """And on again."""
+    """Resume decoding."""
     del engine().decode_fits
 
 
 def said(robot, stream):
-    """The text of a stream so far."""
+    """Return the text of a stream so far."""
     return ''.join(text.text for text in robot.texts if text.stream == stream)
 
 
 def ended(robot, stream):
-    """Why a stream ended, '' while it lives."""
+    """Return why a stream ended, or '' while it is live."""
     return next((t.reason for t in robot.texts if t.stream == stream and t.finished), '')

@@ -1,4 +1,7 @@
-"""A ROS of this test process's own, and a suite with a stand-in for the robot inside it."""
+"""Fixtures: a stand-in robot that hosts a suite in the test process.
+
+Each test process uses a ROS domain of its own.
+"""
 
 import itertools
 import os
@@ -25,10 +28,10 @@ os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
 
 JOINTS = list(Embodiment.load('tabletop').axes)
 PERIOD = 0.2  # s
-STANDS = 20_000_000  # ns that an arm has been where it is in each picture
+STANDS = 20_000_000  # ns between the two joint states that are published for each image
 OVERRIDES = {
     'armed': True,
-    'resume_within': 3600.0,  # a busy machine makes no arm stand too long
+    'resume_within': 3600.0,  # an arm that waits on a busy machine is not disarmed
     'contract': 'tabletop',
     'preset': 'tiny',
     'checkpoint': 'random',
@@ -42,7 +45,7 @@ numbers = itertools.count()
 
 
 class Robot:
-    """Cameras and joints, and ears for everything that a suite says."""
+    """A stand-in robot: publishes images and joint states, and records the messages of a suite."""
 
     def __init__(self, namespace=None):
         self.namespace = namespace or f'/robot_{next(numbers)}'
@@ -50,7 +53,7 @@ class Robot:
         self.executor = SingleThreadedExecutor()
         self.executor.add_node(self.node)
         self.suite = []
-        self.follows = True  # whether the arm does what it is sent
+        self.follows = True  # whether the arm executes the trajectories that it receives
         self._motion = 0, np.zeros(1), np.array([[*[0.1] * 6, 0.04]])  # received (ns), s, rad
         self.handles, self.chunks, self.trajectories, self.texts = [], [], [], []
         make = self.node.create_publisher
@@ -68,7 +71,7 @@ class Robot:
         self.node.create_subscription(JointTrajectory, 'joint_trajectory', self._follow, 100)
 
     def _follow(self, message):
-        """The arm executes a trajectory as a controller does, from where it is."""
+        """Execute a trajectory from the present position, as a controller does."""
         spans = [p.time_from_start.sec + p.time_from_start.nanosec * 1e-9 for p in message.points]
         if not self.follows:
             return
@@ -78,13 +81,16 @@ class Robot:
         self._motion = now, np.array([0.0, *spans]), np.vstack([self.at(now), points])
 
     def at(self, stamp):
-        """Where the arm is [joints] at a moment, ns."""
+        """Return the positions [joints] of the arm at a stamp (ns)."""
         received, spans, points = self._motion
         since = (stamp - received) / 1e9
         return np.array([np.interp(since, spans, joint) for joint in points.T])
 
     def bring(self, kind, **options):
-        """A node of the suite, not configured. options: parameters of any name."""
+        """Return a new node of the suite, not configured.
+
+        options: parameters by name, where `__` stands for a dot.
+        """
         values = OVERRIDES | {name.replace('__', '.'): v for name, v in options.items()}
         overrides = [Parameter(name, value=value) for name, value in values.items()]
         node = kind(namespace=self.namespace, parameter_overrides=overrides)
@@ -93,7 +99,7 @@ class Robot:
         return node
 
     def up(self, *kinds, **options):
-        """Nodes of these kinds, configured and active."""
+        """Configure and activate nodes of these kinds; return them, or the only one."""
         nodes = [self.bring(kind, **options) for kind in kinds]
         for node in reversed(nodes):
             assert node.trigger_configure().name == 'SUCCESS'
@@ -102,7 +108,7 @@ class Robot:
         return nodes[0] if len(nodes) == 1 else nodes
 
     def now(self):
-        """ns on the ROS clock."""
+        """Return the time of the ROS clock (ns)."""
         return self.node.get_clock().now().nanoseconds
 
     def stamped(self, message, stamp=None):
@@ -119,7 +125,10 @@ class Robot:
         return self.stamped(image, stamp)
 
     def show(self, stamp=None, views=TINY.views, positions=None, names=JOINTS, **picture):
-        """One moment: joints, then a picture of each view. positions: None for the arm's own."""
+        """Publish joint states, then an image of each view.
+
+        positions: None for those of the arm.
+        """
         stamp = self.now() if stamp is None else stamp
         if names:
             for moment in (stamp - STANDS, stamp):
@@ -135,13 +144,13 @@ class Robot:
             self.cameras[view].publish(self.picture(stamp, **picture))
 
     def spin(self, seconds):
-        """Serve everybody for a while."""
+        """Spin all nodes for a time (s)."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.executor.spin_once(timeout_sec=0.01)
 
     def until(self, happened, show=True, timeout=120.0, **frame):
-        """Serve everybody, showing frames, until it happened."""
+        """Spin all nodes, publishing frames, until `happened` returns true."""
         deadline, next_frame = time.monotonic() + timeout, 0.0
         while not happened():
             assert time.monotonic() < deadline, 'it did not happen'
@@ -151,13 +160,13 @@ class Robot:
             self.executor.spin_once(timeout_sec=0.01)
 
     def more(self, heard, count=2, **frame):
-        """Serve everybody until `count` more messages were heard; returns them."""
+        """Spin all nodes until `count` more messages are received; return them."""
         before = len(heard)
         self.until(lambda: len(heard) >= before + count, **frame)
         return heard[before:]
 
     def call(self, kind, name, /, **fields):
-        """A service's response."""
+        """Call a service and return its response."""
         client = self.node.create_client(kind, name)
         assert client.wait_for_service(60.0)
         future = client.call_async(kind.Request(**fields))
@@ -166,9 +175,10 @@ class Robot:
         return future.result()
 
     def ask(self, kind, name, /, **fields):
-        """The response of a service that changes nothing.
+        """Call a service that changes nothing and return its response.
 
-        The request is repeated: another process may answer before it has found this client.
+        The request is repeated, because the response of another process is lost if that process
+        answers before it has discovered this client.
         """
         client = self.node.create_client(kind, name)
         assert client.wait_for_service(60.0)
@@ -200,7 +210,7 @@ def ros():
 
 
 def stand_ins():
-    """Stand-ins, each in a namespace of its own."""
+    """Yield a function that makes stand-in robots, each in its own namespace."""
     made = []
 
     def make(*args):

@@ -1,4 +1,7 @@
-"""A short run in simulated time, recorded as the demo does: the expert acts, and says so."""
+"""A short run in simulated time, recorded as by the demo.
+
+The expert acts and names its subtasks.
+"""
 
 import numpy as np
 
@@ -17,7 +20,7 @@ START, DT = 5 * SECOND, 0.1
 
 
 def play(seconds: float) -> tuple[Recording, GivenTask]:
-    """What was recorded, and the one task, which is still in force."""
+    """Return the recording and its only task, which is still in force."""
     recording = Recording(longest=60.0)
     with Tabletop(task_scene('put'), SEED) as table:
         names = [thing.name for thing in table.objects()]
@@ -36,5 +39,5 @@ def play(seconds: float) -> tuple[Recording, GivenTask]:
 
 
 def decision(stamp: int, seen: dict, joints: np.ndarray, actions: np.ndarray) -> Decision:
-    """One that was ready after 60 ms."""
+    """Return a decision that was ready 60 ms after its frame."""
     return Decision(stamp, stamp + 60_000_000, seen, joints, actions, 1, DT, 'a note')

@@ -89,7 +89,7 @@ class Pair:
     def _cancel(self, goal):
         if goal is self.active:
             self.active = None
-            # The state changes after this callback, so the goal ends in the next one.
+            # The state changes after this callback, so a task that runs later ends the goal.
             self._servers.executor.create_task(
                 lambda: self._end(goal, 'canceled', self.action.Result())
             )

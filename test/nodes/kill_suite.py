@@ -1,6 +1,7 @@
-"""The executable `robot` with a mission in it, to be killed; a stand-in is its eyes, and may plan.
+"""The executable `robot` with a mission, to be killed by tests.
 
-The policy is random, so what a mission sees is a stand-in's of this process.
+The policy has random weights. A stand-in in the test process therefore answers the scene queries,
+and it also plans if the test wants it to.
 """
 
 import os
@@ -34,15 +35,18 @@ GIVEN = {
     'engine.decode_tokens': 280,
     'engine.time_budget': False,
 }
-SPOKEN = ('what is red?', 'what is blue?')  # long answers
+SPOKEN = ('what is red?', 'what is blue?')  # questions with long answers
 STEP = 'put the red cube into the green bin'
 PATIENCE = 180.0  # s
-TRIES = 6  # of a call, in that time
-TRUTH = ('memory/plan', 'language/ask')  # what the mission may ask the stand-in
+TRIES = 6  # attempts of a call within PATIENCE
+TRUTH = ('memory/plan', 'language/ask')  # services that the stand-in can serve for the mission
 
 
 class Truth:
-    """Sees a table as it is, plans one step for ever where asked, and hears how the mission is."""
+    """A stand-in that answers questions about a table truthfully and always plans the same step.
+
+    `heard` contains the states of the mission.
+    """
 
     def __init__(self, robot):
         node, self._stream, self.heard = robot.node, 10**6, []
@@ -66,7 +70,7 @@ class Truth:
 
 
 def arm(robot):
-    """Arm the arm of a suite that has just been started, as soon as it can be."""
+    """Arm a suite that has just been started; retry until it succeeds."""
     client = robot.node.create_client(SetBool, 'control/arm')
     armed, sent, again = [], None, 0.0
 
@@ -84,9 +88,10 @@ def arm(robot):
 
 
 class Starter:
-    """Starts the executable, again and again; its files lie in `folder`.
+    """Starts the executable, any number of times; its files are in `folder`.
 
-    memory: parameters of that node. asked: services of `TRUTH` that the mission asks.
+    memory: parameters of the memory node. asked: names from `TRUTH` that the mission calls on the
+    stand-in.
     """
 
     def __init__(self, robot, folder, memory, asked=TRUTH):
@@ -114,7 +119,7 @@ class Starter:
             process = subprocess.Popen(self._command, stdout=log, stderr=log, env=environment)
         self._started.append(process)
         self._robot.chunks.clear()
-        if len(self._started) > 1:  # a process that was respawned starts disarmed
+        if len(self._started) > 1:  # a respawned process starts disarmed
             arm(self._robot)
         self._robot.until(lambda: self._robot.chunks, timeout=PATIENCE)
         return process
@@ -126,7 +131,7 @@ class Starter:
 
 
 class Caller:
-    """Services' answers, while cameras send; a client is made once, so that it is ready later."""
+    """Calls services while cameras publish; each client is made once and kept for later calls."""
 
     def __init__(self, robot, *kinds):
         self._robot, self._clients = robot, {}
@@ -138,7 +143,11 @@ class Caller:
             self._robot.until(client.service_is_ready, timeout=PATIENCE)
 
     def __call__(self, kind, /, **fields):
-        """Asked again where nobody answers: a suite that was killed seems ready for some time."""
+        """Call a service and return its response.
+
+        The request is repeated while there is no response, because a killed suite still seems
+        ready for some time.
+        """
         sent = []
         while not any(future.done() for future in sent):
             assert len(sent) < TRIES, f'nobody answers {kind.__name__}'
@@ -156,7 +165,7 @@ class Caller:
 
 
 def ask(robot, call, **fields):
-    """Return the stream of a question, asked again if a busy machine had no frame just then."""
+    """Return the stream of a question; ask again if a busy machine has no recent frame."""
     for _ in range(TRIES):
         try:
             return call(Ask, **fields).stream
@@ -168,7 +177,10 @@ def ask(robot, call, **fields):
 
 
 def snapshot_amid_speech(robot, call, folder):
-    """A capsule whose session says both answers; its name, and what they came to be."""
+    """Take a capsule while both answers are being decoded.
+
+    Return its name and the complete answers, as from `said`.
+    """
     for attempt in range(20):
         asked = {
             ask(robot, call, question=q, temperature=1.0, seed=3 + attempt, max_tokens=240)
@@ -184,7 +196,10 @@ def snapshot_amid_speech(robot, call, folder):
 
 
 def said(robot, streams):
-    """By question, what streams said, once they have ended: the last of it, and all tokens."""
+    """Wait until streams have ended; return text, tokens and reason by question.
+
+    The text of a restored stream is its remaining part; the tokens count the whole answer.
+    """
     ends = {}
 
     def ended():

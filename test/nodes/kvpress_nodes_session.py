@@ -1,4 +1,7 @@
-"""Run by tools/kvpress, in a process of its own: scorers of the package kvpress in a suite."""
+"""Scorers of the package kvpress work in a suite.
+
+`tools/kvpress` runs these tests in a separate process.
+"""
 
 import pytest
 

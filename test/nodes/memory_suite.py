@@ -1,4 +1,4 @@
-"""A memory node with a tiny planner of random weights, in a folder of the test's own."""
+"""A memory node with a tiny planner of random weights, which stores in a folder of the test."""
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner import PlannerConfig
@@ -24,7 +24,7 @@ QUESTION = 'where is the green ball?'
 
 
 def parameters(folder, seed=3, **more):
-    """Of a node whose memory lies in a folder, and does nothing unasked."""
+    """Return parameters of a memory node that stores in `folder` and only works on request."""
     planner = folder / f'planner {seed}'
     if not planner.exists():
         made = random_planner(CONFIG, seed=seed)
@@ -44,7 +44,7 @@ def parameters(folder, seed=3, **more):
 
 
 def begin(robot, folder, *others, **more):
-    """The node, active, beside nodes of other kinds."""
+    """Start a memory node together with nodes of other kinds; return the memory node."""
     nodes = robot.up(*others, Memory, **parameters(folder, **more))
     return nodes[-1] if others else nodes
 
@@ -58,12 +58,12 @@ def call(robot, verb, **fields):
 
 
 def done(robot, verb, **fields):
-    """The answer of a call that succeeds."""
+    """Call a service that must succeed; return its response."""
     response = call(robot, verb, **fields)
     assert response.success, response.message
     return response
 
 
 def texts(robot):
-    """All that is remembered, by id."""
+    """Return the text of each segment in memory, by id."""
     return {segment.id: segment.text for segment in done(robot, 'query', segments=1000).segments}

@@ -1,4 +1,7 @@
-"""The suite as a mission node hears it: a stand-in that serves the truth of a table in words."""
+"""A stand-in for all other nodes of a suite, for tests of the mission node.
+
+It answers truthfully about the state of a simulated table.
+"""
 
 import time
 from itertools import islice
@@ -19,11 +22,11 @@ NONE, STOPPED, TIMEOUT = ErrorCode.NONE, ErrorCode.STOPPED, ErrorCode.TIMEOUT
 
 
 class TableSuite(TableRobot):
-    """Language, memory and `execute_instruction` over a TableRobot.
+    """Serves language, memory and `execute_instruction` from a TableRobot.
 
-    armed: whether goals are accepted. slow: an instruction is never over by itself. asked: all
-    questions. mute: it says nothing. refuses: a service that answers without success. ends: why
-    the arm gives up each step. arm: its first state, None where nobody says it.
+    armed: whether goals are accepted. slow: instructions end only when they are cancelled. asked:
+    all questions. mute: no answers are published. refuses: a service that answers without success.
+    ends: why the arm ends each step, '' if it does not. arm: its first state, None for none.
     """
 
     arm = ControlState.ARMED
@@ -60,7 +63,10 @@ class TableSuite(TableRobot):
         node.create_subscription(MissionState, 'mission/state', self.told.append, every)
 
     def up(self, *others, **parameters):
-        """The mission node beside it, and other nodes, and a client of its action."""
+        """Start the mission node with other nodes, and a client of its action.
+
+        Return the mission node.
+        """
         nodes = self.robot.up(*others, Mission, **parameters)
         self.node = nodes[-1] if others else nodes
         self._client = ActionClient(self.robot.node, MissionAction, 'mission')
@@ -68,7 +74,7 @@ class TableSuite(TableRobot):
         return self.node
 
     def send(self, mission='tidy up', **goal):
-        """A goal's handle."""
+        """Send a goal and return its handle."""
         self.feedback = []
         future = self._client.send_goal_async(
             MissionAction.Goal(mission=mission, **goal),
@@ -78,23 +84,23 @@ class TableSuite(TableRobot):
         return future.result()
 
     def result(self, handle):
-        """Status and result, once it is over."""
+        """Wait for the result of a goal; return its status and result."""
         return self.heard(handle.get_result_async())
 
     def heard(self, asked):
-        """The same of a result that was asked for before."""
+        """Wait for a result that was requested before; return its status and result."""
         self.robot.until(asked.done, show=False)
         return asked.result().status, asked.result().result
 
     def say_arm(self, state, reason=''):
-        """What `control/state` says of the arm."""
+        """Publish a state of the arm on `control/state`."""
         self._control.publish(ControlState(state=state, reason=reason))
 
     @property
     def run(self):
-        """What a TableRobot's planner looks at."""
+        """Return the mission in progress, whose state the planner of a TableRobot reads."""
         if (running := self.node._running) is None:
-            raise LookupError('mission that runs')  # it was taken back since the question
+            raise LookupError('mission that runs')  # the mission ended after the request
         return running.run
 
     # ------------------------------------------------------------------ services

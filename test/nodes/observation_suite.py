@@ -31,7 +31,7 @@ def description(*views, joints=(ARM,)):
 
 
 class Recorder(ObservationInputs):
-    """moments: all that there were."""
+    """Observation inputs that append each synchronized moment to `moments`."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
@@ -44,7 +44,7 @@ class Recorder(ObservationInputs):
 
 
 def observer(inputs):
-    """The class of a node that observes these inputs: `inputs`, `told`."""
+    """Return the class of a node that observes `inputs` and records instructions in `told`."""
 
     class Observer(SuiteNode):
         on_engine = False
@@ -66,7 +66,7 @@ def observer(inputs):
 
 
 def compressed(robot, name='front'):
-    """Publishes bytes as they are."""
+    """Return a function that publishes bytes as a compressed image."""
     topic = f'camera/{name}/compressed'
     publisher = robot.node.create_publisher(CompressedImage, topic, qos.SENSOR)
 
@@ -78,7 +78,7 @@ def compressed(robot, name='front'):
 
 
 def joints(robot, topic='joint_states'):
-    """Publishes positions of joints by name."""
+    """Return a function that publishes joint positions by name."""
     publisher = robot.node.create_publisher(JointState, topic, qos.JOINTS)
 
     def publish(stamp=None, **positions):
@@ -89,7 +89,7 @@ def joints(robot, topic='joint_states'):
 
 
 def until_moment(robot, node, show):
-    """Show things until there is one more moment."""
+    """Call `show` until the node has one more moment; return it."""
     before = len(node.inputs.moments)
     for _ in itertools.repeat(None, 200):
         show()

@@ -1,6 +1,6 @@
 """The temporary folder of this test process, and contracts in it.
 
-Files that killed processes leave behind belong to this test process.
+Files that killed processes leave behind are in this folder, and the test process removes it.
 """
 
 import os
@@ -21,6 +21,6 @@ def loose_contract():
     contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
     for joint in contract['limits'].values():
         joint['tracking_error'] = 100.0
-    path = FOLDER / 'loose.yaml'  # the engine of a process has one contract
+    path = FOLDER / 'loose.yaml'  # always this path: the engine of a process has one contract
     path.write_text(yaml.safe_dump(contract))
     return str(path)

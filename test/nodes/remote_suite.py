@@ -1,4 +1,4 @@
-"""A robot without a model, and the policy servers that it may meet."""
+"""A robot without a model, and policy servers for it."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from server_cases import PATIENCE, busy, packed, running_server, unpacked  # noq
 from embodied_kv.control.command import FRESH, SOURCES
 from embodied_kv.nodes.remote.action import RemoteAction
 
-AXES = 7  # of the tabletop's action
+AXES = 7  # dimensions of an action of `tabletop`
 NOWHERE = 'ws://127.0.0.1:1'  # where no server listens
 
 
@@ -24,7 +24,7 @@ def fresh(robot):
 
 
 def acting(robot, address, **options):
-    """Its action node, active; no server is ever too slow for it."""
+    """Start its action node and return it; no server is too slow for its limits."""
     patient = {
         'server__reply_timeout': PATIENCE,
         'max_chunk_age': 60.0,

@@ -1,6 +1,7 @@
-"""A robot in words: it sees and says what is true of a table, and does what it is told, or fails.
+"""A stand-in for arm, perception and planner that works on sentences about a simulated table.
 
-A stand-in for arm, eyes and planner; memory is written from its answers alone, as the suite does.
+It answers truthfully, and executes instructions or fails. Memory is written only from its answers,
+as in the suite.
 """
 
 import numpy as np
@@ -27,7 +28,11 @@ DOMAIN = TabletopDomain()
 
 
 class TableRobot:
-    """table: the truth. mission: in parsed form, for the rules that plan. success: of a step."""
+    """A robot on a simulated table, as a mission uses it.
+
+    table: the true state. mission: in parsed form, for the rules that plan. success: probability
+    that a step succeeds.
+    """
 
     def __init__(self, table, mission, success=1.0, seed=0, known=True):
         self.table, self._mission, self._success = table, mission, success
@@ -40,7 +45,7 @@ class TableRobot:
         self._memory = {fact.id: fact.text for fact in facts}
         self.calls, self.said, self.interrupt = [], [], None
 
-    # ------------------------------------------------------------------ as a mission asks
+    # ------------------------------------------------------------------ interface of a mission
 
     def look(self, instruction=''):
         self.calls.append('look')
@@ -63,7 +68,7 @@ class TableRobot:
         return read_answer(self.says(state.question))
 
     def says(self, question):
-        """What its planner answers."""
+        """Return the answer of its planner."""
         self.question = question
         if self.interrupt:
             self.interrupt('plan')
@@ -92,7 +97,7 @@ class TableRobot:
         origin = self._before.origin(task.target)
         words = f'{instruction}, from the {origin}' if moved else instruction
         for id, _, text in self._notes.conclude(words if done else f'{instruction}, not finished'):
-            self._memory.pop(id, None)  # the newest is the last
+            self._memory.pop(id, None)  # the newest record comes last
             self._memory[id] = text
         if done:
             self._memory |= {id: text for id, _, text in DOMAIN.facts_of_step(instruction)}
@@ -109,10 +114,10 @@ class TableRobot:
     def memory(self):
         return tuple(self._memory.values())
 
-    # ------------------------------------------------------------------ what is true
+    # ------------------------------------------------------------------ true state
 
     def answer(self, question):
-        """What a policy without fault answers."""
+        """Return the answer of a policy that makes no errors."""
         words = question.rstrip('?').split()
         if question == HELD:
             return self.table.holds(ROBOT)
@@ -123,7 +128,7 @@ class TableRobot:
             case 'Where' if self.table.where.get(name) == ROBOT:
                 return HELD_BY
             case 'Where' if self.table.where.get(name, TABLE) == TABLE:
-                return 'on the table'  # the plainest of all that is true
+                return 'on the table'  # the simplest of the true answers
             case 'Where':
                 return self.table.lies(name)
             case 'Do':

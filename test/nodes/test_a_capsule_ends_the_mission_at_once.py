@@ -1,6 +1,6 @@
-"""A mission whose place a capsule takes does nothing from that moment on, not even for a moment.
+"""A restore that replaces a running mission ends that mission immediately.
 
-Else it would mark and remember what is of another moment.
+Otherwise the mission would store checkpoints and memory that describe another moment.
 """
 
 import pytest
@@ -25,10 +25,10 @@ def suite(robot, tmp_path):
 
 def test_mission_ends_before_its_node_is_notified(suite):
     session = suite.node.host.session(suite.node.robot)
-    session.snapshot('before')  # no mission is on
+    session.snapshot('before')  # no mission is running
     over = []
 
-    def roll_back(_):  # on the node's thread, which does nothing else meanwhile
+    def roll_back(_):  # on the node's thread, which is blocked in the meantime
         running = suite.node._running
         session.rollback('before')
         running.thread.join(100.0)

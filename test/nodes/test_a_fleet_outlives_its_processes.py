@@ -1,4 +1,7 @@
-"""The processes that `fleet.launch.py` starts are suspended, killed and restarted."""
+"""Each robot of a fleet acts whenever its own process and the policy server run.
+
+The processes that `fleet.launch.py` starts are suspended, killed and restarted.
+"""
 
 import signal
 import socket
@@ -13,7 +16,7 @@ from benchmarks.watchdog.stand_ins import Process
 from embodied_kv.control.command import FRESH, SOURCES
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'fleet.yaml'
-OTHER = {  # than the shipped file: a machine of tests is slow
+OTHER = {  # differences from the shipped file, because test machines are slow
     '/**': {'instruction': 'pick up the red cube'},
     '/**/policy_server': {'engine.compile': 'off', 'memory.enabled': False},
     '/**/action': {'resume_within': 3600.0, 'max_chunk_age': 30.0, 'camera_timeout': 60.0},
@@ -21,7 +24,7 @@ OTHER = {  # than the shipped file: a machine of tests is slow
 
 
 class Fleet:
-    """Processes of a fleet, and a stand-in for the sensors of each robot."""
+    """The processes of a fleet, and a stand-in for the sensors of each robot."""
 
     def __init__(self, robots, folder):
         self.robots, self._folder = robots, folder
@@ -56,13 +59,13 @@ class Fleet:
                 robot.spin(0.05)
 
     def act(self, *robots):
-        """Until each of these executes chunks that are new."""
+        """Wait until each of these robots executes fresh chunks."""
         for robot in robots:
             robot.chunks.clear()
         self.until(lambda: all(fresh(robot) > 2 for robot in robots))
 
     def rest(self, *robots):
-        """Until none of these has had a new chunk for a second."""
+        """Wait until none of these robots has executed a fresh chunk for 1 s."""
         last = {}
 
         def rests():
@@ -100,7 +103,7 @@ def test_each_robot_acts_whatever_becomes_of_the_other_processes(robots, tmp_pat
         fleet.suites[0].signal(signal.SIGKILL)
         fleet.act(second)
         fleet.suites[0].close()
-        fleet.suites[0] = fleet.start(first)  # it was respawned, so it starts disarmed
+        fleet.suites[0] = fleet.start(first)  # a respawned process starts disarmed
         first.chunks.clear()
         arm(first)
         fleet.act(*two)

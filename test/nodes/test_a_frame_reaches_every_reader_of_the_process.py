@@ -1,4 +1,4 @@
-"""A frame reaches the action at once, and any node of the process that subscribes."""
+"""A frame reaches the action node first, then every other subscribed node of the process."""
 
 import threading
 
@@ -43,7 +43,7 @@ def test_language_reads_the_newest_of_the_frames_that_wait(robot, monkeypatch):
     perception, language = robot.up(Perception, Language, prompt_interval_frames=0)
     robot.more(robot.handles, 2)
     read, feed = [], perception.host.frames(robot.namespace)
-    monkeypatch.setattr(perception, 'active', False)  # no other frame is given
+    monkeypatch.setattr(perception, 'active', False)  # no further frame is published
     newest = perception.host.engine.kv.frames.current(robot.namespace)
     monkeypatch.setattr(language, '_is_due', lambda: read.append(1))
     for _ in range(5):  # the test runs on the node's thread, so nothing is read yet

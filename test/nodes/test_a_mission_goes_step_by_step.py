@@ -1,4 +1,7 @@
-"""Plan, instruct, act, look, remember: a mission is done, given up, or gone on with."""
+"""A mission runs step by step: plan, act, query the scene, remember.
+
+It ends when it is done or given up, and it can resume from a stored state.
+"""
 
 import json
 
@@ -55,8 +58,8 @@ def test_each_step_is_marked_acted_looked_at_and_remembered():
 
 
 @given(st.integers(0, 10**6), st.sampled_from([1.0, 0.7]))
-@example(768, 1.0)  # what was held is laid down for another step
-@example(1340, 1.0)  # what is moved back was held before it was moved
+@example(768, 1.0)  # a held object is put down for another step
+@example(1340, 1.0)  # an object that is moved back was held before its move
 def test_what_the_rules_do_with_the_truth_a_mission_does_from_what_was_seen(seed, success):
     rng = np.random.default_rng(seed)
     table = draw_table(rng, 5)

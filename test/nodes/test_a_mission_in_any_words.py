@@ -1,6 +1,6 @@
-"""A robot of another vocabulary carries out a mission, and its memory answers where things are.
+"""A robot with another vocabulary carries out a mission, and its memory answers where things are.
 
-The policy and its answers are scripted; the nodes of missions and memory are real.
+The policy and its answers are scripted; the mission and memory nodes are real.
 """
 
 import pytest
@@ -34,11 +34,11 @@ def contract(**language):
 
 
 class Kitchen:
-    """A scripted policy: it does what it is told, but for the first `failures` times."""
+    """A scripted policy that carries out each instruction, except the first `failures` ones."""
 
     def __init__(self, robot, failures=0):
         self.robot, self.failures, self.told, self.asked = robot, failures, [], []
-        self.code = ErrorCode.TIMEOUT  # of a failure
+        self.code = ErrorCode.TIMEOUT  # error code of a failure
         self.where, self._stream, self._outcomes = {}, 0, {}
         node = robot.node
         self._texts = node.create_publisher(TextDelta, 'language/text', qos.TEXT)
@@ -56,7 +56,7 @@ class Kitchen:
         self._client = ActionClient(node, MissionAction, 'mission')
 
     def carry_out(self, mission):
-        """Return status and result of a mission."""
+        """Send a mission; return its status and result."""
         assert self._client.wait_for_server(60.0)
         sent = self._client.send_goal_async(MissionAction.Goal(mission=mission))
         self.robot.until(sent.done, show=False)

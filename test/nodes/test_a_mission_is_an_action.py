@@ -1,6 +1,6 @@
-"""`mission`: a goal in words is carried out by the services of a suite, and says how it stands.
+"""The action `mission` carries out a goal in words and reports its progress.
 
-The suite is a stand-in that tells the truth; the policy is none of the matter here.
+A stand-in that answers truthfully replaces the other nodes; no policy is involved.
 """
 
 import pytest
@@ -194,7 +194,7 @@ def test_a_rewound_step_does_not_tell_the_arm_what_was_told_before(robot, tmp_pa
 
 
 class Planner:
-    """In place of memory's part of a capsule."""
+    """A stand-in for the memory part of a capsule."""
 
     name, depth, resumed = MemoryPart.name, 'planner', 0
 

@@ -1,4 +1,4 @@
-"""A mission is offered where the policy answers questions and its steps can be done."""
+"""The mission node starts only if the policy answers questions and the end of a step is known."""
 
 import pytest
 import yaml

@@ -1,4 +1,7 @@
-"""kill -9 in the middle of a mission: streams, plan, mission and memory go on from the capsule."""
+"""After SIGKILL during a mission, a capsule resumes streams, plan and mission.
+
+Memory is stored on disk and keeps its present content.
+"""
 
 import signal
 
@@ -33,7 +36,10 @@ PUT_BLUE = 'put the blue cylinder into the green bin'
 
 @pytest.fixture
 def start(robot, tmp_path):
-    """The suite, with a planner of random weights beside the mission's own."""
+    """Return a starter of the suite, whose planner has random weights.
+
+    A stand-in plans the mission.
+    """
     starter = Starter(robot, tmp_path, parameters(tmp_path))
     yield starter
     starter.close()
@@ -41,10 +47,10 @@ def start(robot, tmp_path):
 
 @pytest.fixture
 def start_planning(robot, tmp_path):
-    """The suite with the package's own planner."""
+    """Return a starter of the suite with the planner of the package."""
     memory = dict(
         storage_directory=str(tmp_path / 'memory'), world_step_seconds=0.0, precompute=False
-    ) | dict(reuse_method='keep')  # computed in full, it has no answer to this mission
+    ) | dict(reuse_method='keep')  # with 'full' the planner does not answer this mission
     starter = Starter(robot, tmp_path, memory, asked=TRUTH[1:])
     yield starter
     starter.close()
@@ -85,7 +91,7 @@ def test_all_of_a_robot_goes_on_after_a_kill(robot, start, tmp_path):
     assert "'mug: on the plate' is new" in back.message
     robot.until(lambda: truth.heard and truth.heard[-1].step == STEP, timeout=PATIENCE)
     assert truth.heard[-1].running and truth.heard[-1].mission == 'tidy up'
-    spoken = said(robot, set(back.streams))  # among them what the arm was asking, if it was
+    spoken = said(robot, set(back.streams))  # includes an open question of the arm
     for query, (before, *ending) in words.items():
         text, tokens, reason = spoken[query]
         assert before.endswith(text) and [tokens, reason] == ending

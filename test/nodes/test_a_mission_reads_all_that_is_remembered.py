@@ -1,4 +1,4 @@
-"""However much is remembered, a mission plans from all of it: the newest is the last to come."""
+"""A mission plans from all memory segments, however many; a query returns the newest ones last."""
 
 from itertools import islice
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ NEWEST = [
 
 
 class Memory:
-    """Answers queries as they came."""
+    """Answers a query with its first segments, in the order in which they were stored."""
 
     def call(self, name, **fields):
         assert name == 'memory/query'

@@ -1,6 +1,6 @@
-"""What cannot be, makes no sense or goes wrong meanwhile ends a mission: said, with a safe arm.
+"""An impossible, senseless or disturbed mission ends with a reason and a safe arm.
 
-The next mission is none the worse for it.
+The next mission is not affected.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def suite(robot):
 
 
 def ended(suite, *parts):
-    """The message of a mission that is aborted, and what the arm was told until then."""
+    """Run a mission that must abort; return its message and the instructions sent to the arm."""
     suite._mission = Mission(parts)
     status, result = suite.result(suite.send())
     assert status == GoalStatus.STATUS_ABORTED and not result.success
@@ -43,7 +43,7 @@ def acted(suite):
 
 
 def goes_on(suite):
-    """Whether another mission is done afterwards."""
+    """Return whether another mission succeeds afterwards."""
     suite.interrupt, suite._mission = None, Mission((PUT_BLUE,))
     return suite.result(suite.send())[1].success
 

@@ -1,4 +1,4 @@
-"""The capsule from before a step lies on the disk with the step in it, and goes on with it."""
+"""The checkpoint before a mission step is stored on disk, and its restore repeats the step."""
 
 import pytest
 from mission_suite import TableSuite
@@ -19,7 +19,7 @@ BOUNDARY = 'mission-boundary-1'
 
 @pytest.fixture
 def begun(robot, tmp_path):
-    """Begins a mission, up to its first step, which is never over; the suite."""
+    """Return a function that starts a mission, up to its first step, which never ends."""
 
     def begin(**parameters):
         suite = TableSuite(

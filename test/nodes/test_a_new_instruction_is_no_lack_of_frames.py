@@ -1,4 +1,7 @@
-"""Frames that nobody was told to make are not missing: who is told anew has time for the first."""
+"""A new instruction to an idle robot causes no warning about missing frames.
+
+No frame was due before, so the time limit begins with the instruction.
+"""
 
 from embodied_kv.nodes.perception import Perception
 
@@ -8,7 +11,7 @@ def test_a_robot_that_stood_is_not_warned_of(robot):
     robot.until(lambda: robot.handles)
     frames, warned = perception._frames, perception.warning_counts
     frames.set_instruction('')
-    frames._last -= 60.0  # so long it stands
+    frames._last -= 60.0  # it has been idle for 60 s
     before = warned['no frame']
     frames.set_instruction('reach')
     frames._check_cameras()

@@ -1,4 +1,4 @@
-"""While a node loads its engine, the process serves all nodes, reports progress and may end."""
+"""While a node loads its engine, the process serves all nodes, reports progress and can end."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ executable.run(Endless)
 
 
 class SlowPerception(Perception):
-    """Loads when the test permits it, and fails if the test says so."""
+    """Loads when the test permits it, and fails if the test has set `fault`."""
 
     def __init__(self, **arguments):
         super().__init__(**arguments)
@@ -162,7 +162,7 @@ def test_process_serves_its_nodes_during_the_automatic_start(robot, slow):
     try:
         until_state(robot, 'configuring')
         assert state(robot, 'session') == state(robot, 'action') == 'inactive'
-        for name in ('perception', 'action', 'session'):  # the process activates them
+        for name in ('perception', 'action', 'session'):  # only the process activates them
             assert not is_accepted(robot, ACTIVATE, name)
         slow.permitted.set()
         robot.more(robot.chunks)
@@ -202,7 +202,7 @@ def test_signal_ends_a_process_while_it_loads(robot, tmp_path, number):
     said = log.read_text()
     assert 'the process ends before an engine was ready' in said and 'Traceback' not in said
     marks = storage.runtime_folder().glob(f'*{robot.namespace[1:]}.*.running')
-    assert not list(marks)  # or the next process would count as respawned
+    assert not list(marks)  # else the next process would count as respawned
 
 
 def test_engine_host_reports_the_step_of_its_build(monkeypatch):

@@ -1,4 +1,4 @@
-"""A process ends at once: with its output and its status, without exit handlers."""
+"""A process ends at once, with its output and exit status, but without running exit handlers."""
 
 import os
 import subprocess

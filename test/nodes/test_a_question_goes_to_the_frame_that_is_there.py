@@ -1,4 +1,4 @@
-"""A frame may go between a question and its stream: then the frame after it is looked at."""
+"""If a frame is evicted between a question and its stream, the question uses the next frame."""
 
 from functools import partial
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ from embodied_kv.srv import Ask
 
 
 class Engine:
-    """Knows one frame alone."""
+    """An engine that has only one frame."""
 
     def __init__(self, there: str) -> None:
         self.there, self.tried = there, []
@@ -25,7 +25,7 @@ class Engine:
 
 
 class Asked(Language):
-    """The node without ROS; newest: the newest frame at each look."""
+    """The language node without ROS. newest: the newest frame at each request."""
 
     def __init__(self, engine: Engine, *newest: str) -> None:
         self.host = SimpleNamespace(engine=engine, device=SimpleNamespace(wake=lambda: None))

@@ -1,4 +1,4 @@
-"""`server.request_ahead`: a robot requests the next chunk where its execution is about to end."""
+"""With `server.request_ahead`, a robot requests the next chunk before its execution ends."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from embodied_kv.control.command import FRESH, SOURCES, STOP
 from embodied_kv.serving.websocket.extensions import Extensions
 
 OURS = {'preset': 'tiny', 'server__request_ahead': 1}  # chunks of 6 actions
-AHEAD = {'preset': 'pi05', 'server__request_ahead': 1}  # of 50
+AHEAD = {'preset': 'pi05', 'server__request_ahead': 1}  # chunks of 50 actions
 
 
 def address(opened):
@@ -43,7 +43,7 @@ def test_requests_follow_executions_and_not_the_rate(robot):
         robot.until(lambda: fresh(robot) >= 2)
         began, count = robot.suite[0]._world.now(), len(server.asked)
         robot.until(lambda: len(server.asked) >= count + 2)
-        assert robot.suite[0]._world.now() - began > 1.0  # 2 executions of 1.9 s; 0.1 s by rate
+        assert robot.suite[0]._world.now() - began > 1.0  # 2 executions of 1.9 s; by rate 0.1 s
         assert all('execution' not in request for request in server.asked)
 
 
@@ -55,7 +55,7 @@ def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):
 
 
 def test_the_arm_does_not_stop_within_an_execution(robot):
-    early = AHEAD | {'server__request_ahead': 10}  # 1 s for the answer, on any machine
+    early = AHEAD | {'server__request_ahead': 10}  # leaves 1 s for the answer on a slow machine
     with PlainServer(near) as server:
         acting(robot, server.address, execution_horizon='static:20', missed_chunk_limit=1, **early)
         robot.until(lambda: fresh(robot) >= 3)
@@ -77,7 +77,7 @@ def test_a_server_that_states_no_confidence_is_refused_where_the_horizon_needs_i
 
 
 def judging(server, wrong):
-    """A server of ours that states how sure it is; its first two replies are wrong."""
+    """Return the answers of a server that states its confidence; the first two are wrong."""
 
     def judged(request):
         sure = {'round': 3, 'execution_horizon': 20, 'confidence': np.full(50, 0.9, np.float32)}

@@ -1,4 +1,4 @@
-"""A robot without a model acts on any policy server's chunks, and rests where none come."""
+"""A robot without a model executes the chunks of any policy server, and rests without chunks."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -28,12 +28,12 @@ from embodied_kv.robots.reading import load
 from embodied_kv.serving.websocket.calls import ID
 from embodied_kv.serving.websocket.extensions import Extensions, meaning
 
-HERE = 0.1  # rad or m, where the stand-in's joints are
+HERE = 0.1  # rad or m, positions of the stand-in's joints
 DT = 0.1
 
 
 def near(request):
-    return actions(AXES, value=HERE, count=50)  # 5 s, on a machine that is slow
+    return actions(AXES, value=HERE, count=50)  # 5 s, enough on a slow machine
 
 
 def test_a_plain_servers_chunks_move_the_arm_and_only_plain_keys_are_sent(robot):
@@ -124,7 +124,7 @@ def test_a_chunk_far_outside_the_limits_is_refused_with_the_reason(robot):
 
 def test_a_chunk_a_little_out_of_limits_is_clamped_as_any_other(robot):
     def answer(request):
-        """The arm stays where it is; the gripper closes further than it can."""
+        """Keep the arm where it is, and close the gripper beyond its limit."""
         values = np.tile(request['observation.state'], (50, 1))
         values[:, -1] = -0.5
         return actions(AXES, value=0.0, count=50) | {'actions': values}
@@ -142,7 +142,7 @@ def test_a_reply_to_an_old_instruction_is_not_executed(robot):
     told = []
 
     def answer(request):
-        if request['prompt'] == 'reach':  # and while it is made the robot is told another
+        if request['prompt'] == 'reach':  # the instruction changes before the chunk arrives
             told.append(robot.suite[0]._frames.publish_instruction('push'))
         return near(request)
 
@@ -158,7 +158,7 @@ def ours(**odd):
     return Extensions(**{**known, 'questions': False, 'min_euler_steps': 2, **odd}).metadata
 
 
-CHUNKS = {'preset': 'pi05'}  # of 50 actions
+CHUNKS = {'preset': 'pi05'}  # chunks of 50 actions
 
 
 def repeating(request):
@@ -263,7 +263,7 @@ def test_no_two_nodes_have_the_same_session(monkeypatch):
     assert len(set(found)) == len(nodes) and all(ID.fullmatch(one) for one in found)
     assert found == [session_id(node) for node in nodes]
     monkeypatch.setattr(server_link, 'os', SimpleNamespace(getpid=lambda: -1))
-    assert session_id('/action') != found[0]  # of a process that was forked
+    assert session_id('/action') != found[0]  # another process has another session
 
 
 def test_a_refused_request_is_warned_of_and_the_connection_lives(robot):

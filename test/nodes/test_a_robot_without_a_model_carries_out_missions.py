@@ -1,4 +1,7 @@
-"""A mission of a robot without a model: looks, plans and boundaries are its policy server's."""
+"""A robot without a model runs a mission.
+
+Its policy server answers scene queries, plans, and stores checkpoints.
+"""
 
 from rclpy.action import ActionClient
 from remote_suite import PATIENCE, running_server

@@ -1,4 +1,7 @@
-"""A robot's capsule has a capsule of its policy server in it: it moves to another server."""
+"""The capsule of a robot without a model contains a capsule of its policy server.
+
+It can be restored at another server with the same engine.
+"""
 
 import pytest
 from remote_suite import PATIENCE, PlainServer, actions, fresh, running_server

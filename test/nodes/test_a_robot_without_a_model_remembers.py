@@ -1,4 +1,4 @@
-"""Without a model a robot remembers and plans by its policy server as by its own planner."""
+"""A robot without a model uses the memory and planner of its policy server like its own."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from embodied_kv.serving.memories import Memories
 
 
 def kept(folder, rows=2, **more):
-    """Makes the memories of a server, with a planner of random weights."""
+    """Return a function that makes the memories of a server, with a planner of random weights."""
     given = parameters(folder, **more)
     own = {
         n: given.pop(n)

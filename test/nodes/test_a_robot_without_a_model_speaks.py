@@ -1,4 +1,4 @@
-"""Without a model the robot says what its policy server says, or by name why it says nothing."""
+"""A robot without a model publishes the texts of its policy server, or reports why it cannot."""
 
 import math
 
@@ -85,7 +85,7 @@ def test_a_question_ends_once(robot, ends):
 
 
 def both(robot, address, **more):
-    """The action and the language node of one robot, on our server."""
+    """Start the action node and the language node of one robot, connected to a server."""
     options = CALM | {
         'server__address': address,
         'max_chunk_age': 60.0,
@@ -106,14 +106,14 @@ def test_the_prompts_of_the_contract_are_continued_on_what_the_robot_acts_on(rob
 
 
 def test_a_question_of_a_robot_that_acts_shows_no_frame_again(robot, monkeypatch):
-    monkeypatch.setattr('embodied_kv.nodes.remote.language.NEW', math.inf)  # on a slow machine
+    monkeypatch.setattr('embodied_kv.nodes.remote.language.NEW', math.inf)  # never too old
     with running_server('tabletop', engine={'streams': 8}) as opened:
         _, language = both(robot, f'ws://127.0.0.1:{opened.port}')
         robot.until(lambda: language._server.policy.is_connected and language._chunk)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)
         assert answer.success, answer.message
         robot.until(lambda: any(text.stream == answer.stream for text in robot.texts))
-        assert opened.sessions.values()['sessions'] == 1  # that of the action node
+        assert opened.sessions.values()['sessions'] == 1  # only that of the action node
 
 
 def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
@@ -121,7 +121,7 @@ def test_with_a_prompt_interval_of_0_the_robot_says_nothing_unasked(robot):
         both(robot, f'ws://127.0.0.1:{opened.port}', prompt_interval_frames=0)
         robot.until(lambda: fresh(robot) >= 5)
         answer = ask(robot, 'What is in the gripper?', max_tokens=4)
-        robot.until(lambda: robot.texts)  # a prompt would have come before
+        robot.until(lambda: robot.texts)  # text of a prompt would have arrived earlier
         assert {text.stream for text in robot.texts} == {answer.stream}
 
 

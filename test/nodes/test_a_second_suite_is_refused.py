@@ -1,4 +1,4 @@
-"""Who starts looks around first: for locks on this machine, for nodes in the ROS graph."""
+"""A second suite in a namespace is refused: lock files and the ROS graph reveal the first one."""
 
 import pytest
 import rclpy

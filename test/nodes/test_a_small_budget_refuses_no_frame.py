@@ -1,4 +1,4 @@
-"""Under a budget that is full, plans, capsules and questions give way to one another, no frame."""
+"""Under a full KV budget, plans, capsules and questions are evicted; no frame is refused."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
     }
     perception, *_ = robot.up(Perception, Action, Language, Session, Memory, **given)
     robot.until(lambda: robot.chunks)
-    silent()  # each question keeps its room
+    silent()  # each question keeps its KV
     kv_budget = engine().kv.budget
     done(robot, 'upsert', segments=segments(*TABLE))
     for number in range(ROUNDS):
@@ -39,7 +39,7 @@ def test_all_go_on_under_a_mib(robot, tmp_path):
         robot.more(robot.handles)
         engine().kv.check_integrity()
     assert kv_budget.evictions['streams'] > 0
-    assert not perception.warning_counts['prefill']  # of any reason
+    assert not perception.warning_counts['prefill']  # for any reason
     said = robot.call(KvStats, 'kv/stats').message
     assert 'of 1.00 MiB in use' in said and 'capsules' in said and 'planner row' in said
 

@@ -1,4 +1,4 @@
-"""A robot that has nothing to do is looked at while somebody watches; nobody acts upon it."""
+"""A robot without an instruction makes frames while it is watched, but no actions."""
 
 from concurrent.futures import Future
 
@@ -14,7 +14,7 @@ SECOND = 10**9
 
 @pytest.fixture
 def standing(robot):
-    """The session of a robot that stands, and sees nothing."""
+    """Return the session of a robot without an instruction and without a scene."""
     node = robot.up(Perception, instruction='')
     session = node.host.session(node.robot)
     robot.until(lambda: robot.show() or session.participants.scene() is None)
@@ -23,7 +23,7 @@ def standing(robot):
 
 @pytest.fixture
 def device(robot, standing):
-    """Its device thread."""
+    """Return the engine thread of that robot."""
     (node,) = (node for node in robot.suite if isinstance(node, Perception))
     return node.host.device
 
@@ -78,7 +78,7 @@ def test_where_the_world_is_slow_it_is_seen_as_often(robot):
     node.host.device.prefill = lambda *of: made.append(0) or prefill(*of)
 
     def world(moments):
-        """The world's time goes on by 20 ms with each picture, slower than a watch."""
+        """Publish the clock and images in steps of 20 ms, slower than real time."""
         for at in moments:
             clock.publish(Clock(clock=stamp(at)))
             robot.show(stamp=at)

@@ -1,4 +1,4 @@
-"""A command as a message: nothing of it is lost."""
+"""A command is converted to a message without loss."""
 
 import numpy as np
 import pytest

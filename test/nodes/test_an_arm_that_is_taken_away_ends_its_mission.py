@@ -1,6 +1,6 @@
-"""Whoever stops, disarms or takes over the arm ends its mission, whatever that does just then.
+"""A mission ends if its arm is stopped, disarmed or taken over, whatever the mission is doing.
 
-Also where the arm is armed again, or given back, before the next step.
+It also ends if the arm is armed again, or given back, before the next step.
 """
 
 import pytest
@@ -31,7 +31,7 @@ LOST = pytest.mark.parametrize('state', STATES)
 
 
 class Unheard(TableSuite):
-    """Nobody says how its arm stands."""
+    """A suite that publishes no state of its arm at its start."""
 
     arm = None
 
@@ -49,7 +49,7 @@ def lose(suite, *states):
 
 
 def ended(suite, goal):
-    """Its message; the arm was told nothing."""
+    """Assert that a goal was aborted and its step was not sent; return its message."""
     status, result = suite.result(goal)
     assert status == GoalStatus.STATUS_ABORTED and not suite.goals
     assert 'put the red cube into the green bin' not in suite.calls

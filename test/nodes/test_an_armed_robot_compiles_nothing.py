@@ -13,7 +13,7 @@ from embodied_kv.srv import Ask
 
 
 class Compiling:
-    """Stands for the process that compiles: whether it runs."""
+    """A stand-in for the process that compiles; `runs` is whether it compiles."""
 
     runs, ended = False, False
 

@@ -1,4 +1,4 @@
-"""What arrives wrong: a clear message, nothing lost, the node lives."""
+"""Invalid input causes a clear message and no loss, and the node continues."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ def perception(robot):
 
 
 def lives(robot):
-    """Frames go on, and the cache is whole."""
+    """Assert that frames continue and that the cache is consistent; return True."""
     robot.more(robot.handles)
     EngineHost._shared.engine.kv.check_integrity()
     return True

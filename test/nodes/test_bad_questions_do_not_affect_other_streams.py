@@ -1,4 +1,4 @@
-"""`ask` with numbers that are none: who asks is told, and the streams of others go on."""
+"""`ask` refuses invalid requests with the reason, and the streams of other clients continue."""
 
 import math
 
@@ -15,7 +15,7 @@ WORDS = 'words ' * 20_000
 
 @pytest.fixture
 def suite(robot):
-    """A suite that speaks when asked and never says that it is done, and a stream that lives."""
+    """Start a suite without prompts, in which answers end only by their length."""
     robot.up(Perception, Action, Language, prompt_interval_frames=0)
     robot.until(lambda: robot.handles)
     EngineHost._shared.engine.policy.tokenizer.eos = -1
@@ -27,7 +27,7 @@ def ask(robot, question='what is red?', **fields):
 
 
 def said(robot, stream):
-    """The last message of a stream, once it has ended."""
+    """Wait until a stream has ended; return its last message."""
     robot.until(lambda: any(t.stream == stream and t.finished for t in robot.texts), show=False)
     return next(text for text in robot.texts if text.stream == stream and text.finished)
 
@@ -54,7 +54,7 @@ def test_a_bad_question_is_refused_and_others_are_answered(suite, capfd, fields,
     bad = ask(suite, **fields)
     assert not bad.success and why in bad.message and not bad.stream
     assert said(suite, good.stream).reason == 'length'
-    # A busy machine may stop the arm; the answer is no matter of language.
+    # A busy machine may stop the arm, so only errors of the language node count.
     lines = capfd.readouterr().err.splitlines()
     assert not [line for line in lines if 'ERROR' in line and '.language]' in line]
     suite.more(suite.handles)

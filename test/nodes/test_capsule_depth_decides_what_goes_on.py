@@ -1,4 +1,7 @@
-"""What a restore does to the action: its leftover chunk, its present one, or a hold."""
+"""The depth of a restore decides what the action node executes.
+
+It executes the leftover chunk, its present chunk, or a hold.
+"""
 
 import numpy as np
 import pytest
@@ -13,7 +16,7 @@ from embodied_kv.srv import CapsuleDrop, CapsuleRestore, CapsuleSnapshot
 
 @pytest.fixture
 def suite(robot, tmp_path):
-    """A suite with a capsule, whose actor may be an hour old and see any picture."""
+    """Start a suite and store a capsule with a leftover chunk, which may be up to 1 h old."""
     *nodes, capsules = begin(robot, tmp_path, missed_chunk_limit=1000)
     capsules.set_parameters(
         [
@@ -22,7 +25,7 @@ def suite(robot, tmp_path):
         ]
     )
     silent()
-    while not registry(robot).entries() or kept(robot) is None:  # between two chunks
+    while not registry(robot).entries() or kept(robot) is None:  # no leftover between two chunks
         robot.call(CapsuleDrop, 'capsule/drop', name='home')
         robot.chunks.clear()
         robot.until(lambda: robot.chunks and robot.chunks[-1].source == ActionChunk.FRESH)
@@ -32,7 +35,7 @@ def suite(robot, tmp_path):
 
 @pytest.fixture
 def no_chunks(monkeypatch):
-    """Frames come, but nothing is denoised in time."""
+    """Return a function after which no chunk is denoised, although frames arrive."""
 
     def stop():
         monkeypatch.setattr(EngineHost._shared.engine, 'denoise', lambda *_: [])
@@ -52,7 +55,7 @@ def registry(robot):
 
 
 def kept(robot):
-    """The leftover chunk in the capsule, [n, joints], and its facts; None without one."""
+    """Return the leftover chunk in the capsule, [n, joints], and its facts; None without one."""
     capsule = registry(robot).get('home')
     values = capsule.tensors.get('action/values')
     return None if values is None else (values.numpy(), capsule.facts['action'])
@@ -71,9 +74,9 @@ def test_at_depth_actor_the_leftover_goes_on_as_a_previous_chunk(robot, suite, n
     np.testing.assert_array_equal(np.reshape(chunk.values, values.shape)[-1], values[-1])
     assert (chunk.first, chunk.sequence, chunk.chunk_size) == (0, facts['sequence'], len(values))
     assert chunk.header.stamp.sec * 10**9 + chunk.header.stamp.nanosec >= moment
-    assert chunk.age > len(values) * chunk.dt  # its observation is as old as it is
+    assert chunk.age > len(values) * chunk.dt  # the age counts from its observation
     assert not chunk.deadline_met
-    robot.until(lambda: robot.chunks[-1].source == ActionChunk.HOLD)  # and it runs out
+    robot.until(lambda: robot.chunks[-1].source == ActionChunk.HOLD)  # until the leftover ends
 
 
 def test_a_fresh_chunk_takes_over_from_the_leftover(robot, suite):

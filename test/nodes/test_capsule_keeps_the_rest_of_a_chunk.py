@@ -52,7 +52,7 @@ def test_leftover_up_to_the_horizon_resumes_as_previous():
     assert frozen.facts['stamp'] == 5
     other = Bench()
     other.part.check(frozen)
-    resume = threading.Thread(target=other.part.resume, args=(frozen,))  # of the engine
+    resume = threading.Thread(target=other.part.resume, args=(frozen,))  # engine thread
     resume.start()
     resume.join()
     other.loop.turn()

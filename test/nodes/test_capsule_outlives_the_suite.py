@@ -1,4 +1,7 @@
-"""Snapshot to the disk while the arm moves, kill the suite, start it again: the streams go on."""
+"""A capsule on disk resumes its streams after the suite was killed and restarted.
+
+The capsule is taken while the arm moves.
+"""
 
 import itertools
 import os
@@ -22,9 +25,9 @@ PARAMETERS = {
     'control_frequency': '5.0',
     'prompt_interval_frames': '0',
     'engine.decode_tokens': '280',
-    'engine.time_budget': 'false',  # chunks come, however late, on a busy machine
+    'engine.time_budget': 'false',  # late chunks are made too, for a busy machine
     'camera_timeout': '20.0',
-    'publish_rate': '2.0',  # few messages, of which none is lost there
+    'publish_rate': '2.0',  # few messages, so that a busy machine loses none
     'instruction': 'reach',
     'max_action_resume_age': '3600.0',
     'max_planner_resume_age': '3600.0',
@@ -60,7 +63,7 @@ class Suite:
 @pytest.fixture(scope='module')
 def robot(robots_of_module):
     robot = robots_of_module()
-    robot.follows = False  # each frame shows other joints, see `move`
+    robot.follows = False  # `move` sets the joints of each frame
     return robot
 
 
@@ -73,7 +76,7 @@ def suite(robot, tmp_path_factory):
 
 
 def move(robot, happened, timeout=180):
-    """Until it happened, the arm moves: each frame shows other joints."""
+    """Change the joints with each frame until `happened` returns true."""
     joints = itertools.cycle(np.linspace(0.0, 0.3, 7))
     while not happened():
         chunks = len(robot.chunks)
@@ -85,7 +88,7 @@ def move(robot, happened, timeout=180):
 
 
 def call(robot, kind, name, /, **fields):
-    """A service's answer while the arm moves."""
+    """Call a service that must succeed while the arm moves; return its response."""
     client = robot.node.create_client(kind, name)
     assert client.wait_for_service(180.0)
     future = client.call_async(kind.Request(**fields))
@@ -100,7 +103,7 @@ def acts(robot):
 
 
 def whole(robot, streams):
-    """By frame and question: text, tokens and ending of streams, once all of them ended."""
+    """Wait until streams have ended; return text, tokens and reason by frame and question."""
     ended = {}
 
     def all_ended():
@@ -122,7 +125,10 @@ def whole(robot, streams):
 
 @pytest.mark.slow
 def test_snapshots_cost_no_deadline(robot, suite):
-    """A busy machine misses some, with and without snapshots: one undisturbed round is enough."""
+    """One undisturbed round is enough.
+
+    A busy machine misses deadlines with and without snapshots.
+    """
     move(robot, lambda: acts(robot))
 
     def missed():
@@ -139,7 +145,7 @@ def test_snapshots_cost_no_deadline(robot, suite):
             goal = len(robot.chunks) + 2
             move(robot, lambda goal=goal: len(robot.chunks) >= goal)
         rounds.append((before, missed()))
-        if missed() < before + SNAPSHOTS:  # else each snapshot cost one
+        if missed() < before + SNAPSHOTS:  # else each snapshot cost a deadline
             return
     pytest.fail(f'missed deadlines before and during {SNAPSHOTS} snapshots: {rounds}')
 
@@ -166,7 +172,7 @@ def test_after_kill_and_restart_the_streams_say_the_same_words(robot, suite):
     robot.chunks.clear()
     robot.texts.clear()
     suite.start()
-    arm(robot)  # a process that was respawned starts disarmed
+    arm(robot)  # a respawned process starts disarmed
     move(robot, lambda: acts(robot))
     home = next(c for c in call(robot, CapsuleList, 'capsule/list').capsules if c.name == 'home')
     assert (home.bytes, home.tier, home.saved, home.fits) == (snapshot.bytes, 'disk', True, True)

@@ -1,4 +1,4 @@
-"""The services of the session node, called by hand."""
+"""The services of the session node answer direct calls."""
 
 import os
 from dataclasses import replace
@@ -38,7 +38,7 @@ def call(robot, verb, **fields):
 
 
 def done(robot, verb, **fields):
-    """The answer of a call that succeeds."""
+    """Call a service that must succeed; return its response."""
     response = call(robot, verb, **fields)
     assert response.success, response.message
     return response
@@ -80,7 +80,7 @@ def test_a_session_is_kept_listed_moved_pinned_and_dropped(robot, tmp_path):
 
 def test_restored_streams_are_published_to_their_ends(robot, tmp_path):
     begin(robot, tmp_path, max_tokens=24)
-    engine().policy.tokenizer.eos = -1  # they end by length alone
+    engine().policy.tokenizer.eos = -1  # streams end only by length
     silent()
     streams = [ask(robot, seed) for seed in (1, 2)]
     done(robot, 'snapshot', name='home')
@@ -172,7 +172,7 @@ def test_a_capsule_of_another_engine_is_listed_and_refused(robot, tmp_path):
 
 
 def resave(path, fingerprint):
-    """The same capsule, as if an engine with that fingerprint had made it."""
+    """Save a capsule again, as if an engine with that fingerprint had made it."""
     disk = Disk(path.parent)
     capsule = disk.load(path.stem, disk.entry(path.stem).fingerprint)
     disk.drop(path.stem)

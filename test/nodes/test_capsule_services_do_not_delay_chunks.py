@@ -1,4 +1,4 @@
-"""While a capsule is written to a slow disk, chunks go on in every control period."""
+"""Chunks continue in every control period while a capsule is written to a slow disk."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ SLOW = 1.6  # s; eight of the suite's periods
 
 
 def fresh_chunks(robot, over):
-    """How many come until something is over."""
+    """Return the number of fresh chunks until `over` returns true."""
     robot.chunks.clear()
     robot.until(over)
     return sum(chunk.source == ActionChunk.FRESH for chunk in robot.chunks)
@@ -50,4 +50,4 @@ def test_a_slow_disk_costs_no_chunk(robot, tmp_path, monkeypatch):
     response = future.result()
     assert response.success, response.message
     assert took >= SLOW and response.tier == 'disk' and response.ms < SLOW * 1e3 / 2
-    assert meanwhile >= before / 3 >= 1  # a third, where the machine is busy elsewhere
+    assert meanwhile >= before / 3 >= 1  # a third is enough on a busy machine

@@ -1,4 +1,4 @@
-"""The command watchdog as a node: its topics, its heartbeat, and what it needs to start."""
+"""The command watchdog as a node: its topics, its heartbeat, and its requirements to start."""
 
 import signal
 import subprocess
@@ -23,7 +23,7 @@ from embodied_kv.nodes.watchdog import WatchdogNode
 from embodied_kv.robots.reading import SHIPPED, ContractError
 
 KINDS = {'franka': Float64MultiArray, 'libero': TwistStamped}
-RATE = 5.0  # set-points per second: the timeout is 0.5 s, and holds on a busy machine
+RATE = 5.0  # set-points per second; the timeout of 0.5 s is enough on a busy machine
 
 
 class ActionNode(SuiteNode):
@@ -43,7 +43,7 @@ class ActionNode(SuiteNode):
 
 
 class Bed:
-    """An action node of a contract, and what the controllers receive."""
+    """An action node with a contract, and the values that the controllers receive."""
 
     def __init__(self, robot, contract):
         self.robot, self.values = robot, []
@@ -55,7 +55,7 @@ class Bed:
         for output in VelocityOutputs.of(self.node.embodiment).outputs:
             kind = KINDS[contract]
             robot.node.create_subscription(kind, output.topic, self._hear, 100)
-        gripper = 'gripper_controller/joint_trajectory'  # every controller is there
+        gripper = 'gripper_controller/joint_trajectory'  # so that every output has a controller
         robot.node.create_subscription(JointTrajectory, gripper, lambda _: None, 1)
 
     def _hear(self, message):
@@ -70,7 +70,7 @@ class Bed:
         self.robot.until(happened, show=False, timeout=60.0)
 
     def move_until(self, happened, velocity=0.2, pause=0.025):
-        """Send set-points until something happened."""
+        """Send set-points until `happened` returns true."""
 
         def step():
             self.node.move(velocity)
@@ -117,7 +117,7 @@ def test_dead_watchdog_is_reported_and_its_successor_continues_no_motion(bed):
     with watchdog(name, 'franka') as node:
         bed.until(lambda: not bed.node.outputs.problem())
         bed.move_until(lambda: bed.values and any(bed.values[-1]))
-        node.check = sys.exit  # ends its thread: no heartbeats, and no zeros
+        node.check = sys.exit  # ends its thread without zeros; heartbeats stop
         bed.move_until(lambda: 'is not running' in bed.node.outputs.problem())
         bed.move_until(lambda: bed.rests)
     with watchdog(name, 'franka'):

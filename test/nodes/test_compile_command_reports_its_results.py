@@ -1,4 +1,7 @@
-"""`python -m embodied_kv.nodes.compile`: an engine's graphs ahead of time, or what is wrong."""
+"""`python -m embodied_kv.nodes.compile` compiles the graphs of an engine ahead of time.
+
+It reports each graph, or what is wrong.
+"""
 
 from types import SimpleNamespace
 
@@ -26,7 +29,7 @@ def params(tmp_path, monkeypatch):
 
 
 def ended(arguments, capsys):
-    """Exit status, and what was said."""
+    """Run the command; return its exit status and its error output."""
     with pytest.raises(SystemExit) as end:
         main(arguments)
     return end.value.code, capsys.readouterr().err

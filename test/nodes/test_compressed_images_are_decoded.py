@@ -1,4 +1,7 @@
-"""JPEG and PNG: the pixels, looked at where they are needed; what is broken is one warning."""
+"""JPEG and PNG images are decoded only when their pixels are needed.
+
+A damaged image causes one warning.
+"""
 
 import cv2
 import numpy as np
@@ -14,7 +17,7 @@ from embodied_kv.nodes.common import images
 from embodied_kv.nodes.remote.action import RemoteAction
 from embodied_kv.robots.reading import SHIPPED
 
-# Smooth, so that JPEG keeps it: red grows to the right, green downwards.
+# Smooth, so that JPEG preserves it: red increases to the right, green downwards.
 RGB = np.stack(
     [*np.meshgrid(np.arange(0, 160, 5), np.arange(0, 120, 5)), np.full((24, 32), 40)], -1
 ).astype(np.uint8)

@@ -38,7 +38,7 @@ class ActionNode(SuiteNode):
 
 
 def active_node(robot):
-    """An active node of the contract ur5e."""
+    """Return an active node with the contract ur5e."""
     overrides = [Parameter('contract', value='ur5e')]
     made = ActionNode('action', namespace=robot.namespace, parameter_overrides=overrides)
     robot.suite.append(made)
@@ -49,7 +49,7 @@ def active_node(robot):
 
 @pytest.fixture
 def node(robot):
-    """An active node whose command topics have subscribers."""
+    """Return an active node whose command topics have subscribers."""
     made = active_node(robot)
     for output in made.embodiment.outputs:
         robot.node.create_subscription(JointTrajectory, output.topic, lambda _: None, 1)
@@ -58,7 +58,7 @@ def node(robot):
 
 
 class Controller:
-    """Publisher of a reference of the arm's joints in another order, among other joints."""
+    """Publishes a reference of the joints of the arm, in another order and with another joint."""
 
     def __init__(self, robot, node):
         self._robot, self._node = robot, node
@@ -67,9 +67,9 @@ class Controller:
         robot.until(lambda: self._publisher.get_subscription_count(), show=False)
 
     def until(self, reported, places=(), sent=None):
-        """Publish places of the joints until the node reports something; return what it says.
+        """Publish positions of the joints until the node reports something; return the report.
 
-        sent: where the suite sends every joint while it moves the arm.
+        sent: the position that the suite sends for every joint while it moves the arm.
         """
         message = state_type()(joint_names=self._joints)
         message.reference.positions = [99.0, *(float(place) for place in reversed(places))]

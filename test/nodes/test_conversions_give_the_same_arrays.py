@@ -1,4 +1,4 @@
-"""Messages and values: pixels of image messages, and round trips."""
+"""Values are converted to messages and back without loss; image messages give their pixels."""
 
 import importlib.util
 import time
@@ -18,7 +18,7 @@ HEIGHT, WIDTH = 3, 5
 
 
 def picture():
-    """A message, and the RGB that it shows."""
+    """Return an image message and the RGB pixels that it contains."""
     rgb = np.random.default_rng(1).integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8)
     message = Image(height=HEIGHT, width=WIDTH, encoding='rgb8', step=3 * WIDTH)
     message.data = rgb.tobytes()
@@ -84,7 +84,7 @@ def test_a_stamp_survives_its_message(moment):
 
 
 def test_text_after_a_zero_is_not_lost():
-    """A string of ROS ends at the first zero."""
+    """A ROS string ends at the first zero byte."""
     delta = TextDelta(stream=1, sequence=2, stamp=3, query='what?', text='a\0b', tokens=3)
     message = deserialize_message(serialize_message(conversions.text_message(delta)), TextDeltaMsg)
     assert message.text == 'a\N{REPLACEMENT CHARACTER}b'

@@ -1,4 +1,4 @@
-"""A monitor between the director and a live simulator: a new scene where one is asked for."""
+"""The director requests a new scene from a live simulator, through the monitor."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Whether a mission is given follows from the planner's own card, not from trying."""
+"""The demo gives a mission only if the config of the planner states that it knows missions."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from embodied_kv.model.weights import CheckpointError
 
 @pytest.fixture
 def taught(tmp_path):
-    """The folder of a planner whose config is called that of missions."""
+    """Return the folder of a planner whose config has the name of the planner for missions."""
     made = random_planner(replace(CONFIG, name=PLANNER_MISSIONS.name))
     save_planner(tmp_path / 'taught', made.model.state_dict(), made.config, made.tokenizer)
     return tmp_path / 'taught'

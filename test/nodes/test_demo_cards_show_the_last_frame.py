@@ -1,4 +1,4 @@
-"""frames.png: a card for each task, of the last frame before its verdict, drawn large."""
+"""frames.png has a card for each task: its last frame before the verdict, in high resolution."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def renderer():
 def test_a_card_shows_the_last_frame_before_the_verdict(run, renderer):
     recording, told = run
     (card,) = make_cards(recording, [replace(told, done=True, seconds=0.73)], renderer)
-    last = recording.decisions[6]  # that of 0.7 s was not ready yet
+    last = recording.decisions[6]  # the decision of 0.7 s was not ready yet
     assert card.seen is last.seen and card.seconds == pytest.approx(0.6)
     assert card.views['front'].shape == card.views['wrist'].shape == (SIZE, SIZE, 3)
     small = cv2.resize(card.views['wrist'], (64, 64), interpolation=cv2.INTER_AREA)
@@ -44,7 +44,7 @@ def test_words_about_an_earlier_task_are_not_on_its_card(run, renderer, monkeypa
     assert [bool(card.said) for card in make_cards(recording, [told, later], renderer)] == [
         True
     ] * 2
-    early = replace(later, seconds=0.07)  # the chunk of its first frame is ready, no word is
+    early = replace(later, seconds=0.07)  # the first chunk is ready, but no text
     before = [one for one in recording.sentences if one.received < START + SECOND]
     monkeypatch.setattr(recording, 'sentences', before)
     assert make_cards(recording, [told, early], renderer)[1].said == ''
@@ -63,7 +63,7 @@ def test_the_page_is_sharp(run, renderer, tmp_path):
     picture = cv2.imread(str(tmp_path / 'frames.png'))
     front = picture[picture.shape[0] - SIZE :, :SIZE]
     edges = np.abs(np.diff(front.astype(int), axis=1)).max(-1) > 60
-    assert 0.001 < edges.mean() < 0.05  # a step of colour is one pixel wide, not eight
+    assert 0.001 < edges.mean() < 0.05  # edges are one pixel wide, not eight
 
 
 def test_a_path_is_drawn_where_its_points_are():

@@ -1,4 +1,4 @@
-"""The director tells task after task, and says rightly which were done; here to the expert."""
+"""The director gives one task after another and judges them correctly; the expert acts."""
 
 from collections import Counter
 
@@ -16,11 +16,11 @@ from embodied_kv.demo.sim.tasks import SECONDS, hindrance, task_scene
 from training.policy.expert import plan
 
 SEED = 1_000_001
-DT = 0.1  # s of a control period
+DT = 0.1  # s, the control period
 
 
 class Stage:
-    """A director, and a robot in simulated time that follows the expert; or that stands still."""
+    """A director, and a robot in simulated time that follows the expert or stands still."""
 
     def __init__(self, follows=True, reports=True, **options):
         self.instructions, self.resets = [], 0
@@ -50,7 +50,7 @@ class Stage:
         return TrueMoment(stamp, self.table.seed, state, truth, poses)
 
     def run(self, tasks, most=120.0):
-        """Until so many tasks are judged; returns them."""
+        """Run until so many tasks are judged; return them."""
         while len(self.director.judged) < tasks:
             assert self.time < most, 'too few tasks were told'
             self.step()
@@ -143,7 +143,7 @@ def test_a_scene_with_nothing_left_to_do_is_replaced(stage):
 
 
 def test_things_are_put_where_there_is_room(stage):
-    """Two fit in one receptacle."""
+    """A receptacle has room for two things."""
     play = stage()
     told = play.run(6)
     puts = Counter((each.scene, each.task.place) for each in told if each.task.family == 'put')

@@ -1,4 +1,4 @@
-"""The mission at the demo's end can be done, is one sentence, and is judged by the truth alone."""
+"""The mission at the end of a demo is feasible, one sentence, and judged by the true state."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def moment(table):
 
 
 def put(moment, names, place, seconds=1):
-    """Later, with these things in the place."""
+    """Return a later moment with these things in the place."""
     there = next(thing.position for thing in moment.truth.things if thing.name == place)
     things = tuple(
         replace(thing, position=np.array([*there[:2], thing.position[2]]))
@@ -52,7 +52,7 @@ def put(moment, names, place, seconds=1):
 
 
 def parsed(errand):
-    """Return the errand as the missions of the training set are written."""
+    """Return the errand in the form of the missions of the training set."""
     place = errand.place if errand.family == 'take' else ''
     things = Which(names=errand.names, place=place)
     move = Part(errand.family, things, '' if place else errand.place)
@@ -60,7 +60,7 @@ def parsed(errand):
 
 
 def steps_of(errand, moment):
-    """Return the steps by the rules, each of which succeeds, and the report."""
+    """Return the steps that the rules give if each of them succeeds, and the report."""
     mission = parsed(errand)
     table, found = SimulatedTable.of(true_table(moment.truth)), []
     progress = begin(table)
@@ -116,14 +116,17 @@ def test_nothing_is_put_where_something_lies(table, seed):
 
 @pytest.fixture
 def mission(moment):
-    """Of two things, as other programs may ask for."""
+    """Return a mission with two things, as other programs may request it."""
     table = true_table(moment.truth)
     names, place = tuple(table.where)[:2], next(iter(table.places))
     return LastMission(Errand('put', names, place), moment)
 
 
 def carried_out(mission, moment, honest=True):
-    """Both steps, of which the second succeeds only where it is honest; then what is said."""
+    """Carry out both steps, and report that both things are in the place.
+
+    The second step moves nothing unless `honest`.
+    """
     (first, second), place = mission.errand.names, mission.errand.place
     mission.set_progress(moment.stamp, '', 0)
     for i, name in enumerate((first, second)):

@@ -1,4 +1,4 @@
-"""The film: each moment large, the policy's own images, the plan, the words, and the verdict."""
+"""The film shows the scene, the images of the policy, the plan, the texts and the verdicts."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -43,7 +43,7 @@ def run():
 
 @pytest.fixture(scope='module')
 def film(run, tmp_path_factory):
-    """Its frames, RGB."""
+    """Return the frames of the film, RGB."""
     path = tmp_path_factory.mktemp('film') / 'demo.mp4'
     with SceneRenderer(task_scene('put'), LARGE) as renderer:
         draw_film(path, run[0], [run[1]], renderer, SUMMARY)
@@ -76,14 +76,14 @@ def test_the_large_picture_is_the_scene_of_its_moment(run, film):
                 (np.abs(drawn - cut(film[i], FRONT_AT, LARGE)).max(-1) > 60).mean()
                 for i in (number, other)
             )
-            assert right < 0.04 and right < 0.5 * wrong  # edges, the path, the codec
+            assert right < 0.04 and right < 0.5 * wrong  # due to edges, the path, the codec
 
 
 def test_the_images_that_the_policy_got_stand_beside_it(run, film):
     number = 20
     seen = run[0].decision(START + number * SECOND // RATE).seen['front']
     large = cv2.resize(seen, (SMALL, SMALL), interpolation=cv2.INTER_NEAREST)
-    assert np.abs(cut(film[number], SMALL_AT, SMALL) - large).mean() < 6  # the codec's
+    assert np.abs(cut(film[number], SMALL_AT, SMALL) - large).mean() < 6  # due to the codec
 
 
 def test_what_moves_is_drawn_anew_in_each_frame(film):
@@ -144,7 +144,7 @@ def test_browsers_play_it(run, tmp_path):
         codec = film.streams.video[0].codec_context
         assert (codec.name, codec.pix_fmt) == ('h264', 'yuv420p')
     boxes = (tmp_path / 'film').read_bytes()
-    assert boxes.index(b'moov') < boxes.index(b'mdat')  # it plays while it loads
+    assert boxes.index(b'moov') < boxes.index(b'mdat')  # it can be played while it loads
 
 
 def test_without_the_codec_the_reason_is_given(run, tmp_path, monkeypatch):

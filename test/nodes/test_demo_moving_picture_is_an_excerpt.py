@@ -1,4 +1,4 @@
-"""A moving picture shows the excerpt of a film at its own rate and width."""
+"""An animated image shows an excerpt of a film at its own frame rate and width."""
 
 import cv2
 import numpy as np
@@ -13,7 +13,7 @@ RATE, SECONDS = 10, 4
 
 @pytest.fixture
 def film(tmp_path):
-    """A film of 64 x 36 pixels that is one grey in each second."""
+    """Return the path of a film of 64 x 36 pixels with another grey in each second."""
     path = tmp_path / 'film.mp4'
     writer = cv2.VideoWriter(str(path), cv2.VideoWriter_fourcc(*'mp4v'), RATE, (64, 36))
     for number in range(RATE * SECONDS):
@@ -23,7 +23,7 @@ def film(tmp_path):
 
 
 def greys(path):
-    """Return the mean of each frame, and how long each is shown (ms)."""
+    """Return the mean of each frame, its size, and how long it is shown (ms)."""
     with Image.open(path) as picture:
         frames = [
             (np.asarray(frame.convert('RGB')).mean(), frame.size, frame.info['duration'])

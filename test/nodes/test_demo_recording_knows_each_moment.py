@@ -1,4 +1,4 @@
-"""What was recorded is found by its time: the moment, the plan still ahead, the words so far."""
+"""A recording returns, for a time, the moment, the remaining plan and the texts until then."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ def moment(second, scene=1):
 
 @pytest.fixture
 def recording():
-    """Moments at 10, 11 and 12 s, a decision on the second of them."""
+    """Return a recording of moments at 10, 11 and 12 s, and a decision on the second one."""
     recording = Recording(longest=5.0)
     for second in (10, 11, 12):
         recording.add_moment(moment(second))

@@ -1,4 +1,4 @@
-"""A moment that came as messages is drawn again, at the cameras' size: their own pictures."""
+"""A moment that was received as messages is rendered as the cameras showed it."""
 
 import numpy as np
 import pytest
@@ -14,13 +14,13 @@ from embodied_kv.demo.sim.tasks import task_scene
 
 @pytest.fixture(scope='module')
 def tables():
-    """One that lives, and one that is shown what was."""
+    """Return a live table, and one that displays received moments."""
     with Tabletop(task_scene('put'), SEED) as live, Tabletop(task_scene('put'), 0) as again:
         yield live, again
 
 
 def sent(table):
-    """The moment, by the messages that the simulator publishes."""
+    """Return the moment that the messages of the simulator describe."""
     stamp, moments = Time(sec=7), TrueMoments(task_scene('put'))
     joints = JointState(position=table.state().tolist())
     joints.header.stamp = stamp

@@ -1,4 +1,4 @@
-"""A task that nobody could do any more is replaced, and counted so; one that takes long fails."""
+"""A task that became impossible is replaced and counted as such; one that takes long fails."""
 
 from types import SimpleNamespace
 
@@ -11,12 +11,12 @@ from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import SECONDS, STEADY, hindrance, task_scene
 
 SEED = 1_000_001
-DT = 0.1  # s of a control period
+DT = 0.1  # s, the control period
 
 
 @pytest.fixture(scope='module')
 def tables():
-    """Two scenes' moments, each as it lies at the start."""
+    """Return the initial states of two scenes."""
     with Tabletop(task_scene('put')) as table:
 
         def still(seed):
@@ -28,7 +28,10 @@ def tables():
 
 @pytest.fixture
 def play(tables):
-    """A director that looks at still tables, where what is in `lost` cannot be done."""
+    """Return a director that observes static tables.
+
+    A task whose target or family is in `lost` is impossible.
+    """
     stage = SimpleNamespace(lost=set(), scene=0, time=0.0, resets=0)
 
     def reset():

@@ -1,4 +1,4 @@
-"""The report counts tasks that were judged, and answers that were given whole."""
+"""The report counts judged tasks and complete answers."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ PICK, REACH = Task('pick', 'red cube'), Task('reach', 'red cube')
 
 @pytest.fixture
 def told():
-    """What the report says of four tasks and four questions."""
+    """Return the report of four tasks and four questions."""
     tasks = [
         GivenTask(2_000_000_000, 7, PICK, 'lift the red cube', True, False, 4.2),
         GivenTask(8_000_000_000, 7, REACH, 'reach the red cube', False, True, 6.0),

@@ -1,4 +1,4 @@
-"""What is said is right or wrong by the truth of the frame that it is about."""
+"""A text is right or wrong by the true state at the frame that it is about."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def task():
 
 @pytest.fixture(scope='module')
 def moments(task):
-    """Two seconds of an expert, 30 moments each."""
+    """Return the moments of two seconds of an expert, 30 per second."""
     with Tabletop(task_scene('put'), 1_000_001) as table:
         rollout, seen = Rollout(table), []
         for i in range(60):
@@ -45,7 +45,7 @@ def score(task):
 
 
 def hear(score, moments, number, said, query=SUBTASK):
-    """All moments, and a sentence about one of them; what was counted."""
+    """Score a text about one of all moments; return the counts."""
     score.add_text(moments[number].stamp, query, said)
     for moment in moments:
         score.add_moment(moment)
@@ -53,7 +53,7 @@ def hear(score, moments, number, said, query=SUBTASK):
 
 
 def change(moments, task):
-    """The number of a moment whose subtask is another than a moment before."""
+    """Return the index of a moment whose subtask differs from that of the moment before."""
     said = sentences(SUBTASK, moments, task)
     return next(i for i in range(10, len(said)) if said[i] != said[i - 1])
 

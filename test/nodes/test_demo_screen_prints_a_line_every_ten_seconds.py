@@ -1,4 +1,4 @@
-"""Without a terminal the demo prints no line each second."""
+"""Without a terminal the demo prints a line every ten seconds."""
 
 from types import SimpleNamespace
 

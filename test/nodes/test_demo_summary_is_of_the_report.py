@@ -1,4 +1,4 @@
-"""Five sentences that a newcomer understands, each number of them from the report."""
+"""The summary has five sentences that a newcomer understands, with numbers from the report."""
 
 import copy
 

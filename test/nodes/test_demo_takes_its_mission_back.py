@@ -1,4 +1,4 @@
-"""A mission that takes too long is taken back, also where nobody had accepted it by then."""
+"""The demo cancels a mission that takes too long, even if it was not accepted until then."""
 
 import pytest
 from mission_suite import TableSuite
@@ -14,7 +14,7 @@ AWAY = Mission((Part('put', Which(names=('red cube',)), 'green bin'),))
 
 @pytest.fixture
 def suite(robot):
-    """Its arm is never done."""
+    """Return a suite whose arm never finishes a step."""
     suite = TableSuite(robot, LYING, AWAY)
     suite.up()
     suite.slow = True

@@ -1,4 +1,4 @@
-"""The truth as messages, and back: the same table, whole, and refused where it cannot be."""
+"""The true state is converted to messages and back without loss; invalid messages are refused."""
 
 import numpy as np
 import pytest

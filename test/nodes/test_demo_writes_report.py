@@ -1,4 +1,4 @@
-"""The demo as `make demo` runs it, shorter: report, pictures, film, and no process left behind."""
+"""A short `make demo` writes the report, pictures and film, and leaves no process behind."""
 
 import json
 import os
@@ -19,7 +19,7 @@ PATIENCE = 240.0  # s
 
 
 def demo(out, *arguments):
-    """Run it in a namespace of its own; what it printed and returned."""
+    """Run the demo in a new namespace; return the completed process."""
     namespace = f'demo_{uuid.uuid4().hex[:8]}'
     run = subprocess.run(
         [
@@ -41,20 +41,23 @@ def demo(out, *arguments):
 
 
 def processes_of(namespace):
-    """Command lines that name it."""
+    """Return the command lines that contain a namespace."""
     found = []
     for process in filter(str.isdigit, os.listdir('/proc')):
         try:
             with open(f'/proc/{process}/cmdline', 'rb') as line:
                 found.append(line.read())
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it has ended
     return [line for line in found if namespace.encode() in line]
 
 
 @pytest.fixture(scope='module')
 def run(tmp_path_factory):
-    """A run with the weights of the package, long enough for a task, and its folder."""
+    """Run the demo with the weights of the package, long enough for a task.
+
+    Return the completed process and its folder.
+    """
     out = tmp_path_factory.mktemp('demo')
     return demo(out, '--seconds', 15, '--mission', 20), out
 
@@ -91,7 +94,7 @@ def test_the_report_counts_what_happened(report):
 
 
 def test_memory_is_asked_at_the_end(report):
-    skip_unless_it_keeps_up(report)  # else nothing was said that it could remember
+    skip_unless_it_keeps_up(report)  # else there was no text to remember
     memory = report['memory']
     assert memory['question'].startswith('Where is the ') and 'refused' not in memory
     assert memory['answer'] and memory['known']

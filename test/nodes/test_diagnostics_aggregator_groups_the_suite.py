@@ -29,7 +29,7 @@ def subclasses(kind):
 
 
 def node_names():
-    """The name that each node class of the suite passes to its base class."""
+    """Yield the name that each node class of the suite passes to its base class."""
     for module in pkgutil.walk_packages(nodes.__path__, 'embodied_kv.nodes.'):
         if not module.name.endswith('__main__'):
             importlib.import_module(module.name)

@@ -1,4 +1,4 @@
-"""Each shipped contract moves a robot with its topics, from messages to controllers in SI."""
+"""Each shipped contract moves its robot, from sensor messages to controller commands in SI."""
 
 import math
 import time
@@ -21,8 +21,8 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import SHIPPED, shipped
 
 PERIOD = 0.1  # s between two observations
-CHUNK = 100  # actions
-# Actions of the policy in its units, and the commands of the controllers in SI.
+CHUNK = 100  # actions of a chunk
+# By contract: an action of the policy in its units, and the expected commands in SI.
 SAYS = {
     'tabletop': ([0.1] * 6 + [0.02], [0.1] * 6 + [0.02]),
     'so101': ([10.0] * 5 + [50.0], [math.radians(10)] * 5 + [0.785398]),
@@ -36,7 +36,7 @@ SAYS = {
     ),
     'libero': ([0.1] * 6 + [0.8], [0.1] * 3 + [1.0] * 3 + [0.0]),
 }
-STARTS = {  # SI, where 0 is outside the limits or the target is at the start
+STARTS = {  # SI; the default of 0 is outside the limits or equals the target
     'panda_joint4': -1.5,
     'panda_joint6': 1.0,
     'panda_finger_joint1': 0.04,
@@ -46,7 +46,7 @@ STARTS = {  # SI, where 0 is outside the limits or the target is at the start
 
 
 class FakeRobot:
-    """Publisher of the observations of a contract, and subscriber of its commands."""
+    """Publishes the observations of a contract, and records its commands."""
 
     def __init__(self, robot, contract):
         self.robot, self.embodiment = robot, Embodiment.load(contract)
@@ -89,7 +89,7 @@ class FakeRobot:
 
 @pytest.fixture(params=sorted(SAYS))
 def fake(robot, request, tmp_path):
-    """Return a suite with a policy that always returns the same long chunk."""
+    """Start a suite whose policy always returns the same long chunk; return its fake robot."""
     values = yaml.safe_load((SHIPPED / f'{request.param}.yaml').read_text())
     contract = tmp_path / 'contract.yaml'
     contract.write_text(yaml.safe_dump(values | {'chunk_size': CHUNK, 'execution_horizon': CHUNK}))
@@ -117,7 +117,7 @@ class Saying:
 
 
 def test_all_contracts_are_tested():
-    """Contracts with actions need control_msgs; test_grippers_and_trajectories has them."""
+    """Contracts with actions need control_msgs; test_grippers_and_trajectories tests them."""
     goals = {
         name
         for name in shipped()

@@ -1,4 +1,4 @@
-"""A goal of `execute_instruction` ends by its time limit, its client or a stop."""
+"""A goal of `execute_instruction` ends by success, standstill, time limit, client or stop."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ SUITE = Perception, Action, Language
 
 
 class Client:
-    """Sends goals, and keeps what comes back."""
+    """Sends goals, and records their feedback."""
 
     def __init__(self, robot):
         self.robot, self.feedback = robot, []
@@ -113,7 +113,7 @@ def test_newer_goal_or_instruction_replaces_the_goal(client, robot):
     status, result = client.result(second)
     assert status == GoalStatus.STATUS_ABORTED and 'and this' in result.message
     robot.trajectories.clear()
-    robot.until(lambda: robot.trajectories)  # the newer one is in force
+    robot.until(lambda: robot.trajectories)  # the new instruction is in force
 
 
 def test_instruction_by_parameter_replaces_the_goal(client, robot):
@@ -171,7 +171,7 @@ def asked(robot):
 
 def test_standing_arm_that_is_not_done_ends_the_goal(asked, robot, monkeypatch):
     client, goals, answer = asked
-    monkeypatch.setattr(robot.suite[1]._stillness, '_near', np.inf)  # random weights move it
+    monkeypatch.setattr(robot.suite[1]._stillness, '_near', np.inf)  # else random weights move it
     goal = client.send(success_question='Is it done?')
     robot.until(lambda: answer(' no, not yet') or goals._goal is None)
     status, result = client.result(goal)

@@ -28,7 +28,10 @@ def fresh(robot, **wanted):
 
 
 def begin(robot, **parameters):
-    """Start a node that denoises however late it is, for a busy machine."""
+    """Start a suite without a time budget, for a busy machine.
+
+    Chunks are denoised however late they are. Return the action node.
+    """
     return robot.up(Perception, Action, **{'engine.time_budget': False} | parameters)[1]
 
 

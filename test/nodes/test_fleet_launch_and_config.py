@@ -46,7 +46,7 @@ NESTED = {
     'server': [RemoteParams],
 }
 SERVED = CONFIG['/**/policy_server']
-CONNECTIONS = 4  # of a robot: action, language, its prompts, memory
+CONNECTIONS = 4  # per robot: action, language, its prompts, memory
 needs_launch = pytest.mark.skipif(
     not importlib.util.find_spec('launch_ros'),
     reason='launch_ros is not installed: not among the ROS wheels',
@@ -128,7 +128,7 @@ def test_robots_are_a_number_or_names(robots, names):
 
 
 def started(**given):
-    """The nodes that the launch file starts with these arguments."""
+    """Return the nodes that the launch file starts with these arguments."""
     from launch.actions import DeclareLaunchArgument
     from launch_ros.actions import Node
 

@@ -1,4 +1,4 @@
-"""A parameter under its former name fails configure, with the name that it has now."""
+"""A parameter under its former name fails configure; the error states its present name."""
 
 import re
 from dataclasses import fields
@@ -72,7 +72,7 @@ class StandInNode:
 
 @pytest.fixture
 def no_engine(monkeypatch):
-    """Parameters are read before any engine is used."""
+    """Replace the engine, because parameters are read before any engine is used."""
     host = SimpleNamespace(model=TINY, engine=None)
     monkeypatch.setattr(EngineHost, 'share', lambda *_: host)
 

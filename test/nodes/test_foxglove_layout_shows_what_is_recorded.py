@@ -1,4 +1,4 @@
-"""Each panel of the Foxglove layout stands in it once, and shows a field of a recording."""
+"""Each panel is in the Foxglove layout once, and shows fields of a recording."""
 
 import json
 import re
@@ -22,7 +22,7 @@ def placed(node):
 
 
 def shown(panel):
-    """Paths of a panel, such as /action_chunk.age."""
+    """Return the paths that a panel shows, such as /action_chunk.age."""
     one = [panel[key] for key in ('topicPath',) if key in panel]
     image = [panel['imageMode']['imageTopic']] if 'imageMode' in panel else []
     return one + image + [path['value'] for path in panel.get('paths', ())]

@@ -24,7 +24,7 @@ from embodied_kv.nodes.control.action_outputs import (
 
 
 class Goals(Pair):
-    """A server and a GoalClient of an action of this package; goals are known by their words."""
+    """A server and a GoalClient of an action of this package; a goal is identified by its text."""
 
     def __init__(self, serve=True):
         super().__init__(ExecuteInstruction, serve=serve)
@@ -82,7 +82,7 @@ def test_newest_goal_replaces_the_one_before_without_a_fault(goals):
 
 
 def test_goals_that_are_sent_at_once_arrive_in_order_and_the_last_one_runs(goals):
-    words = [str(i) for i in range(8)]  # a service of ROS keeps 10 requests
+    words = [str(i) for i in range(8)]  # a ROS service queues 10 requests
     goals.send(*words)
     goals.until(lambda: len(goals.states) == 7)
     assert goals.words == words and set(goals.states) == {REPLACED}
@@ -250,7 +250,7 @@ def test_every_goal_ends_once_after_random_events(goals, events):
             goals.spin(0.01)
         elif goals.active:
             goals.end(event)
-            # The server holds the goal that a refused one was to replace; then it is no newest.
+            # The server may still run an older goal that a refused one was to replace.
             faults += event == 'abort'
     goals.client.cancel()
     goals.until(lambda: len(goals.outcomes) == sent)

@@ -121,7 +121,7 @@ def test_violated_tolerance_is_a_fault_with_its_reason(make, newer):
     pair = make(FOLLOW_TRAJECTORY)
     pair.client.publish(trajectory(0.1))
     pair.until(lambda: pair.active)
-    if newer:  # it has left, but the controller ends the old goal first
+    if newer:  # it is sent, but the controller ends the old goal first
         pair.client.publish(trajectory(0.2))
     pair.end('abort', error_code=-4, error_string='finger is 0.3 away')
     pair.until(lambda: pair.outcomes)

@@ -1,4 +1,4 @@
-"""What a robot without a model could not send is refused where it arrives, as perception does."""
+"""A robot without a model refuses invalid input on arrival, as perception does."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""One state from messages that name some joints each; times in ms for the eye."""
+"""Messages that name some joints each are merged to one state.
+
+Times are in ms for readability.
+"""
 
 import numpy as np
 import pytest
@@ -119,12 +122,12 @@ def test_time_that_is_set_back_drops_what_was_said_of_later(merger):
 @pytest.mark.parametrize(
     'now, stamp, awaited',
     [
-        (50, 45, True),  # one of 50 has been sent and lies as near as can be
-        (49, 45, False),  # it has not been sent yet
-        (50, 42, False),  # 40 lies nearer
+        (50, 45, True),  # the message of 50 has been sent and is nearest
+        (49, 45, False),  # the next message has not been sent yet
+        (50, 42, False),  # 40 is nearer
         (69, 45, True),
-        (70, 45, False),  # it was lost
-        (50, 39, False),  # the state has been there
+        (70, 45, False),  # the next message is overdue, so it is lost
+        (50, 39, False),  # a later message has arrived already
     ],
 )
 def test_a_message_that_is_about_to_arrive_is_expected(merger, now, stamp, awaited):
@@ -140,7 +143,7 @@ def test_memory_is_bounded(merger):
     assert len(merger._sources) <= SOURCES
     assert max(len(joint.samples) for joint in merger._joints) == HISTORY
     merger.add('hand', 3 * HISTORY, GRIPPER, [0.0])
-    merger.at(3 * HISTORY)  # who speaks is not forgotten
+    merger.at(3 * HISTORY)  # an active publisher is not dropped
 
 
 messages = st.tuples(st.integers(0, 300), st.sets(st.sampled_from(ARM), min_size=1))

@@ -1,4 +1,4 @@
-"""How fast a joint moves is told by its positions over a while, whatever its driver says of it."""
+"""Joint rates are computed from positions over a time window; those of the driver are ignored."""
 
 import numpy as np
 import pytest

@@ -13,14 +13,14 @@ from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common.lifecycle_node import OK
 from embodied_kv.nodes.perception import Perception
 
-SLOW = 0.12  # s beyond what the engine itself takes
+SLOW = 0.12  # s that the engine takes in addition
 RATE = 10.0  # control periods per second
 DT, CHUNK = TINY.action_dt, TINY.chunk_size
 
 
 @pytest.fixture
 def guides(monkeypatch):
-    """Return a slow engine, and the action prefixes that it received."""
+    """Slow the engine down; return the action prefixes that it receives."""
     told, denoise = [], Engine.denoise
 
     def slow(engine, leases, deadlines, noises=None, guides=()):
@@ -67,7 +67,7 @@ def test_each_chunk_receives_the_action_prefix(robot, guides):
     up(robot)
     robot.until(lambda: len(fresh(robot.chunks)) >= 6)
     first, *others = guides
-    assert first is None  # nothing ran
+    assert first is None  # no chunk was running
     for guide in others:
         known = np.isfinite(guide.actions).all(axis=1)
         assert guide.actions.shape == (CHUNK, TINY.action_dim) and known[0]

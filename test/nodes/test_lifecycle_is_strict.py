@@ -1,4 +1,4 @@
-"""configure allocates, activate starts, deactivate silences, cleanup frees; and again."""
+"""configure allocates, activate starts, deactivate stops and cleanup frees, also repeatedly."""
 
 import time
 
@@ -19,7 +19,7 @@ SUITE = (Perception, Action, Language)
 
 
 def settle(robot):
-    """Let pass what was under way."""
+    """Wait until pending messages have arrived, and clear them."""
     robot.spin(0.3)
     for heard in (robot.handles, robot.chunks, robot.trajectories, robot.texts):
         heard.clear()
@@ -80,7 +80,7 @@ def test_cleanup_frees_topics_and_services_and_configure_makes_them_anew(robot):
         robot.more(robot.handles)
         for step in ('deactivate', 'cleanup'):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
-        # The stand-in has a publisher of its own.
+        # The stand-in also publishes on this topic.
         robot.until(lambda: perception.count_publishers('kv_handle') == 1, show=False)
         for step in ('configure', 'activate'):
             assert getattr(perception, f'trigger_{step}')().name == 'SUCCESS'
@@ -144,7 +144,7 @@ def test_a_failed_denoising_is_reported_and_the_next_chunk_comes(robot, capfd, m
     engine = EngineHost._shared.engine
     with monkeypatch.context() as patch:
         patch.setattr(engine, '_denoiser', None)
-        said = []  # the line follows the count, on another thread
+        said = []  # another thread logs the line after the count
         robot.until(
             lambda: (
                 said.append(capfd.readouterr().err)

@@ -1,4 +1,4 @@
-"""The first line of a kind is said at once, others are counted: none is lost."""
+"""The first log line of a kind is logged at once; further ones are counted, none is lost."""
 
 import threading
 
@@ -9,7 +9,7 @@ from embodied_kv.throttle import Throttled
 
 @pytest.fixture
 def log():
-    """Lines that were said, a clock, and who says them."""
+    """Return a throttled logger with its clock and its lines."""
 
     class Log:
         now = 0.0
@@ -44,7 +44,7 @@ def test_the_newest_that_was_held_is_said_when_time_is_up(log):
     log.say.flush()
     assert log.lines[1:] == ['number 999 (5.0 s ago, and 998 more like it before)']
     log.say('a', 'again')
-    assert len(log.lines) == 2  # what was summed up counts as a line
+    assert len(log.lines) == 2  # the summary counts as a line
 
 
 def test_one_that_was_held_is_said_with_its_age(log):

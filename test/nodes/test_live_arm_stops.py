@@ -1,8 +1,8 @@
 """A real robot process moves simulated arms, and every kind of stop ends the motion.
 
-The process, its policy server, controllers and cameras are those of `benchmarks.safety`. Distances
-have room for a busy machine that is three times slower: the arm moves at 1 rad/s, so that 1 rad
-is 1 s.
+The process, its policy server, controllers and cameras are those of `benchmarks.safety`. The
+distances allow for a busy machine that is three times slower. The arm moves at 1 rad/s, so 1 rad
+corresponds to 1 s.
 """
 
 import signal
@@ -23,7 +23,7 @@ INTERRUPTED = 'set-points were interrupted'
 
 
 def rests(world, within):
-    """Whether the arm came to rest within so many rad of the mark, and stays there."""
+    """Assert that the arm rests within so many rad of the mark, and stays there; return True."""
     world.wait(lambda: world.motion().rests, PATIENCE)
     time.sleep(1.0)
     motion = world.motion()
@@ -33,7 +33,7 @@ def rests(world, within):
 
 
 def is_disarmed(world, *words):
-    """Whether the arm is disarmed, with a reason that contains one of these words."""
+    """Assert that the arm is disarmed for a reason with one of these words; return True."""
     assert world.wait(lambda: world.state[0] == 'disarmed', PATIENCE), world.state
     assert any(word in world.state[1] for word in words), world.state
     return True

@@ -1,4 +1,4 @@
-"""However often a client sends something, the log gets a few lines of it, and no count is lost."""
+"""However often a client sends something, the log gets few lines about it and loses no count."""
 
 import re
 
@@ -35,7 +35,7 @@ def test_a_thousand_instructions_make_few_lines_and_the_newest_is_in_force(robot
         perception._frames._on_instruction(String(data=f'reach {number}'))
     assert instructions(capfd) == ["'reach 0'"]
     now = 60.0
-    robot.more(robot.handles, 15)  # meanwhile the node sums up, by a timer of its own
+    robot.more(robot.handles, 15)  # a timer of the node logs a summary
     assert instructions(capfd) == [
         f"'reach {MANY - 1}' (60.0 s ago, and {MANY - 2} more like it before)"
     ]

@@ -1,4 +1,4 @@
-"""A stream that a capsule brings back speaks of an old frame: it overwrites nothing newer."""
+"""An answer about an old frame, as of a restored stream, overwrites nothing newer in memory."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What memory does not answer is told as such, and nobody waits for it."""
+"""The memory client reports why there is no answer, and does not wait for one."""
 
 import time
 
@@ -16,7 +16,7 @@ QUESTION = 'Where is the red cube?'
 
 
 def asked(plan):
-    """A recall whose questions have been answered."""
+    """Return a client whose requests have been answered."""
     recall = MemoryClient(Node('recall'))
     recall.ask(QUESTION, ('in the bin', 'on the left'))
     recall._asked = [Future(), Future()]

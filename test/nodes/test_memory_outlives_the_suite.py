@@ -1,4 +1,4 @@
-"""What was remembered and computed is there when the robot's process was killed and comes back."""
+"""Memory and its computed KV survive when the robot process is killed and restarted."""
 
 import json
 import os
@@ -21,7 +21,7 @@ GIVEN = {
 
 
 def active(robot):
-    """Whether the node is up; asked again and again, while there may be none."""
+    """Return whether the memory node is active; it may not exist."""
     client = robot.node.create_client(MemoryStats, 'memory/stats')
     try:
         future = client.call_async(MemoryStats.Request()) if client.service_is_ready() else None

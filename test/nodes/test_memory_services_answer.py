@@ -1,4 +1,4 @@
-"""The services of the memory node, called by hand."""
+"""The services of the memory node answer direct calls."""
 
 import pytest
 from memory_suite import (

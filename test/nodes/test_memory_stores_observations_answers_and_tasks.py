@@ -1,4 +1,4 @@
-"""What any node observes, what language answers, and what became of tasks is remembered."""
+"""Memory stores observations of any node, answers of language, and results of tasks."""
 
 from memory_suite import begin, done, segments, texts
 from rclpy.parameter import Parameter

@@ -1,6 +1,6 @@
-"""What a mission does not believe of its own look is not remembered from the single answers.
+"""Memory does not store single answers that a mission rejects in its scene query.
 
-Memory and mission are the real nodes, language is a stand-in; the planner says nothing of use.
+The memory and mission nodes are real, and language is a stand-in. The planner has random weights.
 """
 
 import pytest
@@ -36,7 +36,10 @@ SAID = {
 
 @pytest.fixture
 def heard(robot, tmp_path):
-    """What language said; memory knows of a cube in a bin, and a mission is ready to begin."""
+    """Start memory with a cube in a bin, and a mission node that is ready for a goal.
+
+    Return the list of questions and answers of language.
+    """
     speak = robot.node.create_publisher(TextDelta, 'language/text', qos.TEXT)
     answers = []
 
@@ -51,7 +54,7 @@ def heard(robot, tmp_path):
     arm = robot.node.create_publisher(ControlState, 'control/state', qos.STATUS)
     arm.publish(ControlState(state=ControlState.ARMED))
     begin(robot, tmp_path, Mission)
-    robot.until(lambda: speak.get_subscription_count() >= 2, show=False)  # memory, too
+    robot.until(lambda: speak.get_subscription_count() >= 2, show=False)  # mission and memory
     done(robot, 'upsert', segments=segments(*KNOWN))
     return answers
 

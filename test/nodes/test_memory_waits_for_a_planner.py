@@ -1,4 +1,4 @@
-"""Where the package has no planner yet, the suite runs without memory, and memory says why."""
+"""Without a planner in the package the suite runs without memory, and memory logs the reason."""
 
 import pytest
 from memory_suite import parameters

@@ -1,4 +1,4 @@
-"""Whatever a user sends, it makes no line of its own in the log, and no long one."""
+"""Text from a user can neither forge a log line nor make a long one."""
 
 import re
 
@@ -25,7 +25,7 @@ def hostile(request):
 
 
 def harmless(log):
-    """Every line begins as the logger begins one, can be printed, and is not long."""
+    """Assert that each line has the prefix of the logger, is printable and short; return True."""
     lines = [line for line in log.split('\n') if line]
     assert lines, 'nothing was said'
     for line in lines:

@@ -7,7 +7,10 @@ from embodied_kv.planning.mission import MissionInterruptedError
 
 
 class Recorded(MissionClients):
-    """Records the questions of each batch. `cut`: a question for each stream that is evicted."""
+    """Records the questions of each batch.
+
+    cut: questions whose stream is evicted, once per occurrence.
+    """
 
     def __init__(self, at_once, cut=''):
         self._at_once, self.asked, self._cut = at_once, [], [*cut]

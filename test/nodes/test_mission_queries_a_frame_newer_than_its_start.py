@@ -1,4 +1,4 @@
-"""What a mission asks first is answered from a frame that was made after it began."""
+"""The first scene query of a mission is answered from a frame that was made after its start."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from embodied_kv.session.participant import Participant, SceneObserver
 
 
 class Seeing(Participant):
-    """What a robot sees at one look after the other; the last for ever."""
+    """A participant that returns one scene after the other; the last one is repeated."""
 
     makes_frames = True
 

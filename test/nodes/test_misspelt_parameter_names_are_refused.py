@@ -1,4 +1,4 @@
-"""A parameter under nearly its name fails configure, and none of the shipped files is affected."""
+"""A misspelt parameter name fails configure; the shipped files contain none."""
 
 from pathlib import Path
 

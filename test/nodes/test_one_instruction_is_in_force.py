@@ -1,4 +1,7 @@
-"""Start value, message, parameter: the newest is what the robot does, and an empty one is none."""
+"""The newest instruction is in force: initial value, message or parameter.
+
+An empty instruction means that there is none.
+"""
 
 import pytest
 from rclpy.parameter import Parameter
@@ -29,7 +32,7 @@ def set_parameter(node, text):
 def test_an_empty_instruction_stops_frames_and_the_next_one_starts_them(robot, perception, empty):
     robot.instruction.publish(String(data=empty))
     robot.until(lambda: not told(perception))
-    robot.spin(PERIOD)  # one was being prefilled
+    robot.spin(PERIOD)  # a frame was being prefilled
     before = len(robot.handles)
     for _ in range(5):
         robot.show()
@@ -61,7 +64,7 @@ def test_a_parameter_begins_anew_with_the_next_configuration(robot, perception):
     perception.trigger_deactivate()
     perception.trigger_cleanup()
     set_parameter(perception, 'pull')
-    assert told(perception) == 'push'  # of what is over nothing changes
+    assert told(perception) == 'push'  # only the next configure reads it
     perception.trigger_configure()
     assert told(perception) == 'pull'
 

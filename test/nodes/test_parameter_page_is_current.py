@@ -1,4 +1,4 @@
-"""docs/parameters.md is what the code declares."""
+"""docs/parameters.md equals the page that is generated from the code."""
 
 import runpy
 from pathlib import Path

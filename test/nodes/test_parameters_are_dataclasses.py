@@ -1,4 +1,4 @@
-"""Parameters: declared from dataclasses, checked with their name, and all of them in the YAML."""
+"""Parameters are declared from dataclasses, checked by name, and complete in the YAML file."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -39,7 +39,7 @@ PARTS = {
     '/**/sim': [('', SimParams)],
 }
 
-ROBOT = {  # the file's own, of the simulated robot; others have none, or pi0.5's
+ROBOT = {  # values of the file, for the simulated robot; the defaults are none or those of pi0.5
     'contract': 'tabletop',
     'preset': 'tabletop',
     'engine.euler_steps': 4,

@@ -1,4 +1,4 @@
-"""The node `policy_server` listens while it is active, and says what it serves."""
+"""The node `policy_server` listens while it is active, and reports what it serves."""
 
 import sys
 import urllib.request

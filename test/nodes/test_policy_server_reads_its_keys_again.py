@@ -1,4 +1,4 @@
-"""SIGHUP makes the process of the node `policy_server` read its keys again, and not end."""
+"""SIGHUP makes the process of the node `policy_server` reload its keys, and does not end it."""
 
 import re
 import signal
@@ -15,7 +15,7 @@ from websockets.sync.client import connect  # noqa: E402
 from benchmarks.watchdog.stand_ins import Process  # noqa: E402
 
 pytestmark = pytest.mark.timeout(900)
-WAIT = 240.0  # s, for what takes seconds where nothing else runs
+WAIT = 240.0  # s; on an idle machine it takes seconds
 OLD, KEPT, NEW = (f'{name}-0123456789abcdef' for name in ('old', 'kept', 'new'))
 PARAMETERS = (
     'contract:=tabletop',
@@ -44,7 +44,7 @@ def process(folder, *parameters):
 
 
 def found(process, pattern):
-    """Wait for a line of the log."""
+    """Wait for a log line that matches; return the match."""
     end = time.monotonic() + WAIT
     while not (match := re.search(pattern, process.text)):
         assert process.lives and time.monotonic() < end, process.text

@@ -1,4 +1,7 @@
-"""A policy that was trained without words is asked in vain, by name; the robot goes on acting."""
+"""A policy that was trained without text refuses questions with the reason.
+
+The robot continues to act.
+"""
 
 import json
 
@@ -15,7 +18,7 @@ from embodied_kv.srv import Ask
 
 
 def folder_of(path, says):
-    """Weights that know actions, and say that they learnt to answer such prompts."""
+    """Save random weights whose metadata lists the prompts `says`; return the path."""
     policy, joints = Policy.random(TINY), np.ones(7)
     relative = np.array([True] * 6 + [False])
     normalizer = Normalizer.from_quantiles(

@@ -1,4 +1,4 @@
-"""The path on `predicted_path` is that of the link during the actions that will be executed."""
+"""`predicted_path` is the path of a link during the actions that will be executed."""
 
 from types import SimpleNamespace
 
@@ -52,7 +52,7 @@ def test_path_of_a_chunk_ends_where_the_chunk_ends(robot, shadow):
     heard, kinematics = heard_paths(robot), Kinematics(urdf(), 'tip', ARM)
     robot.up(Perception, Action, tool_frame='tip', robot_description=urdf(), shadow=shadow)
     robot.until(lambda: sum(bool(path.poses) for path in heard) >= 3)
-    robot.spin(0.2)  # their chunks have arrived
+    robot.spin(0.2)  # until their chunks have arrived
     paths = [path for path in heard if path.poses]
     for path in paths:
         chunks = [c for c in robot.chunks if c.header.stamp == path.header.stamp]

@@ -1,4 +1,4 @@
-"""One engine for all nodes of a process; nodes come and go, it stays."""
+"""All nodes of a process share one engine, which stays while nodes come and go."""
 
 import threading
 from dataclasses import replace
@@ -39,7 +39,7 @@ def test_the_same_parameters_share_one_engine(share):
 
 
 def test_weights_are_loaded_once_so_that_no_armed_robot_waits_for_a_download(share, monkeypatch):
-    """A robot is armed only when its engine is there, and no node makes another one."""
+    """A robot is armed only after its engine is built, and no node builds another one."""
     host = share()
     monkeypatch.setattr(engine_host, 'load_policy', lambda *given: pytest.fail('loaded again'))
     assert share() is host

@@ -1,4 +1,4 @@
-"""Executables as processes: side by side, alone, refused, killed, and ended by signals."""
+"""Executables as processes: in parallel, alone, refused, killed, and ended by signals."""
 
 import signal
 
@@ -7,10 +7,10 @@ import pytest
 from benchmarks.watchdog.stand_ins import Process
 from embodied_kv.msg import ActionChunk
 
-WAIT = 600  # s, for what takes seconds where nothing else runs
+WAIT = 600  # s; on an idle machine it takes seconds
 PARAMETERS = (
     'armed:=true',
-    'resume_within:=3600.0',  # a busy machine makes no arm stand too long
+    'resume_within:=3600.0',  # an arm that waits on a busy machine is not disarmed
     'contract:=tabletop',
     'preset:=tiny',
     'checkpoint:=random',
@@ -29,14 +29,14 @@ SUITES = {
 
 
 def start(name, namespace):
-    """An executable of the suite in a namespace."""
+    """Start an executable of the suite in a namespace."""
     given = [word for p in PARAMETERS for word in ('-p', p)]
     words = ('--ros-args', *given, '-r', f'__ns:={namespace}')
     return Process(f'embodied_kv.nodes.{name}', *words)
 
 
 def end(process, number):
-    """Its exit status after a signal."""
+    """Send a signal to a process; return its exit status."""
     process.signal(number)
     return process.wait(WAIT)
 
@@ -59,7 +59,7 @@ def stand_ins(robots_of_module):
 
 
 def acts(robot):
-    """A fresh chunk is published that answers a frame of now."""
+    """Wait until a fresh chunk is published."""
     robot.chunks.clear()
     robot.until(lambda: any(c.source == ActionChunk.FRESH for c in robot.chunks), timeout=WAIT)
 

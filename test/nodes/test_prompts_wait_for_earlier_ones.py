@@ -1,4 +1,4 @@
-"""Prompts are continued about few frames at a time, so that their words are recent."""
+"""A prompt is continued on few frames at a time, so that its text is recent."""
 
 import pytest
 from capsule_suite import begin, engine, silent, speaking

@@ -1,4 +1,4 @@
-"""What a recorder does not do, and what it says then."""
+"""The recorder refuses invalid requests, keeps its limits, and reports the reasons."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from embodied_kv.robots.channels import GOALS
 from embodied_kv.robots.reading import load, shipped
 from embodied_kv.srv import Record
 
-WAIT = 180  # s, for what takes a moment where nothing else runs
+WAIT = 180  # s; on an idle machine it takes a moment
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_where_nobody_can_listen_no_recording_is_left(robot, tmp_path, monkeypat
 
 
 def told(path):
-    """The instruction with which a recording begins, None for none."""
+    """Return the instruction at the start of a recording, or None."""
     messages = Recording(Path(path)).messages()
     return next((m.read().data for m in messages if m.topic == 'instruction'), None)
 

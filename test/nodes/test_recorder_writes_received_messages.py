@@ -1,4 +1,7 @@
-"""The service `record`: a file of what a suite sees, does and says, for any reader of MCAP."""
+"""The service `record` writes what a suite observes, does and publishes to a file.
+
+Any reader of MCAP can read the file.
+"""
 
 from collections import defaultdict
 from pathlib import Path
@@ -23,7 +26,7 @@ from embodied_kv.srv import (
     Record,
 )
 
-WAIT = 180  # s, for what takes a moment where nothing else runs
+WAIT = 180  # s; on an idle machine it takes a moment
 VERBS = {
     CapsuleSnapshot: 'snapshot',
     CapsuleFork: 'fork',
@@ -45,7 +48,7 @@ def recorded(robot, record, name=''):
 
 @pytest.fixture(scope='module')
 def heard(robots_of_module, tmp_path_factory):
-    """A suite that was recorded: the response, and the chunks that the recorder took."""
+    """Record a suite; return the robot, the response, and chunks that the recorder received."""
     robot, folder = robots_of_module(), tmp_path_factory.mktemp('recordings')
     begin(robot, folder / 'capsules')
     recorder = robot.up(Recorder, recording_directory=str(folder))
@@ -73,7 +76,7 @@ def heard(robots_of_module, tmp_path_factory):
 
 
 def taken(recorder):
-    """By topic, the messages that the recorder takes from now on."""
+    """Return the messages that the recorder receives from now on, by topic."""
     found, put = defaultdict(list), recorder._put
     kinds = dict(topic.kept_as for topic in recorder._topics)
 
@@ -88,7 +91,7 @@ def taken(recorder):
 
 
 def read(path, namespace):
-    """Messages by topic."""
+    """Return the messages of a file, by topic."""
     found = {}
     with open(path, 'rb') as stream:
         reader = make_reader(stream, decoder_factories=[DecoderFactory()])
@@ -108,7 +111,7 @@ def test_every_kind_of_thing_is_in_the_file(heard):
     assert [(event.verb, event.name) for event in events] == [(v, 'home') for v in VERBS.values()]
     assert [bool(event.depth) for event in events] == [False, True, True, True]
     assert ''.join(text.text for text in found['language/text'])
-    assert found['control/state'][0].state == 1  # armed, though that was said before
+    assert found['control/state'][0].state == 1  # armed, although published earlier
 
 
 def place(chunk):
@@ -124,7 +127,7 @@ def test_chunks_are_in_the_file_as_they_were_published(heard):
     for chunk in chunks:
         same = by_place[place(chunk)]
         for field in fields:
-            np.testing.assert_equal(getattr(same, field), getattr(chunk, field))  # NaN is NaN
+            np.testing.assert_equal(getattr(same, field), getattr(chunk, field))  # NaN equals NaN
         assert list(same.values) == list(chunk.values)
     assert any(chunk.source == ActionChunk.FRESH and chunk.steps for chunk in kept)
 

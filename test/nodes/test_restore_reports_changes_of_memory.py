@@ -1,4 +1,4 @@
-"""A capsule knows which memory was known; going back to it takes no memory back, and says so."""
+"""A rollback does not change memory, but reports what has changed since the capsule."""
 
 from memory_suite import QUESTION, TABLE, begin, done, segments, texts
 
@@ -9,7 +9,7 @@ LEARNT = ('red cube', 'object', 'red cube: in the blue bin')
 
 
 def taken_and_rolled_back(robot, change):
-    """The answer of a rollback, with a change since the boundary."""
+    """Take a capsule, apply a change, and roll back; return the message of the rollback."""
     taken = robot.call(CapsuleSnapshot, 'capsule/snapshot', name='here')
     assert taken.success, taken.message
     change()

@@ -1,4 +1,7 @@
-"""A latched robot_description is read at configure; a later one that disagrees forbids to move."""
+"""A latched robot_description is read at configure.
+
+A later one that disagrees disarms the arm and forbids arming.
+"""
 
 import time
 from functools import partial
@@ -21,7 +24,10 @@ BOX = {'frame': 'gripper', 'x': [-1.0, 1.0], 'y': [-1.0, 1.0], 'z': [-1.0, 1.0]}
 
 
 def urdf(height=0.0, **lower):
-    """Return a URDF of the tabletop's joints. height: of joints (m); lower: limits by joint."""
+    """Return a URDF of the joints of `tabletop`.
+
+    height: of each joint (m). lower: lower limits by joint.
+    """
     joints = ''.join(
         f'<joint name="{name}" type="revolute"><parent link="base"/><child link="{name}"/>'
         f'<origin xyz="0 0 {height}"/><limit lower="{lower.get(name, of.position[0])}" '
@@ -33,7 +39,7 @@ def urdf(height=0.0, **lower):
 
 
 def publish(robot, text, topic='robot_description'):
-    """Latch a description; returns the publisher."""
+    """Latch a description; return the publisher."""
     publisher = robot.node.create_publisher(String, topic, qos.STATUS)
     publisher.publish(String(data=text))
     return publisher
@@ -52,7 +58,10 @@ def configures(action):
 
 @pytest.fixture
 def changed(tmp_path):
-    """Write a tabletop without position limits of the elbow, or with a box; returns its path."""
+    """Return a function that writes a tabletop contract and returns its path.
+
+    The contract has a workspace, or lacks the position limits of the elbow.
+    """
 
     def write(workspace=None):
         contract = yaml.safe_load((SHIPPED / 'tabletop.yaml').read_text())
@@ -95,7 +104,7 @@ def test_configure_waits_for_a_required_urdf(robot, changed, monkeypatch, worksp
 
     def sleep(seconds):
         time.sleep(seconds)
-        if not publishers:  # the node waits
+        if not publishers:  # published while the node waits
             publishers.append(publish(robot, urdf()))
 
     clock = SimpleNamespace(monotonic=time.monotonic, sleep=sleep)
@@ -169,7 +178,7 @@ def test_later_urdf_that_disagrees_disarms_and_forbids_to_arm(robot, states, tex
     publisher = publish(robot, text)
     robot.until(lambda: states and states[-1].state == ControlState.DISARMED)
     assert 'robot_description changed' in states[-1].reason
-    publisher.publish(String(data=urdf()))  # too late: the node uses the narrower one
+    publisher.publish(String(data=urdf()))  # too late: only configure ends the disagreement
     robot.show()
     refused = robot.call(SetBool, 'control/arm', data=True)
     assert not refused.success and difference in refused.message

@@ -1,4 +1,4 @@
-"""Robots without a model share a policy server: one batch, and each robot its own chunks."""
+"""Robots without a model share a policy server: one batch, but separate chunks for each robot."""
 
 import numpy as np
 from remote_suite import acting, busy, fresh, running_server
@@ -12,7 +12,7 @@ KAIROS = SchedulingConfig(scheduler='kairos')
 
 
 def all_until(robots, happened):
-    """Serve all robots, which show frames, until it happened."""
+    """Spin all robots, publishing frames, until `happened` returns true."""
     first, *others = robots
 
     def step():
@@ -30,7 +30,7 @@ def instruct(robots):
 
 
 def newest(robot):
-    """The values of the newest chunk that was made for it."""
+    """Return the values of the newest fresh chunk of a robot."""
     return np.array([c.values for c in robot.chunks if SOURCES[c.source] == FRESH][-1])
 
 

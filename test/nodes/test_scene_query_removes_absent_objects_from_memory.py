@@ -1,4 +1,4 @@
-"""A thing that a look misses is forgotten, whatever the sentence that tells of it is called."""
+"""A scene query removes all segments about an absent object from memory, whatever their ids."""
 
 import pytest
 from mission_suite import TableSuite

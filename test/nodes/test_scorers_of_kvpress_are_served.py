@@ -1,4 +1,4 @@
-"""The scorers of the package kvpress, the real one: in an engine, the benchmark and a suite."""
+"""The scorers of the real package kvpress work in an engine, the benchmark and a suite."""
 
 import re
 import subprocess
@@ -13,7 +13,7 @@ SESSIONS = {'engine/kvpress_session.py': 25, 'nodes/kvpress_nodes_session.py': 8
 
 @pytest.fixture(scope='module')
 def environment():
-    """Made, or skipped by name where its packages cannot be had."""
+    """Build the environment of kvpress, or skip with the reason if packages are unavailable."""
     made = subprocess.run([TOOL], capture_output=True, text=True, check=False)
     if made.returncode:
         said = made.stderr.strip() or made.stdout.strip()

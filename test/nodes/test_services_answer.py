@@ -1,4 +1,4 @@
-"""The services of the suite, over ROS."""
+"""The services of the suite answer over ROS."""
 
 from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.action import Action
@@ -23,14 +23,14 @@ def ended(robot, stream):
 
 
 def begin(robot, **parameters):
-    """A suite that speaks only when asked, with its first frame."""
+    """Start a suite without prompts and wait for its first frame; return its nodes."""
     nodes = robot.up(*SUITE, prompt_interval_frames=0, **parameters)
     robot.until(lambda: robot.handles)
     return nodes
 
 
 def never_ends(robot):
-    """Slow down language to nothing, so that streams stay."""
+    """Suspend decoding, so that streams stay."""
     EngineHost._shared.engine.decode_fits = lambda now: False
 
 
@@ -129,7 +129,7 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     kv = engine.kv
     engine.decode_fits = lambda now: any(
         not stream.lease.is_copy for stream in kv.streams.live()
-    )  # no further
+    )  # decode until the stream is a copy
     response = robot.call(SetLimits, 'kv/set_limits', language_keep_ratio=0.25)
     assert response.success and (response.rows, response.streams) == (14, 16)
     assert (response.language_keep_ratio, response.action_keep_ratio) == (0.25, 1.0)
@@ -138,7 +138,7 @@ def test_set_budget_takes_a_share_per_consumer(robot):
     assert robot.call(KvStats, 'kv/stats').compressed == 1
     wrong = robot.call(SetLimits, 'kv/set_limits', streams=3, action_keep_ratio=2.0)
     assert not wrong.success and 'must be in [0.01, 1]' in wrong.message
-    assert kv.streams_max == 16  # nothing of it was set
+    assert kv.streams_max == 16  # no limit was changed
 
 
 def test_evict_ends_one_the_oldest_or_all(robot):

@@ -1,4 +1,4 @@
-"""A live suite answers failed requests with the code of what is wrong."""
+"""A live suite answers failed requests with the error code of the cause."""
 
 import pytest
 from capsule_suite import begin

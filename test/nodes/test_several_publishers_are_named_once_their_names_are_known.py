@@ -10,7 +10,7 @@ TOPIC = '/arm/joint_states'
 
 
 class Graph:
-    """A node that sees publishers, and keeps what it logs."""
+    """A stand-in for a node: it has publishers, and records what it logs."""
 
     def __init__(self, *names):
         self.names, self.infos, self.warnings = names, [], []

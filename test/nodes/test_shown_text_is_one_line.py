@@ -1,4 +1,4 @@
-"""Whatever somebody sends is one printable line of bounded length when it is shown."""
+"""Text of any origin is shown as one printable line of bounded length."""
 
 import pytest
 from hypothesis import given
@@ -34,7 +34,7 @@ def test_a_line_is_printable_and_bounded(text, most):
     line = shown(text, most)
     assert line.isprintable() and line.encode() is not None
     assert len(line) <= 10 * most + 30
-    assert shown(line, len(line)) == line  # what is shown may be part of what is shown
+    assert shown(line, len(line)) == line  # shown text is not changed again
 
 
 def test_a_hundred_thousand_characters_are_few():

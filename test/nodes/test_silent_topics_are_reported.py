@@ -1,4 +1,4 @@
-"""A topic on which nothing arrives: its name, its type, and what ROS knows about it."""
+"""A topic without messages is reported with its name, type, and what ROS knows about it."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from embodied_kv.nodes.observation.joint_merger import JointInput
 
 @pytest.fixture
 def node(robot):
-    """Two cameras, one of them compressed, and joints of two topics."""
+    """Start a node with two cameras, one of them compressed, and joints of two topics."""
     views = view('front'), view('wrist', compressed=True)
     hand = JointInput('gripper/joint_states', ('finger',))
     arm = JointInput('joint_states', ('hip',))
@@ -20,7 +20,7 @@ def node(robot):
 
 
 def said(robot, node, capfd, monkeypatch):
-    """What is said of each topic when the time has come."""
+    """Return the report of each topic after the time limit."""
     capfd.readouterr()
     node.inputs._check_topics()
     assert 'no message received' not in capfd.readouterr().err  # too early
@@ -48,7 +48,7 @@ rclpy.shutdown()
 
 @pytest.fixture
 def stranger(robot):
-    """A process that publishes images where compressed ones are read."""
+    """Start a process that publishes images where compressed ones are expected."""
     words = [sys.executable, '-c', PUBLISH, robot.namespace]
     process = subprocess.Popen(words, stdin=subprocess.PIPE)
     yield process

@@ -1,4 +1,4 @@
-"""The simulated robot from outside: what it shows of one moment, trajectories, resets."""
+"""The simulated robot as a process: messages of one moment, trajectories, resets."""
 
 import signal
 import subprocess
@@ -28,7 +28,7 @@ PATIENCE = 60.0  # s
 
 
 class Outside:
-    """A node that hears a sim process, which it starts and ends."""
+    """Starts and ends a sim process, and receives its messages."""
 
     def __init__(self, *arguments):
         namespace = '/test_sim'
@@ -73,7 +73,7 @@ class Outside:
             self.executor.spin_once(timeout_sec=0.1)
 
     def state(self):
-        """The newest joints [7]."""
+        """Return the next joint positions [7]."""
         before = len(self.joints)
         self.until(lambda: len(self.joints) > before)
         return np.array(list(self.joints.values())[-1].position)
@@ -102,7 +102,7 @@ class Outside:
 
 @pytest.fixture
 def start():
-    """Start a sim with these arguments, and hear it."""
+    """Return a function that starts a sim with arguments and receives its messages."""
     started = []
 
     def start(*arguments):
@@ -129,7 +129,7 @@ def test_pictures_and_joints_of_a_moment_carry_one_stamp(start):
 
 
 def true_moment(outside, config):
-    """What is published of one moment, put together for scenes of these ranges; its stamp."""
+    """Return a true moment, assembled from messages. config: the ranges of the scenes."""
     everything = (*outside.images.values(), outside.joints, outside.objects, outside.held)
     outside.until(lambda: set.intersection(*(set(messages) for messages in everything)))
     stamp = min(set.intersection(*(set(messages) for messages in everything)))
@@ -168,7 +168,10 @@ def test_a_trajectory_is_executed_by_joint_name_and_a_bad_one_is_not(start):
     sent = -np.inf
 
     def is_there():
-        """Send it once a second: one that is sent before the sim knows the publisher is lost."""
+        """Return whether the goal is reached; send the trajectory once a second.
+
+        A trajectory is lost if the sim has not discovered the publisher yet.
+        """
         nonlocal sent
         if time.monotonic() - sent > 1.0:
             sent = time.monotonic()
@@ -219,7 +222,7 @@ def test_reset_draws_the_next_scene_and_forgets_the_trajectory(start):
     assert answer.result().message.startswith('scene 6: ')
     outside.until(lambda: np.abs(outside.state() - begin).max() < 0.4)
     here = outside.state()
-    outside.send([here + [1, 0, 0, 0, 0, 0, 0]])  # of the last scene, by its time
+    outside.send([here + [1, 0, 0, 0, 0, 0, 0]])  # ignored, because it follows the reset too soon
     for _ in range(10):
         assert np.abs(outside.state() - here).max() < 0.2
 

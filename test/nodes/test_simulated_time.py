@@ -1,4 +1,4 @@
-"""Stamps are those of /clock; deadlines are the steady clock's."""
+"""Stamps follow /clock; deadlines follow the steady clock."""
 
 import pytest
 from own_folder import loose_contract
@@ -15,9 +15,9 @@ SECOND = 10**9
 
 @pytest.fixture
 def world(robot):
-    """A suite on a clock that stands wherever the test puts it."""
+    """Start a suite; return a function that sets its clock and publishes a frame."""
     clock = robot.node.create_publisher(Clock, '/clock', 10)
-    robot.follows = False  # its own time is not the simulated one
+    robot.follows = False  # its motion is not in simulated time
     options = dict(use_sim_time=True, contract=loose_contract())
     nodes = robot.up(Perception, Action, Language, **options)
 
@@ -37,7 +37,7 @@ def fresh(robot):
 
 
 def run(robot, world, start):
-    """Frames from a moment on, until a chunk answers one of them."""
+    """Publish frames from a moment on, until a chunk is about one of them."""
     before, moment = len(fresh(robot)), start
     while len(fresh(robot)) <= before or not start <= last(robot) <= moment:
         assert moment < start + 100 * SECOND

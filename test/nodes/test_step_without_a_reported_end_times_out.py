@@ -1,4 +1,7 @@
-"""Where the action node dies amid a step, nobody tells its end: a mission does not wait for it."""
+"""If the action node dies during a step, its end is never reported.
+
+The mission does not wait for it longer than the time limit and a timeout.
+"""
 
 from types import SimpleNamespace
 
@@ -11,7 +14,7 @@ from embodied_kv.planning.mission import MissionInterruptedError
 
 
 class Killed(MissionClients):
-    """Its goal is accepted, and that is the last that is heard."""
+    """Clients whose goal is accepted but never gets a result."""
 
     def __init__(self):
         self._reason, self._acting = '', SimpleNamespace(server_is_ready=lambda: True)

@@ -1,4 +1,4 @@
-"""A yes ends a goal where it was said of a frame from since the goal began, of no older one."""
+"""The answer yes ends a goal only if it is about a frame from after the start of the goal."""
 
 from types import SimpleNamespace
 
@@ -17,7 +17,7 @@ BEFORE, SINCE = 8_000_000_000, 9_000_000_000  # ns
 @pytest.fixture
 def server():
     server = object.__new__(InstructionServer)
-    server.now = 100.0  # s on the clock of the arm's world
+    server.now = 100.0  # s, world's clock
     server._now = lambda: server.now
     request = ExecuteInstruction.Goal(instruction='go')
     server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
@@ -58,5 +58,5 @@ def test_while_nothing_since_was_acted_upon_it_ends_nothing(server):
 
 def test_where_the_clock_was_set_back_what_is_seen_then_counts(server):
     execute(server, SINCE)
-    execute(server, BEFORE)  # of now
+    execute(server, BEFORE)  # the clock was set back
     assert say(server, BEFORE + 1) == [ErrorCode.NONE]

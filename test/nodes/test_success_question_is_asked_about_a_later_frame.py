@@ -1,4 +1,4 @@
-"""Whether an instruction is done is asked once a chunk that saw it since is executed."""
+"""The success question is asked once a chunk is executed whose frame is newer than the goal."""
 
 from types import SimpleNamespace
 
@@ -12,7 +12,7 @@ from embodied_kv.nodes.control.instruction_server import Goal, InstructionServer
 @pytest.fixture
 def server():
     server = object.__new__(InstructionServer)
-    server.asked, server.now = [], 100.0  # s on the clock of the arm's world
+    server.asked, server.now = [], 100.0  # s, world's clock
     server._now = lambda: server.now
     request = ExecuteInstruction.Goal(instruction='go')
     server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)

@@ -1,4 +1,4 @@
-"""Three nodes on one engine, from images to commands and words."""
+"""Three nodes share one engine, from images to commands and text."""
 
 import numpy as np
 import yaml
@@ -58,7 +58,7 @@ def test_the_motion_sets_out_from_where_the_robot_is(robot, tmp_path):
 
 
 def nodes_of(trajectory):
-    """Positions, velocities and s from its start."""
+    """Return positions, velocities, and times (s) since the start of a trajectory."""
     points = trajectory.points
     after = [p.time_from_start.sec + p.time_from_start.nanosec / 1e9 for p in points]
     return [p.positions for p in points], [p.velocities for p in points], np.array(after)

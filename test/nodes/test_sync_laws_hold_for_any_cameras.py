@@ -1,4 +1,4 @@
-"""Whatever cameras send, however late: what the module of the synchroniser promises."""
+"""The invariants of the synchronizer hold for any cameras and any delay."""
 
 import heapq
 import math
@@ -20,7 +20,10 @@ MS = 1_000_000
 
 @dataclass(frozen=True)
 class Camera:
-    """Times in ms. loss: share of images that never arrive. dies: when; returns 700 ms later."""
+    """A simulated camera. Times are in ms.
+
+    loss: fraction of images that never arrive. dies: when it fails; it returns 700 ms later.
+    """
 
     interval: float
     phase: float = 0.0
@@ -31,7 +34,7 @@ class Camera:
     required: bool = False
 
     def images(self, until, chance):
-        """(arrival, stamp) in ms, in the order in which they are sent."""
+        """Yield (arrival, stamp) in ms, in the order in which they are sent."""
         moment, arrival = self.phase, 0.0
         while moment < until:
             stamp = moment + chance.uniform(-self.jitter, self.jitter)
@@ -50,7 +53,10 @@ class Joints(JointMerger):
 
 
 def play(cameras, until=2000.0, seed=0, asks=lambda now: True, max_age=1.0):
-    """Yields (now, moment or None, synchroniser) at each arrival at which somebody asks; ms."""
+    """Simulate cameras until a time (ms).
+
+    Yield (now in ms, moment or None, synchronizer) at each arrival for which `asks` is true.
+    """
     chance = random.Random(seed)
     views = {str(i): view(str(i), required=c.required)[str(i)] for i, c in enumerate(cameras)}
     sync = Synchronizer(views, Joints(), TOLERANCE, TIMEOUT, max_age)
@@ -102,7 +108,7 @@ def test_the_laws_hold(described, seed):
 
 
 def at_rate(described, period, seconds=5.0):
-    """Moments a second, of somebody who asks every `period` ms, as the pipeline does."""
+    """Return moments per second if one is requested every `period` ms, as by the pipeline."""
     pace, count = FrameThrottle(period), 0
     for now, moment, _ in play(described, seconds * 1e3, asks=pace.is_due):
         if moment is not None:

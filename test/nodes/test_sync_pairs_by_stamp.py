@@ -1,4 +1,4 @@
-"""Which images and joint positions make one moment; times in ms for the eye."""
+"""Images and joint positions of one moment are paired by stamp; times in ms for readability."""
 
 import pytest
 from observation_suite import view
@@ -10,7 +10,7 @@ MS = 1_000_000
 
 
 class Joints(JointMerger):
-    """Of which nothing is on its way."""
+    """A merger that never waits for further messages."""
 
     def __init__(self):
         super().__init__([JointInput('joints', ('hip',))], max_age=0.02)
@@ -20,7 +20,7 @@ class Joints(JointMerger):
 
 
 class Feed:
-    """Two views, tolerance 20 ms, timeout 500 ms; stamps and receipt differ by `latency`."""
+    """Two views; tolerance 20 ms, timeout 500 ms; receipt follows the stamp by `latency` (ms)."""
 
     def __init__(self, latency=5, required=(), tolerance=0.02):
         views = {name: view(name, required=name in required)[name] for name in 'ab'}
@@ -132,7 +132,7 @@ def test_stamps_that_jump_back_drop_what_is_later(feed):
     feed.joints(10)
     assert not feed.image('a', 10)
     assert feed.at(5016) is None
-    assert feed.image('b', 10)  # it is said once
+    assert feed.image('b', 10)  # the jump is reported once
     moment = feed.at(5017)
     assert moment.images == ('a10', 'b10') and moment.stamp == 10 * MS
     assert feed.image('a', 43) and feed.image('b', 43)

@@ -1,4 +1,4 @@
-"""SIGKILL and SIGSTOP of the action node and of the command watchdog while the arm moves.
+"""The arm comes to rest after signals to the action node or the command watchdog.
 
 Both are real processes; the controller keeps its last value without a timeout. The action node is
 a stand-in that sends set-points by the outputs of the real one.
@@ -19,7 +19,7 @@ from benchmarks.watchdog.stand_ins import (
 )
 
 CONTRACT, SPEED = 'franka', 1.5  # rad/s
-RUN_ON = 0.5  # s from the signal until the controller holds zero
+RUN_ON = 0.5  # maximum time (s) from the signal until the controller holds zero
 PATIENCE = 120.0  # s for processes to start on a busy machine
 
 
@@ -34,7 +34,7 @@ class Bed:
         assert moves, f'{self.watchdog.text}\n{self.action.text}'
 
     def rests(self, since):
-        """Whether the controller held zero in time, and holds it."""
+        """Return whether the controller held zero in time, and still holds it."""
         assert self.controller.wait(lambda: not self.controller.speed, 10.0), 'the arm moves on'
         time.sleep(0.3)
         seconds, way = self.controller.run_on(since, time.monotonic())

@@ -1,4 +1,4 @@
-"""The suite with the files of examples/rrbot moves simulated joints, as its README says."""
+"""The suite with the files of examples/rrbot moves simulated joints, as its README describes."""
 
 import os
 import signal
@@ -19,13 +19,13 @@ from embodied_kv.nodes.common import qos
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / 'examples' / 'rrbot'
-START, JOINTS = [0.3, -0.3], ['joint1', 'joint2']  # as of rrbot.urdf
+START, JOINTS = [0.3, -0.3], ['joint1', 'joint2']  # as in rrbot.urdf
 HALT = 120.0  # s for a process to start, and for an answer
 
 
 @pytest.fixture
 def arm(ros):
-    """Joints with a model of a joint_trajectory_controller."""
+    """Yield joints with a model of a joint_trajectory_controller."""
     node = rclpy.create_node('arm', namespace=f'/rrbot_{os.getpid()}')
     topic = 'joint_trajectory_controller/joint_trajectory'
     joints = Joints(
@@ -38,7 +38,7 @@ def arm(ros):
 
 @pytest.fixture
 def suite(ros, monkeypatch):
-    monkeypatch.chdir(ROOT)  # the paths in the file begin there
+    monkeypatch.chdir(ROOT)  # paths in the file are relative to it
     words = ['--params-file', str(EXAMPLE / 'robot.yaml'), '-r', f'__ns:=/rrbot_{os.getpid()}']
     process = Process('embodied_kv.nodes.robot', '--ros-args', *words)
     try:

@@ -1,4 +1,4 @@
-"""Age and silence are measured in ROS time where it is simulated, else on the steady clock."""
+"""Ages and timeouts are measured in ROS time if it is simulated, else on the steady clock."""
 
 import time
 
@@ -14,7 +14,7 @@ SECOND = 10**9
 
 @pytest.fixture
 def world(robot):
-    """An observer, and a clock that stands wherever the test puts it."""
+    """Start an observer; return a function that sets its simulated clock."""
     clock = robot.node.create_publisher(Clock, '/clock', 10)
     node = robot.up(observer(description(view('front'), joints=())), use_sim_time=True)
 
@@ -74,7 +74,7 @@ def test_on_the_steady_clock_a_stamp_from_the_future_is_of_now(robot):
 
 
 def test_joints_that_come_after_their_image_are_waited_for(robot):
-    """Of most images: now and then a busy machine keeps the joints back for too long."""
+    """Six exact moments are enough: a busy machine sometimes delays the joints for too long."""
     node = robot.up(observer(description(view('front'))))
     say = joints(robot)
     robot.until(lambda: node.count_publishers('joint_states') == 2, show=False)
@@ -86,7 +86,7 @@ def test_joints_that_come_after_their_image_are_waited_for(robot):
     def tick():
         at = robot.now()
         robot.show(at, ('front',), names=())
-        robot.spin(0.005)  # the image is here
+        robot.spin(0.005)  # the image has arrived
         say(at, hip=(at - began) / SECOND, knee=0.0)
         robot.spin(0.045)
 

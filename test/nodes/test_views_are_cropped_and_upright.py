@@ -1,4 +1,4 @@
-"""A camera's picture -> what the model sees of it, without copying a pixel."""
+"""A camera image is cropped and rotated for the model without copying pixels."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_a_crop_is_left_top_width_height():
     'rotate, corner', [(0, (0, 0)), (90, (0, 3)), (180, (3, 5)), (270, (5, 0))]
 )
 def test_rotation_is_clockwise(rotate, corner):
-    """Where the picture's first pixel lies then."""
+    """`corner` is the position of the first pixel of the image after the rotation."""
     framed = of(rotate=rotate).framed(PICTURE)
     np.testing.assert_array_equal(framed[corner], PICTURE[0, 0])
     assert framed.shape == ((4, 6, 3) if rotate % 180 == 0 else (6, 4, 3))

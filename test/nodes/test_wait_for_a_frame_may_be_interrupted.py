@@ -1,4 +1,4 @@
-"""A wait for a frame ends as soon as whoever waits is to stop."""
+"""A wait for a frame ends as soon as its caller is interrupted."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from embodied_kv.session.participant import Participant, SceneObserver
 
 
 class Blind(Participant):
-    """Makes frames that never come."""
+    """A participant that makes frames, but never has a scene."""
 
     makes_frames = True
 

@@ -1,4 +1,7 @@
-"""Joints, views and limits are the contract's: old parameters are refused, a URDF narrows it."""
+"""The contract defines joints, views and limits; old parameters for them are refused.
+
+Its limits must lie within those of a URDF, which also provides limits that it leaves open.
+"""
 
 import pytest
 import yaml
@@ -12,7 +15,7 @@ LIMITS = load('tabletop').limits
 
 
 def urdf(**changed):
-    """A robot of these joints. changed: lower limits by joint."""
+    """Return a URDF of the joints of `tabletop`. changed: lower limits by joint."""
     joints = ''.join(
         f'<joint name="{name}" type="revolute"><parent link="base"/><child link="{name}"/>'
         f'<limit lower="{changed.get(name, of.position[0])}" upper="{of.position[1]}" '

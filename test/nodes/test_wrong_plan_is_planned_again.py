@@ -1,4 +1,7 @@
-"""What a planner may say wrong moves nothing, is remembered by nobody, and ends in any case."""
+"""A wrong plan moves nothing and is not remembered; the mission plans again.
+
+Whatever the planner answers, the mission ends.
+"""
 
 from itertools import chain, repeat
 from types import SimpleNamespace
@@ -36,7 +39,7 @@ WRONG = {
 
 
 def begun(*said, state=None):
-    """A robot whose planner says these, then what is right; and its mission."""
+    """Return a robot with a mission, whose planner gives these answers and then correct ones."""
     mission = Parsed((Part('put', Which(names=('red cube',)), 'green bin'),))
     robot = TableRobot(LYING, mission)
     right, answers = robot.says, iter(said)

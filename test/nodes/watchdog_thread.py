@@ -1,4 +1,4 @@
-"""The command watchdog inside the process of a test, with a thread of its own."""
+"""The command watchdog in the process of a test, on its own thread."""
 
 import threading
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from embodied_kv.nodes.watchdog import WatchdogNode, serve
 
 @contextmanager
 def watchdog(namespace, contract):
-    """The command watchdog of a robot, until the end; it ends a motion that is left."""
+    """Run the command watchdog of a robot in the block; at the end it stops any motion."""
     overrides = [Parameter('contract', value=contract)]
     node = WatchdogNode(namespace=namespace, parameter_overrides=overrides)
     stopping = []

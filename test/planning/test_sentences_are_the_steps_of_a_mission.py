@@ -1,4 +1,4 @@
-"""Without a planner, the sentences of a mission are carried out one after the other."""
+"""Without a planner, the sentences of a mission are executed one after the other."""
 
 import pytest
 from hypothesis import given

@@ -31,7 +31,7 @@ UNKNOWN = (
 
 
 def looked(look, answers):
-    """Return the questions of a look, and what it yields for these answers."""
+    """Return the questions of a scene query, and its result for these answers."""
     questions = []
     try:
         questions = next(look)

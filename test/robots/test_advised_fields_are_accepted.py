@@ -1,4 +1,4 @@
-"""Every field of a contract that a message names is one that the reader of contracts accepts."""
+"""The reader of contracts accepts each contract field that a message of the package names."""
 
 import ast
 import re
@@ -28,7 +28,7 @@ VALUES = {
 
 
 def without_facts():
-    """Return the values of a contract with nothing that its reader does not require."""
+    """Return the values of a contract with only the fields that its reader requires."""
     values = yaml.safe_load((SHIPPED / 'so101.yaml').read_text())
     for section in ('checkpoint', 'chunk_size', 'execution_horizon', 'openpi', 'language'):
         values.pop(section, None)
@@ -44,7 +44,7 @@ def sources(values, part):
 
 
 def write(values, field, fact):
-    """Write a value at a field that a message names."""
+    """Set `field`, spelled as in messages, to the value of `fact`."""
     if '[]' in field:
         part, name = field.split('.')[0], field.rpartition('.')[2]
         for k, source in enumerate(sources(values, part)):
@@ -75,7 +75,7 @@ def test_field_of_each_fact_reaches_the_reader_of_checkpoints(fact):
 
 
 def literals(path):
-    """Return the texts of a module without its docstrings; a formatted value is a NUL."""
+    """Yield the string literals of a module except docstrings; formatted values become NUL."""
     tree = ast.parse(path.read_text())
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     skipped = {
@@ -93,7 +93,7 @@ def literals(path):
 
 
 def named():
-    """Return the fields that the messages of the package name, with the module of each."""
+    """Return (module, field) for each contract field that a message of the package names."""
     root = Path(embodied_kv.__file__).parent
     return {
         (path.relative_to(root).as_posix(), match[0])
@@ -105,7 +105,7 @@ def named():
 
 
 def is_accepted(field):
-    """Return whether the reader knows the path of a field; capitals and NUL are chosen names."""
+    """Return whether the reader accepts the path; capitals and NUL stand for any name."""
     section, *rest = field.rstrip('.').split('.')
     known = Contract.model_fields[section].annotation
     models = _sections(known)

@@ -1,4 +1,4 @@
-"""Continuous joints, grippers, tolerances and stop topics of a contract."""
+"""A contract declares continuous joints, grippers, tolerances and stop topics."""
 
 import copy
 import math
@@ -28,7 +28,10 @@ PAN = 'limits.shoulder_pan'
 
 
 def changed(*changes, of=SO101, **fields):
-    """A contract with changes, each (joint, limits to add); of its fields, others."""
+    """Return the values of a contract with other limits and fields.
+
+    changes: (joint, limits to set; '' removes one). fields: top-level fields to set.
+    """
     values = copy.deepcopy(of) | fields
     for joint, entries in changes:
         values['limits'][joint] = {

@@ -30,7 +30,7 @@ def front(values):
 
 
 def second_gripper(values):
-    """Another source of the gripper's action, with limits and feedback of its own joint."""
+    """Return a second source of gripper actions, with limits and feedback of its own joint."""
     values['limits']['thumb'] = values['limits']['gripper']
     values['feedback'] = {'joint_states': ['thumb']}
     return actions(values)[GRIPPER] | {'select': ['position.thumb'], 'names': ['thumb.pos']}

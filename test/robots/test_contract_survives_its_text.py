@@ -1,4 +1,4 @@
-"""A contract's own text is read as the same contract."""
+"""The text written for a contract is read as the same contract."""
 
 import pytest
 

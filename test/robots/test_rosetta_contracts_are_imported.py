@@ -1,4 +1,4 @@
-"""A contract of rosetta becomes one of this project; what has no counterpart is in one table."""
+"""A rosetta contract is converted to this project; a table lists what has no counterpart."""
 
 import runpy
 
@@ -64,7 +64,7 @@ def test_channels_selections_units_and_bounds_are_kept():
     ]
     for dimension in robot.actions.dimensions:
         assert dimension.topic == '/crane/target' and not dimension.relative
-        assert dimension.clamp == pytest.approx((-57.29578, 57.29578))  # before the degrees
+        assert dimension.clamp == pytest.approx((-57.29578, 57.29578))  # clamped in rad
     assert [limit.acceleration for limit in contract.limits.values()] == [4.0, 4.0]
     assert not done.changes_numbers
 
@@ -174,7 +174,7 @@ def test_command_writes_a_contract_once_and_prints_one_table(tmp_path, monkeypat
 
 
 def test_contract_that_needs_completion_is_written_and_refused(tmp_path, monkeypatch, capsys):
-    """A joint that is moved and not measured needs the topic of its position."""
+    """A joint that is commanded but not measured needs the topic of its position."""
     text = ARM.replace('[position.slew, position.luff, velocity.slew]', '[position.slew]')
     (tmp_path / 'crane.yaml').write_text(text)
     arguments = ['import', str(tmp_path / 'crane.yaml'), str(tmp_path / 'out.yaml')]

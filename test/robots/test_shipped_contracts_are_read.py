@@ -1,4 +1,4 @@
-"""Each contract that comes with the package is whole, and fits the policies it names."""
+"""Each shipped contract is complete and fits the policies that it names."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from embodied_kv.robots.channels import GRIPPERS
 from embodied_kv.robots.mapping import outputs
 from embodied_kv.robots.reading import SHIPPED, load, of_text, shipped
 
-# robot: state, actions, views, outputs
+# By robot: numbers of state and action dims, views and outputs.
 SIZES = {
     'aloha': (14, 14, 3, 4),
     'franka': (8, 8, 2, 2),

@@ -1,4 +1,4 @@
-"""policy = scale * SI + offset, there and back, in the policy's order."""
+"""Values are converted by policy = scale * SI + offset and back, in the policy's order."""
 
 import copy
 import math
@@ -35,7 +35,7 @@ def test_policy_receives_the_state_within_its_clamps(name, seed):
     assert (told >= lower).all() and (told <= upper).all()
     binary = np.array([d.binary for d in maps.dimensions])
     assert ((told == lower) | (told == upper))[:, binary].all()
-    np.testing.assert_allclose(maps.policy(maps.si(told)), told, atol=1e-9)  # it comes back
+    np.testing.assert_allclose(maps.policy(maps.si(told)), told, atol=1e-9)  # unchanged
 
 
 @pytest.mark.parametrize('name', shipped())
@@ -95,5 +95,5 @@ def test_a_topic_is_one_output_in_the_contracts_order():
 def test_values_far_outside_their_clamps_are_counted():
     maps = ActionMap(load('franka'))
     assert maps.outside(np.zeros((4, 8))) == 0.0
-    assert maps.outside(np.full((4, 8), 2.5)) == 0.125  # only the gripper, from 0 to 1
+    assert maps.outside(np.full((4, 8), 2.5)) == 0.125  # only the gripper: its clamp is 0 to 1
     assert maps.outside(np.full((4, 8), 57.3)) == 1.0

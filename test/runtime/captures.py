@@ -1,4 +1,4 @@
-"""Captures of functions over buffers, for tests that have no rows."""
+"""Capture functions over buffers, for tests without rows."""
 
 from benchmarks.common.declared_writes import DeclaredWrites
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -6,7 +6,7 @@ from embodied_kv.runtime.inputs import StepInputs
 
 
 class NoRows:
-    """A view without anything to bind."""
+    """A view with nothing to bind."""
 
     fits_compiled, buffers = True, ()
 
@@ -15,7 +15,7 @@ class NoRows:
 
 
 class WatchedGraphs(GraphCache):
-    """A cache that proves the declared writes of each computation."""
+    """A cache that checks the declared writes of each computation."""
 
     watch = DeclaredWrites
 

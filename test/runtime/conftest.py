@@ -1,4 +1,4 @@
-"""Every device that there is."""
+"""Fixtures for every available device."""
 
 import pytest
 import torch

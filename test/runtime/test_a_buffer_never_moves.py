@@ -1,4 +1,4 @@
-"""A buffer is written in place; who rebinds it is found out."""
+"""A buffer is written in place, and rebinding it is detected."""
 
 import re
 from dataclasses import FrozenInstanceError
@@ -25,7 +25,7 @@ DTYPES = [
 
 
 def random_bytes(shape, dtype, seed):
-    """A tensor of any bytes: infinities and NaN of every kind too."""
+    """Return a tensor of random bytes, which may be infinities and NaN of every kind."""
     generator = torch.Generator().manual_seed(seed)
     count = torch.empty(shape, dtype=dtype).nbytes
     high = 2 if dtype == torch.bool else 256

@@ -1,4 +1,7 @@
-"""How a cache captures: the calls that it makes, received by a CUDA that is not there."""
+"""A cache captures by the expected CUDA calls, which do not affect other threads.
+
+A fake CUDA records the calls.
+"""
 
 import gc
 from contextlib import nullcontext
@@ -15,7 +18,7 @@ from embodied_kv.runtime.stream import Event
 
 @dataclass
 class FakeCuda:
-    """Notes the calls that a capture makes."""
+    """Records the calls that a capture makes."""
 
     calls: list[tuple] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Memory that a computation neither declares nor makes is not written, not even once."""
+"""A computation never writes memory that it neither declares nor allocates."""
 
 import pytest
 import torch

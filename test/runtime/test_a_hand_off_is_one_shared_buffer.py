@@ -1,6 +1,6 @@
 """A planner and an actor, each a graph, share one buffer: the subgoal.
 
-What the one writes, the other's next replay reads: nothing is captured again and nothing copied.
+The next replay of the actor reads what the planner wrote; nothing is captured again or copied.
 
 Source: Execution-State Capsules, section 6, planner-actor hand-off.
 """

@@ -1,4 +1,4 @@
-"""A graph whose buffer was rebound refuses to run: the memory it knows is not the buffer's now."""
+"""A graph whose buffer was rebound refuses to run, because it would use the former memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A computation that was traced before is loaded by its recipe, if it does the same."""
+"""A computation that was traced before is loaded by its recipe, if its results are the same."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ FACTS = 'sources of today'
 
 
 class Work:
-    """x <- tanh(x a + b c) of two matrices and two vectors that are alike but for their bytes."""
+    """x <- tanh(l2(l1(x)) / 2), with two linear layers that differ only in their values."""
 
     def __init__(self, width=8):
         self.x = torch.linspace(-1, 1, width)[None]
@@ -29,7 +29,7 @@ class Work:
         self.buffers = Buffers([Buffer('x', self.x)])
 
     def step(self):
-        if self.scale is None:  # made in the first run, as modules do
+        if self.scale is None:  # created by the first run, as in some modules
             self.scale = torch.full((1,), 0.5)
         first, second = self.layers
         self.x.copy_(torch.tanh(second(first(self.x)) * self.scale))
@@ -40,7 +40,7 @@ Work.__module__ = 'embodied_kv.work'
 
 @pytest.fixture(scope='module')
 def kept(tmp_path_factory):
-    """A folder with one package and its recipe."""
+    """Return a folder with one package and its recipe."""
     folder, work = tmp_path_factory.mktemp('recipes') / 'kept', Work()
     compiler = Compiler(say=print, folder=folder, facts=FACTS)
     assert (
@@ -52,7 +52,10 @@ def kept(tmp_path_factory):
 
 @pytest.fixture
 def again(kept, tmp_path):
-    """Compile the same work in a later process: compiler, work, run and lines."""
+    """Return a function that compiles the work as a later process does.
+
+    The function returns compiler, work, run and lines.
+    """
 
     def run(work=None, facts=FACTS, folder=None):
         work, said = work or Work(), []
@@ -65,7 +68,7 @@ def again(kept, tmp_path):
 
 @pytest.fixture
 def copied(kept, tmp_path):
-    """A folder of its own with the same files; its recipe."""
+    """Return a copy of the folder, and its recipe."""
     folder = shutil.copytree(kept, tmp_path / 'kept')
     (recipe,) = folder.glob('*.json')
     return folder, recipe

@@ -1,4 +1,4 @@
-"""Each name once, and nothing joins later."""
+"""A set of buffers keeps its order, has unique names, and detects a moved buffer."""
 
 import pytest
 import torch

@@ -13,7 +13,7 @@ SHAPE = Shape('add', 1)
 
 
 class Stub:
-    """A compiler whose packages, if it has any, subtract what the computation adds."""
+    """A compiler whose packages, if there are any, subtract what the computation adds."""
 
     def __init__(self, *names, packages=True):
         self.names, self.has_packages, self.asked = names, packages, []

@@ -1,4 +1,4 @@
-"""A cache finds exactly the shape that is asked for, and never evicts one for another."""
+"""A cache returns the graph of exactly the requested shape, and never evicts one."""
 
 import pytest
 import torch

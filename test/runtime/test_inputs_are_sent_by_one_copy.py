@@ -1,4 +1,4 @@
-"""What the host tells a step lies in one buffer: each field apart, cut alike for whoever asks."""
+"""The host's inputs of a step lie in one buffer of separate fields; equal cuts share memory."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""What is not compiled yet is compiled by another process, which ends while it is paused."""
+"""Missing packages are compiled by another process, which ends while it is paused."""
 
 import os
 import pickle
@@ -31,7 +31,7 @@ class Work:
 
 
 def nothing():
-    """Stand for operations of our own."""
+    """Do nothing, in place of the function that lowers the package's own operations."""
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def said():
 
 @pytest.fixture
 def compiler(tmp_path, said):
-    """Of an engine that compiles nothing itself."""
+    """Return the compiler of an engine that compiles nothing itself."""
     return Compiler(say=said.append, folder=tmp_path / 'kept', builds=False)
 
 
@@ -61,7 +61,7 @@ def lives(pid):
 
 @pytest.fixture
 def sleeping(tmp_path, said):
-    """A process that never gets to compile anything."""
+    """Yield a background process that sleeps and never compiles anything."""
     made = Background([], tmp_path, 1, partial(time.sleep, LONG), said.append)
     yield made
     made.stop()
@@ -221,7 +221,7 @@ def test_background_process_ends_with_its_parent(tmp_path):
     parent = subprocess.Popen([sys.executable, '-c', code], stdout=subprocess.PIPE, text=True)
     pid = int(parent.stdout.readline())
     try:
-        until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)  # it has begun
+        until(lambda: os.sched_getscheduler(pid) == os.SCHED_IDLE)  # it has started
         assert lives(pid)
     finally:
         parent.kill()
@@ -258,7 +258,7 @@ def test_computation_left_by_one_process_is_tried_once_by_another(monkeypatch, t
     made, started = set(), []
 
     class Half(Background):
-        """Compiles the first of its jobs and is killed."""
+        """A process that compiles the first of its jobs and is then killed."""
 
         def __init__(self, jobs, folder, threads, lower, say, places, is_idle):
             self.jobs = jobs
@@ -294,7 +294,7 @@ def test_required_packages_are_compiled_by_several_processes_and_loaded(
     for name, work in works.items():
         assert compiler.compile(name, work, work.buffers) is None
     graph = torch.fx.Graph()
-    graph.output(graph.placeholder('x'))  # of which there is no layout
+    graph.output(graph.placeholder('x'))  # compilation fails: the input has no layout
     broken = Job('job 0', f'{0:032x}', torch.fx.GraphModule({}, graph), ())
     made = compile_now([*compiler.missing, broken], compiler.folder, 1, nothing, said.append)
     assert made == list(works)

@@ -1,6 +1,6 @@
 """A replay equals the function over the same buffers, bit for bit, and capturing changes nothing.
 
-On a CPU the graph is the function; on CUDA it is what was captured of it.
+On a CPU the graph calls the function; on CUDA it replays the capture.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from embodied_kv.runtime.buffer import Buffer
 
 
 class Layers:
-    """Three small layers over a state that each run reads, changes and writes."""
+    """Three small layers over a state that each run reads and writes."""
 
     def __init__(self, device):
         generator = torch.Generator().manual_seed(0)

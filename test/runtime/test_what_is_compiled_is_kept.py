@@ -1,4 +1,4 @@
-"""A computation is compiled once for this machine and loaded from then on, or runs eagerly."""
+"""A computation is compiled once per machine and loaded from then on, or runs eagerly."""
 
 import gc
 import os
@@ -19,7 +19,7 @@ WIDTH = 32
 
 
 class Work:
-    """x <- tanh(x w) of its own memory, and a count of its steps."""
+    """x <- tanh(x w) in its own memory, and a count of its steps."""
 
     def __init__(self, width=WIDTH):
         self.x, self.count = torch.linspace(-1, 1, width)[None], torch.zeros(1, dtype=torch.int64)
@@ -92,7 +92,7 @@ def test_the_files_that_torch_extracts_are_removed_after_the_first_run(
     assert not list(temporary.iterdir())
     other()
     assert torch.equal(work.x, same.x) and (work.count, same.count) == (2, 2)
-    del run, other  # torch removes the same folders
+    del run, other  # torch also removes the folders
     gc.collect()
 
 
@@ -163,7 +163,7 @@ def test_untraceable_function_runs_eagerly_with_a_reason(compiler, said):
 
 @pytest.fixture(scope='module')
 def package(tmp_path_factory):
-    """A package of `Work`, and its name."""
+    """Return the path of a package of `Work`."""
     folder, work = tmp_path_factory.mktemp('package'), Work()
     compiler = Compiler(say=lambda line: None, folder=folder)
     assert compiler.compile('work', work, work.buffers)
@@ -172,7 +172,7 @@ def package(tmp_path_factory):
 
 @pytest.fixture
 def kept(package, tmp_path, monkeypatch):
-    """The same in the folder of `compiler`; a build copies it there again."""
+    """Return the package in the folder of `compiler`; a build copies it there again."""
     folder = tmp_path / 'kept'
 
     def build(job, folder, threads):

@@ -1,4 +1,4 @@
-"""A slow machine is no silent client: handshakes and pings have as long as all tests wait for."""
+"""Handshakes and pings may take as long as tests wait, so that a slow machine fails no test."""
 
 import pytest
 from server_cases import PATIENCE

@@ -1,6 +1,7 @@
-"""Run by tools/openpi_client, in a process of its own: what openpi's unmodified client sees.
+"""A session of openpi's unmodified client, run by tools/openpi_client in its own process.
 
-PORT ROBOT: prints what it saw as JSON. Imports nothing of this package.
+Arguments: PORT ROBOT. It prints what the client received as JSON, and does not import this
+package.
 """
 
 import json
@@ -21,7 +22,7 @@ def picture(random):
 
 
 def franka(random):
-    """As openpi's examples/droid asks."""
+    """Return a request as in openpi's examples/droid."""
     return {
         'observation/exterior_image_1_left': picture(random),
         'observation/wrist_image_left': picture(random),
@@ -32,7 +33,7 @@ def franka(random):
 
 
 def libero(random):
-    """As openpi's examples/libero asks."""
+    """Return a request as in openpi's examples/libero."""
     return {
         'observation/image': picture(random),
         'observation/wrist_image': picture(random),
@@ -42,7 +43,7 @@ def libero(random):
 
 
 def aloha(random):
-    """As openpi's examples/aloha_real asks."""
+    """Return a request as in openpi's examples/aloha_real."""
     cameras = 'cam_high', 'cam_low', 'cam_left_wrist', 'cam_right_wrist'
     return {
         'state': random.uniform(-1, 1, 14),
@@ -52,7 +53,7 @@ def aloha(random):
 
 
 def connected(port):
-    """Its handshake has 10 s, which a busy machine may not have."""
+    """Return a connected client; try again if a busy machine exceeds 10 s for the handshake."""
     for _ in range(20):
         try:
             return WebsocketClientPolicy('127.0.0.1', port)

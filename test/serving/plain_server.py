@@ -1,4 +1,4 @@
-"""A stand-in for somebody else's policy server: it speaks openpi's plain protocol, and no more."""
+"""A policy server with openpi's plain protocol, without the extensions of this project."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from server_cases import PATIENCE, packed, unpacked
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import serve
 
-STALL, LEAVE = object(), object()  # what it may do instead of a reply
+STALL, LEAVE = object(), object()  # instead of a reply: send nothing; close the connection
 
 
 class PlainServer:
-    """answer: of a request, the reply; text for an error, bytes as they are, STALL or LEAVE.
+    """A server whose replies are the results of `answer` for each request.
 
-    metadata: what clients are told. asked: every request, of any connection.
+    answer: returns a reply: a map, text for an error, bytes to send unchanged, a list of these,
+    STALL or LEAVE. metadata: sent to each client. asked: all requests, of all connections.
     """
 
     def __init__(self, answer, metadata=None, port=0):
@@ -66,7 +67,7 @@ class PlainServer:
             self._open.discard(client)
 
     def stop(self):
-        """As if it was killed: its connections end at once, without a goodbye."""
+        """End all connections at once, without a close frame, as if the process was killed."""
         self._ended.set()
         for connection in list(self._open):
             with suppress(OSError):
@@ -82,7 +83,7 @@ class PlainServer:
 
 
 def actions(columns, count=6, value=0.1):
-    """A reply."""
+    """Return a reply with equal actions [count, columns]."""
     return {
         'actions': np.full((count, columns), value, np.float32),
         'policy_timing': {'infer_ms': 1.0},

@@ -1,4 +1,4 @@
-"""A policy server on a tiny engine, and openpi's client as its protocol is written down."""
+"""A policy server with a tiny engine, and a client that implements openpi's protocol."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.server import PolicyServer
 from embodied_kv.serving.websocket.sessions import Sessions
 
-PATIENCE = 240.0  # s, of anything that is waited for
+PATIENCE = 240.0  # s; maximum time of each wait
 ENGINE = {
     'rows': 24,
     'max_batch_robots': 4,
@@ -37,11 +37,11 @@ ENGINE = {
     'min_euler_steps': 2,
     'time_budget': False,
 }
-SLOW = Profile('tiny', (1, 2, 4), (1e3, 1e3, 1e3), 1000)  # however slow the machine is
+SLOW = Profile('tiny', (1, 2, 4), (1e3, 1e3, 1e3), 1000)  # s, above those of any machine
 
 
 def packed(value):
-    """As openpi's client packs arrays and scalars of numpy."""
+    """Return a message with numpy arrays and scalars, packed as by openpi's client."""
 
     def default(x):
         if isinstance(x, np.ndarray):
@@ -62,7 +62,7 @@ def unpacked(data):
 
 
 class OldClient:
-    """openpi's: it connects, is told metadata, and asks one thing after another."""
+    """A client as openpi's: it receives metadata, then sends one request after another."""
 
     def __init__(self, port, key='', path='/'):
         headers = {'Authorization': f'Api-Key {key}'} if key else None
@@ -95,7 +95,7 @@ class OldClient:
 
 
 def key_file(folder, *names):
-    """A file with a key for each name, and the keys."""
+    """Write a file with a key for each name; return its path and the keys."""
     keys = [f'{name}-0123456789abcdef' for name in names]
     file = folder / 'keys'
     file.touch(mode=0o600)
@@ -104,7 +104,7 @@ def key_file(folder, *names):
 
 
 def capsule(name, size):
-    """One that counts so many bytes, its facts among them; from 2000 on."""
+    """Return a capsule of `size` bytes including its metadata; at least 2000."""
 
     def of(length):
         tensors = {'a/x': torch.zeros(length, dtype=torch.uint8)}
@@ -116,7 +116,7 @@ def capsule(name, size):
 
 
 def upgrade(key=''):
-    """The request of a websocket client."""
+    """Return the upgrade request of a websocket client."""
     return (
         b'GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n'
         + (f'Authorization: Api-Key {key}\r\n'.encode() if key else b'')
@@ -125,9 +125,9 @@ def upgrade(key=''):
 
 
 class RawClient:
-    """A socket that says what it is told to, and answers nothing by itself.
+    """A websocket client on a plain socket, which answers neither pings nor close frames.
 
-    first: bytes that are sent with the request.
+    first: bytes that are sent together with the upgrade request.
     """
 
     def __init__(self, port, key='', first=b''):
@@ -138,12 +138,12 @@ class RawClient:
         assert status == b'HTTP/1.1 101', status
 
     def say(self, payload):
-        """A binary message, masked with zeros."""
+        """Send a binary message, masked with zeros."""
         head = b'\x82\xff' + len(payload).to_bytes(8, 'big') + bytes(4)
         self.socket.sendall(head + payload)
 
     def closed(self):
-        """The code that it is closed with, whatever else was sent before; None without one."""
+        """Read until the connection ends; return its close code, None without one."""
         data = b''
         with suppress(ConnectionResetError):
             while got := self.socket.recv(65536):
@@ -159,7 +159,7 @@ class RawClient:
 
 
 class RunningServer:
-    """A policy server that listens, what it serves with, and how to reach it."""
+    """A running policy server with its engine, its sessions and its port."""
 
     def __init__(self, robot, config, engine, resize, scheduling, memory=None, cloud=None):
         self.robot = Embodiment.load(robot)
@@ -167,7 +167,7 @@ class RunningServer:
         if resize is not None:
             policy = replace(policy, processing=replace(policy.processing, resize=resize))
         sizes = EngineConfig(**(ENGINE | engine))
-        self.engine = Engine(policy, sizes, period=1e4)  # s: no cost is ever too high
+        self.engine = Engine(policy, sizes, period=1e4)  # s; longer than any latency
         self._listeners = []
         self.device = EngineThread(self.engine, self._hear)
         self.device.start()
@@ -212,7 +212,7 @@ def running_server(
 
 @contextmanager
 def busy(opened):
-    """The engine's thread has something else to do, until the end."""
+    """Keep the engine thread busy until the block ends."""
     hold = threading.Event()
     opened.device.call(lambda: hold.wait(PATIENCE))
     try:
@@ -242,7 +242,7 @@ def picture(random, *shape):
 
 
 def droid(n=0):
-    """As openpi's examples/droid asks."""
+    """Return a request as in openpi's examples/droid."""
     random = np.random.default_rng(n)
     return {
         'observation/exterior_image_1_left': picture(random, 24, 32, 3),
@@ -254,7 +254,7 @@ def droid(n=0):
 
 
 def libero(n=0):
-    """As openpi's examples/libero asks."""
+    """Return a request as in openpi's examples/libero."""
     random = np.random.default_rng(n)
     return {
         'observation/image': picture(random, 28, 28, 3),
@@ -265,13 +265,13 @@ def libero(n=0):
 
 
 def tabletop(n=0):
-    """By the contract's own names; its policy answers questions."""
+    """Return a request with the names of the contract; its policy answers questions."""
     image = picture(np.random.default_rng(n), 28, 28, 3)
     return {'front': image, 'wrist': image, 'observation.state': [0.0] * 7, 'prompt': 'go'}
 
 
 def aloha(n=0):
-    """As openpi's examples/aloha_real asks: channels first, one camera more than is looked at."""
+    """Return a request as in openpi's examples/aloha_real: channels first, one unused camera."""
     random = np.random.default_rng(n)
     cameras = 'cam_high', 'cam_low', 'cam_left_wrist', 'cam_right_wrist'
     return {

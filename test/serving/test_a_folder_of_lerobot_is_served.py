@@ -1,4 +1,4 @@
-"""A folder of LeRobot's SmolVLA is served to openpi's client by the contract of its robot."""
+"""A server with a SmolVLA folder of LeRobot and the robot's contract serves openpi's client."""
 
 import re
 from pathlib import Path

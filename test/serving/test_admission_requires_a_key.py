@@ -1,4 +1,4 @@
-"""Admission: keys, the number of connections, browsers, and public addresses."""
+"""The server admits connections by key, number and origin; a public address requires keys."""
 
 import socket
 import urllib.error

@@ -1,4 +1,4 @@
-"""The server parses any message, or refuses it with an error of its own."""
+"""The server parses any message, or refuses it with CodecError or RefusedError."""
 
 import msgpack
 import numpy as np
@@ -32,7 +32,7 @@ ODD = st.sampled_from([None, True, -1, 2**64 - 1, float('nan'), float('inf'), b'
 
 
 def either(keys):
-    """The same map with bytes or with text as keys."""
+    """Generate the map with keys of bytes or of text."""
     return st.fixed_dictionaries(keys) | st.fixed_dictionaries(
         {key.decode(): value for key, value in keys.items()}
     )
@@ -70,7 +70,7 @@ VALUES = st.recursive(
 
 
 def read(data):
-    """As the server reads a message; CodecError and RefusedError are its own refusals."""
+    """Read a message as the server does; return the reason of a refusal, or ''."""
     try:
         request = codec.unpack(data)
         if isinstance(request, dict):

@@ -1,4 +1,4 @@
-"""A client of the benchmark that fails reports the reason and blocks no other."""
+"""A client of the benchmark that fails reports the reason and blocks no other client."""
 
 import queue
 import socket
@@ -14,7 +14,7 @@ from embodied_kv.serving.websocket import codec
 def test_client_without_a_server_reports_it():
     ready, answers = threading.Barrier(2), queue.Queue()
     with socket.socket() as taken:
-        taken.bind(('127.0.0.1', 0))  # nobody listens there
+        taken.bind(('127.0.0.1', 0))  # no server listens there
         ask(taken.getsockname()[1], b'', 1, ready, answers)
     assert 'ConnectionRefusedError' in answers.get_nowait()
     with pytest.raises(threading.BrokenBarrierError):

@@ -1,4 +1,4 @@
-"""`export` and `import`: a session continues at another server bit for bit."""
+"""`export` and `import` continue a session at another server bit for bit."""
 
 import numpy as np
 import pytest

@@ -13,7 +13,7 @@ from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
-BYTES = 4096  # of a capsule
+BYTES = 4096  # per capsule
 
 
 def capsule(name, size=BYTES):
@@ -22,7 +22,7 @@ def capsule(name, size=BYTES):
 
 @pytest.fixture
 def shared():
-    """Three sessions with room for 2 capsules each, and for 4 together."""
+    """Return three sessions with room for 2 capsules each, and for 4 together."""
     said = []
     budget = CapsuleBudget(4 * BYTES, said.append)
     each = TierCapacities(2 * BYTES, host=0, disk=0, policy='drop')
@@ -41,7 +41,7 @@ def test_least_recently_used_capsule_of_any_session_is_evicted(shared):
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    a.get('one')  # it is used: now b's first was used longest ago but for a's second
+    a.get('one')  # least recently used are now a's second, then b's first
     c.add(capsule('one'))
     assert (names(a), names(b), names(c)) == (['one'], ['one', 'two'], ['one'])
     c.add(capsule('two'))
@@ -56,7 +56,7 @@ def test_a_sessions_own_bound_comes_first(shared):
     for registry in (a, b):
         for name in ('one', 'two'):
             registry.add(capsule(name))
-    b.add(capsule('three'))  # in place of its own oldest: nobody else has to give way
+    b.add(capsule('three'))  # evicts its own oldest, none of another session
     assert (names(a), names(b)) == (['one', 'two'], ['two', 'three'])
     assert not said and budget.bytes == 4 * BYTES
 
@@ -86,10 +86,10 @@ def test_own_evictions_are_not_counted_twice(shared):
     a.add(capsule('oldest'))
     for registry, name in ((b, 'one'), (b, 'two'), (c, 'one')):
         registry.add(capsule(name))
-    a.add(capsule('next', BYTES * 3 // 2))  # both bounds ask for room: first of its own oldest
+    a.add(capsule('next', BYTES * 3 // 2))  # exceeds both bounds: its own oldest first
     assert (names(a), names(b), names(c)) == (['next'], ['two'], ['one'])
     assert budget.bytes <= 4 * BYTES
-    assert len(said) == 2 and budget.given_up == 1  # to another session
+    assert len(said) == 2 and budget.given_up == 1  # for another session
 
 
 def test_forgotten_session_holds_no_bytes(shared):
@@ -105,7 +105,7 @@ def test_forgotten_session_holds_no_bytes(shared):
 
 @pytest.fixture
 def kv_budget():
-    """Of a budget for three capsules, one of which a unit of memory takes as yet."""
+    """Return a budget for three capsules, of which a unit of the host cache takes one."""
     kv_budget = KvBudget(3 * BYTES)
     kv_budget.join(cache := HostCache(3 * BYTES, kv_budget))
     cache.put('unit', 0, unit(BYTES), seconds=1.0)
@@ -146,7 +146,7 @@ def test_capsule_refused_by_the_kv_budget_evicts_none(kv_budget):
     with pytest.raises(NoRoomError, match='capsules: no room .* raise engine.kv_budget_mib'):
         b.add(capsule('large', 4 * BYTES))
     assert names(a) == ['one'] and not names(b) and not said
-    assert kv_budget.bytes_used == 2 * BYTES  # nor the unit
+    assert kv_budget.bytes_used == 2 * BYTES  # the unit is kept, too
 
 
 def test_full_kv_budget_evicts_older_capsules_of_the_tenant(kv_budget):
@@ -158,7 +158,7 @@ def test_full_kv_budget_evicts_older_capsules_of_the_tenant(kv_budget):
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and budget.given_up == 1
     assert said == ['capsule one of session robot 0 was evicted: engine.kv_budget_mib is full']
     with pytest.raises(NoRoomError, match='capsules: no room'):
-        other.add(capsule('five'))  # those of another tenant stay
+        other.add(capsule('five'))  # capsules of another tenant stay
     assert (names(a), names(b)) == (['two', 'three'], ['four']) and len(said) == 1
     a.add(capsule('long', 3 * BYTES))
     assert (names(a), names(b)) == (['long'], []) and kv_budget.bytes_used == kv_budget.capacity

@@ -22,7 +22,7 @@ from embodied_kv.serving.ray_engine import (
 
 
 class PlayedEngine:
-    """A RemoteEngine without Ray: the actor on a thread of this process."""
+    """A RemoteEngine without Ray: the actor runs on a thread of this process."""
 
     link, profile = Link(0.001, 1e9, 1e9), Profile('tiny', (1, 2, 4), (0.001,) * 3, 100)
 
@@ -49,7 +49,7 @@ def session(name):
 
 
 def in_the_cloud(opened, cloud, request, wait=None):
-    """The reply to a request that is made while the engine here has another one."""
+    """Return the reply to a request that is sent while the local engine is busy."""
     waiting = opened.client()
     with waiting, ThreadPoolExecutor(1) as other:
         before = opened.sessions.values()['batches']

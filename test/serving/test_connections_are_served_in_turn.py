@@ -1,4 +1,4 @@
-"""Connections take turns, whatever sessions and deadlines they name."""
+"""Connections are served fairly, whatever sessions and deadlines they name."""
 
 from server_cases import busy, libero, packed, running_server, until
 
@@ -16,7 +16,7 @@ def test_usage_is_counted_by_connection(monkeypatch):
     with running_server() as opened, opened.client() as one, opened.client() as other:
         for name in ('a', 'b', 'c'):
             one.infer(libero() | {'session_id': name})
-        other.infer(libero() | {'session_id': 'a'})  # whose session it was once is no matter
+        other.infer(libero() | {'session_id': 'a'})  # the former connection does not count
         other.infer(libero())
     first, second = accounts[0], accounts[3]
     assert accounts == [first] * 3 + [second] * 2 and first != second

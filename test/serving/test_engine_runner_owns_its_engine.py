@@ -1,4 +1,4 @@
-"""An engine runner starts, measures and ends an engine, and passes on its text."""
+"""An engine runner starts, profiles and stops an engine, and forwards its text."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ CONFIG = EngineConfig(rows=8, max_batch_robots=2, streams=2, time_budget=False)
 
 
 class Compiling:
-    """Stands for the process that compiles: what it was asked."""
+    """A fake compiler process that records its calls."""
 
     def __init__(self):
         self.asked = []

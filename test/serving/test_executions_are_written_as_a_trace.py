@@ -1,4 +1,4 @@
-"""The parameter `trace` names a file of reported executions; the parameter `profile` is read."""
+"""Reported executions are written to the file `trace`; the file `profile` is read."""
 
 import json
 

@@ -61,7 +61,7 @@ def test_a_chunk_does_not_wait_for_the_rest_of_its_batch(monkeypatch):
 
     def served(engine, frames, deadline, kept):
         batches.append(len(frames))
-        if len(batches) == 3:  # the first client's own, then two of one batch
+        if len(batches) == 3:  # the first client, then both parts of a batch
             assert answered.wait(PATIENCE)
         return serve(engine, frames, deadline, kept)
 
@@ -153,7 +153,7 @@ def test_a_session_is_held_by_one_connection():
         client.infer(libero() | {'session_id': 'arm'})
         with OldClient(opened.port) as other:
             assert 'in use by another' in refusal(other, libero() | {'session_id': 'arm'})
-        client.infer(libero() | {'session_id': 'leg'})  # from here on it holds another one
+        client.infer(libero() | {'session_id': 'leg'})  # it now holds another session
         with OldClient(opened.port) as other:
             other.infer(libero() | {'session_id': 'arm'})
 
@@ -284,7 +284,7 @@ def test_question_about_a_session_of_another_key_is_refused(tmp_path):
 
 
 def said_two(opened):
-    """Every text stays at its second token, and says that two were said."""
+    """Pause each text at its second token; return a function that checks for such a text."""
     live = opened.engine.kv.streams.live
     opened.engine.decode_fits = lambda now: any(len(s.tokens) < 2 for s in live())
     return lambda: any(len(stream.tokens) == 2 for stream in live())

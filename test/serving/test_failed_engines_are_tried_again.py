@@ -1,4 +1,4 @@
-"""`FleetServer` with fake engines: errors, stalls, and faults of one robot."""
+"""`FleetServer` retries after errors and stalls of engines; faults of a robot affect it alone."""
 
 import time
 from concurrent.futures import Future
@@ -35,7 +35,7 @@ def chunk(robot):
 
 
 class Engines:
-    """Each batch waits for the test to say what becomes of it."""
+    """Fake engines; the test completes each of their batches."""
 
     def __init__(self):
         self.batches = []
@@ -153,6 +153,6 @@ def test_request_that_crashes_the_engine_is_refused(serving):
     assert 'illegal instruction' in refused.message
     assert {told.verdict for told in by_robot.values()} == {Verdict.ANSWERED}
     until(lambda: dispatcher.engines['here'].alive)
-    ask('/r9')  # again: the same answer, and no engine is asked
+    ask('/r9')  # repeated: the same answer, and no engine is used
     until(lambda: len(answered()) == 4)
     assert answered()[-1][3].message == refused.message and len(engines.batches) == served

@@ -19,7 +19,7 @@ FIRST, MORE, LAST = (bytes([kind, 0x80]) + bytes(4) for kind in (0x02, 0x00, 0x8
 
 
 def announced(size):
-    """The head of a binary message of that length, masked with zeros."""
+    """Return the header of a binary message of `size` bytes, masked with zeros."""
     return b'\x82\xff' + size.to_bytes(8, 'big') + bytes(4)
 
 
@@ -88,7 +88,7 @@ def test_closed_client_may_not_keep_sending(monkeypatch):
 def test_messages_wait_for_free_bytes():
     granted, pool = [], MessagePool(10)
     assert pool.take(6, granted.append)
-    assert not pool.take(5, granted.append) and not pool.take(1, granted.append)  # in turn
+    assert not pool.take(5, granted.append) and not pool.take(1, granted.append)  # in order
     pool.give(6)
     assert granted == [5, 1] and pool.used == 6
     assert not pool.take(7, granted.append)
@@ -118,7 +118,7 @@ def test_an_announced_message_waits_while_others_take_all_bytes():
             waiting.say(bytes(MIB // 2))
             until(lambda: len(pool._waiting) == 1)
             slow.socket.close()
-            assert waiting.closed() == 1011  # it was read, and is no request
+            assert waiting.closed() == 1011  # the message was read; it is no request
         until(lambda: pool.used == 0)
 
 
@@ -132,7 +132,7 @@ def test_small_fragments_are_counted_together():
             )
         until(lambda: pool.used == 7 * metered_connection.SMALL)
         client.socket.sendall(LAST)
-        assert client.closed() == 1011  # it was read, and is no request
+        assert client.closed() == 1011  # the message was read; it is no request
         until(lambda: pool.used == 0)
 
 
@@ -173,7 +173,7 @@ def test_message_with_bytes_does_not_wait():
             until(lambda: len(pool._waiting) == 1)
             small = MIB // 4
             one.socket.sendall(b'\x80' + announced(small)[1:] + bytes(small))
-            assert one.closed() == 1011  # it was read, and is no request
+            assert one.closed() == 1011  # the message was read; it is no request
             until(lambda: pool.used == part and not pool._waiting)
 
 
@@ -187,7 +187,7 @@ def test_frames_after_a_refused_handshake_are_dropped(tmp_path):
 
 @contextmanager
 def stuck(opened):
-    """A client that takes nothing: the kernel's buffers, and the server's own, are full."""
+    """Yield a client that reads nothing, and for which the server pauses writing."""
     with RawClient(opened.port) as client:
         until(lambda: opened.server._context.handlers)
         (served,) = opened.server._context.handlers
@@ -209,7 +209,7 @@ def test_client_that_reads_nothing_does_not_delay_shutdown(monkeypatch):
 
 
 class Witness:
-    """Alive as long as the frame that made it."""
+    """An object that lives as long as the stack frame that created it."""
 
 
 def test_refused_message_is_freed(monkeypatch):

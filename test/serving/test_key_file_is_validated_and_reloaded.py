@@ -1,4 +1,4 @@
-"""The file of API keys: its format and permissions, and the reload of keys."""
+"""The file of API keys is checked for format and permissions, and can be reloaded."""
 
 import logging
 import socket
@@ -105,7 +105,7 @@ def test_wrong_keys_are_slowed_and_logged_with_their_address(tmp_path, caplog, m
             opened.client(key='wrong')
         with socket.create_connection(('127.0.0.1', opened.port)) as guessing:
             guessing.sendall(b'GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n')
-            with opened.client(key=key) as client:  # of the same address
+            with opened.client(key=key) as client:  # from the same address
                 assert client.infer(libero())['actions'].shape == (10, 7)
             guessing.setblocking(False)
             with pytest.raises(BlockingIOError):

@@ -27,4 +27,4 @@ def test_two_keys_may_use_one_name_at_the_same_time(tmp_path):
         with opened.client(key=first) as one, opened.client(key=second) as two:
             for client in (one, two, one):
                 assert client.infer(libero() | ARM)['actions'].shape == (10, 7)
-            assert sorted(opened.sessions._open) == ['a:arm', 'b:arm']  # and no key is in a name
+            assert sorted(opened.sessions._open) == ['a:arm', 'b:arm']  # no key in a name

@@ -13,7 +13,7 @@ from embodied_kv.serving.websocket.handler import ClientLeftError, ConnectionHan
 
 
 def tells(opened, *lines):
-    """Soon: a reply is counted once it has been sent."""
+    """Wait for these lines of /metrics: a reply is counted after it was sent."""
     for line in lines:
         until(lambda line=line: line in page(opened.port, '/metrics'))
 
@@ -78,7 +78,7 @@ def test_rejections_are_counted_by_reason():
             with pytest.raises(ConnectionClosed):
                 client.socket.recv(PATIENCE)
         until(lambda: opened.server.counts()['sockets'] == 0)
-        most = 17  # sockets of one address that have not opened
+        most = 17  # unopened sockets of one address
         silent = [socket.create_connection(('127.0.0.1', opened.port)) for _ in range(most + 3)]
         for one in silent[:3]:
             one.settimeout(PATIENCE)
@@ -105,7 +105,7 @@ def unhealthy(opened):
 def test_health_depends_on_the_engine_thread():
     with running_server() as opened:
         with busy(opened):
-            assert page(opened.port, '/healthz') == 'OK\n'  # it may have much to do
+            assert page(opened.port, '/healthz') == 'OK\n'  # a busy engine is healthy
         opened.sessions.stop, stop = lambda: None, opened.sessions.stop
         stop()
         assert "dispatcher's thread has ended" in unhealthy(opened)

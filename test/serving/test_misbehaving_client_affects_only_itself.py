@@ -27,7 +27,7 @@ def nothing_is_left(opened):
 
 
 def leave(client):
-    """Without a word."""
+    """Disconnect without a close frame."""
     client.socket.socket.shutdown(socket.SHUT_RDWR)
 
 
@@ -109,14 +109,14 @@ def test_silent_sockets_are_bounded():
             closed = 0
             for each in silent:
                 each.settimeout(PATIENCE)
-            for each in silent[:20]:  # the oldest, as there are more than is sensible
+            for each in silent[:20]:  # the oldest of too many
                 closed += _is_closed(each)
             assert closed == 20
             with opened.client() as newcomer:
                 assert newcomer.infer(libero())['actions'].shape == (10, 7)
             for each in silent[-10:]:
                 each.setblocking(False)
-                with pytest.raises(BlockingIOError):  # it is still there, and hears nothing
+                with pytest.raises(BlockingIOError):  # still open, and nothing was sent
                     each.recv(1)
         finally:
             for each in silent:

@@ -1,4 +1,4 @@
-"""openpi's unmodified client is served, in its locked environment and another process."""
+"""The server serves openpi's unmodified client, which runs in its own locked environment."""
 
 import json
 import os
@@ -22,7 +22,7 @@ METADATA = {'aloha': {'reset_pose': [0.0, -1.5, 1.5, 0.0, 0.0, 0.0]}}
 
 @pytest.fixture(scope='module')
 def environment():
-    """Made, or skipped by name where its packages cannot be had."""
+    """Create the environment, or skip the test if its packages are unavailable."""
     made = subprocess.run([TOOL], capture_output=True, text=True, check=False)
     if made.returncode:
         said = made.stderr.strip() or made.stdout.strip()

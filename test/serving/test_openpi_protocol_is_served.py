@@ -1,4 +1,4 @@
-"""openpi's protocol: handshake, inference, timings and errors, for each robot."""
+"""The server follows openpi's protocol: handshake, inference, timings and errors."""
 
 import logging
 
@@ -15,7 +15,7 @@ METADATA = {'aloha': {'reset_pose': [0.0, -1.5, 1.5, 0.0, 0.0, 0.0]}}
 
 
 def openpis(metadata):
-    """What openpi's servers say too."""
+    """Return the metadata without the extensions, as openpi's servers send it."""
     return {key: value for key, value in metadata.items() if key != KEY}
 
 

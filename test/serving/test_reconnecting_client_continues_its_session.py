@@ -17,7 +17,7 @@ def keys(tmp_path):
 
 
 def told(client):
-    """What it hears, and with which code it is closed."""
+    """Return the next message to a client, and the code with which it is closed."""
     said = client.socket.recv(PATIENCE)
     with pytest.raises(ConnectionClosed) as closed:
         client.socket.recv(PATIENCE)

@@ -16,7 +16,7 @@ def refused(opened, client):
 
 
 def test_session_ends_before_its_connection(monkeypatch):
-    monkeypatch.setattr(server, 'GOODBYE_SECONDS', 3600.0)  # it has all the time there is
+    monkeypatch.setattr(server, 'GOODBYE_SECONDS', 3600.0)  # ample time for the client to close
     with running_server(client_timeout=3600.0) as opened, RawClient(opened.port) as silent:
         refused(opened, silent)
         until(lambda: of(opened) == (0, 0))
@@ -24,7 +24,7 @@ def test_session_ends_before_its_connection(monkeypatch):
         assert opened.server.counts()['sockets'] == 1
         with opened.client() as other:
             other.infer(libero() | {'session_id': 'arm'})
-        monkeypatch.undo()  # the server ends at its usual pace
+        monkeypatch.undo()  # the server stops with its usual limit
 
 
 def test_connection_slot_is_freed(monkeypatch):

@@ -1,4 +1,4 @@
-"""A reply belongs to its request, or the connection is closed and made again."""
+"""The client matches each reply to its request, or closes the connection and reconnects."""
 
 import asyncio
 import threading
@@ -18,11 +18,11 @@ from embodied_kv.serving.remote_policy.connection import (
 )
 from embodied_kv.serving.websocket.extensions import Extensions
 
-BRIEF = 2.0  # s that a server has that is meant to take too long
+BRIEF = 2.0  # s; limit of replies that are meant to be late
 
 
 class Asker:
-    """A connection, and what it said."""
+    """A connection and its log lines."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class Asker:
 
 
 def once(first, then):
-    """A server's answer: the first one, then others."""
+    """Return an answer function of a server: `first` once, then `then`."""
     answers = iter([first])
     return lambda request: next(answers, then)
 
@@ -101,7 +101,7 @@ def test_client_reconnects_after_any_failure(first, why):
 
 
 def answered(asker, request=types.MappingProxyType({})):
-    """The first reply that comes."""
+    """Repeat a request until it is answered; return the reply."""
     while True:
         try:
             return asker.ask(request)
@@ -140,7 +140,7 @@ def test_every_request_names_the_session_and_asks_for_refusals_where_the_server_
     with PlainServer(lambda request: actions(7)) as server:
         with Asker(server.address, session='arm') as asker:
             asker.ask({})
-        assert server.asked == [{}]  # openpi's own servers are sent plain requests
+        assert server.asked == [{}]  # openpi's own servers receive plain requests
 
 
 def test_a_new_connection_waits_for_its_session_to_be_handed_over(monkeypatch):
@@ -173,7 +173,7 @@ def test_a_reply_of_another_request_is_refused():
         with pytest.raises(UnansweredError, match='of another request'):
             asker.ask({})
         until(lambda: server.connections == 2)
-        with pytest.raises(UnansweredError, match='of another request'):  # of another session, too
+        with pytest.raises(UnansweredError, match='of another request'):  # after reconnecting, too
             asker.ask({})
 
 
@@ -252,7 +252,7 @@ def test_requests_at_the_end_are_refused():
 
 def test_stop_works_if_a_cancellation_is_lost():
     def fits(extensions):
-        asker.policy._ended = True  # as `stop` says it, and nothing interrupts
+        asker.policy._ended = True  # as `stop` does, but without a cancellation
 
     with PlainServer(lambda request: actions(7)) as server:
         asker = Asker(server.address, fits)

@@ -17,7 +17,7 @@ from embodied_kv.serving.websocket.observation_parser import ObservationParser, 
 
 
 def kinds(request):
-    """Keys, nested as they are, with the kinds and numbers of dimensions of arrays."""
+    """Return the nested keys with types; of arrays, dtype kind, dimensions and channels first."""
     return {
         key: kinds(value)
         if isinstance(value, dict)
@@ -25,7 +25,7 @@ def kinds(request):
         if isinstance(value, np.ndarray)
         else type(value)
         for key, value in request.items()
-        if key != 'cam_low'  # openpi's client sends it, and its policy does not look at it
+        if key != 'cam_low'  # openpi's client sends it, but its policy does not use it
     }
 
 
@@ -41,7 +41,7 @@ def seen(robot, height=24, width=32):
 def test_keys_nesting_and_channels_are_those_of_openpis_client(robot):
     contract, images, state = seen(robot)
     request = RequestWriter(contract).write(images, state, 'pick up')
-    if robot == 'libero':  # its client's pictures are square
+    if robot == 'libero':  # openpi's client sends square images
         assert flat(request).keys() == flat(REQUESTS[robot]()).keys()
     assert kinds(request) == kinds(REQUESTS[robot]())
 

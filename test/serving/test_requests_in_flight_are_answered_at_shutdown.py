@@ -1,4 +1,4 @@
-"""A shutdown answers requests in flight, then closes with 1001; probes fail before."""
+"""On shutdown, readiness fails, requests in flight are answered, then all close with 1001."""
 
 import socket
 import threading

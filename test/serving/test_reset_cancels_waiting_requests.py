@@ -1,4 +1,4 @@
-"""`Sessions.reset`: requests from before are neither served nor expected."""
+"""`Sessions.reset` cancels waiting requests and drops the forecast of the next one."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""The handshake states what each number of an action means; a robot compares it with its own."""
+"""The handshake states the meaning of each action dim; a robot compares it with its contract."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from embodied_kv.serving.websocket.extensions import Extensions, compared, meani
 
 
 def told(robot, **more):
-    """What a server of this robot says, as it crosses the wire."""
+    """Return the metadata of a server of this robot, packed and unpacked."""
     embodiment = Embodiment.load(robot)
     model = embodiment.adapted(TINY)
     more = {'contract': embodiment.contract, 'fingerprint': 'f0'} | more
@@ -23,7 +23,7 @@ def told(robot, **more):
 
 
 def edited(robot, **changes):
-    """A contract whose first source of the action has other values."""
+    """Return a contract with other values in the first source of its action."""
     values = load(robot).model_dump(exclude_none=True, mode='json')
     values['actions']['action'][0] |= changes
     return parse(values, 'edited')

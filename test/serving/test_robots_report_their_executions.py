@@ -7,12 +7,12 @@ from server_cases import busy, libero, packed, running_server, until
 from embodied_kv.fleet.schedulers import FairDeadline, Fifo, Kairos, LeastAttained, ShortestJob
 from embodied_kv.serving.scheduling import SchedulingConfig
 
-CHUNK = 10  # actions, of LIBERO
+CHUNK = 10  # actions of LIBERO
 DONE = {'round': 0, 'start': 5.0, 'end': 5.4, 'remaining': 1}
 
 
 def wait_of(opened):
-    """The wait of the only robot's present task."""
+    """Return the wait time of the current task of the only robot."""
     (robot,) = opened.sessions._server.dispatcher.rounds.robots.values()
     return robot.task.wait
 
@@ -116,7 +116,7 @@ def test_another_scheduler_is_refused_by_name(wrong, why):
     ('name', 'first'), [('fifo', 'modest'), ('kairos', 'waited'), ('deadline', 'hasty')]
 )
 def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
-    """Of three that wait, one asked first, one has waited longest, one has a deadline."""
+    """Of three waiting requests, one came first, one has waited longest, one has a deadline."""
     scheduling = SchedulingConfig(scheduler=name)
     with running_server(
         engine={'max_batch_robots': 1, 'time_budget': True}, scheduling=scheduling
@@ -127,7 +127,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
         }
         clients = {one: opened.client() for one in ('busy', 'modest', 'waited', 'hasty')}
         wishes = {'hasty': {'deadline_ms': 60.0}}
-        for one in ('hasty', 'waited', 'modest'):  # each owes a turn more than the one before
+        for one in ('hasty', 'waited', 'modest'):  # usage rises in this order
             clients[one].infer(libero() | {'session_id': one, 'execution_horizon': 'static:4'})
         for task in ledger(opened, 'waited'):
             task.started, task.wait.total = task.started - 100.0, 90.0
@@ -146,7 +146,7 @@ def test_sessions_are_served_in_the_order_of_their_scheduler(name, first):
 
 
 def ledger(opened, name):
-    """The task of a session."""
+    """Return the task of a session in a list."""
     return [opened.sessions._server.dispatcher.rounds.robots[name].task]
 
 

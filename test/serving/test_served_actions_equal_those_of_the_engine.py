@@ -14,7 +14,7 @@ from embodied_kv.serving.websocket.observation_parser import ObservationParser
 
 
 def own(opened, request, session, number):
-    """The engine's chunk of a request, without any server."""
+    """Return the actions of the engine for a request, without the server."""
     seen = ObservationParser(opened.robot.contract).read(request)
     frame = observation(opened.engine, seen, Call(), session, number, 0.0, '')
     work = opened.device.call(lambda: serve(opened.engine, [replace(frame)], math.inf))
@@ -40,7 +40,7 @@ def test_batched_clients_get_the_same_actions_as_alone():
                 threads.submit(client.infer, libero(n) | {'session_id': f's{n}'})
                 for n, client in enumerate(clients)
             ]
-            # The first is on its way to the engine; the others wait for each other.
+            # The first request was sent to the engine; the others wait and form a batch.
             until(lambda: opened.sessions.values()['waiting'] == 4)
         found = [one.result(PATIENCE)['actions'] for one in asked]
         values = opened.sessions.values()

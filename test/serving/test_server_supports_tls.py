@@ -17,7 +17,7 @@ from embodied_kv.serving.websocket.config import ServerConfig
 
 
 def certificate(folder, name='localhost'):
-    """A self-signed pair: paths of the certificate and of its key."""
+    """Create a self-signed certificate; return the settings with the paths of it and its key."""
     chain, key = folder / 'certificate.pem', folder / 'key.pem'
     subprocess.run(
         ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-days', '2']
@@ -55,7 +55,7 @@ def test_no_session_ticket_is_sent_that_a_client_might_read_while_it_writes(
 ):
     pair = certificate(tmp_path)
     with running_server(**pair) as opened, connected(opened.port, pair['certificate']) as client:
-        assert unpacked(client.recv(PATIENCE))  # a ticket precedes what the server sends
+        assert unpacked(client.recv(PATIENCE))  # a ticket would precede this message
         assert client.socket.version() == 'TLSv1.3' and not client.socket.session.has_ticket
 
 
@@ -68,7 +68,7 @@ def test_a_client_that_does_not_trust_it_does_not_connect(tmp_path):
 
 
 def test_sockets_without_a_handshake_are_closed(tmp_path, monkeypatch):
-    monkeypatch.setattr(server, 'OPENING_SECONDS', 2 * PATIENCE)  # none ends for its age
+    monkeypatch.setattr(server, 'OPENING_SECONDS', 2 * PATIENCE)  # none is closed for its age
     pair = certificate(tmp_path)
     with ExitStack() as sockets, running_server(**pair, max_connections=1) as opened:
         silent = [

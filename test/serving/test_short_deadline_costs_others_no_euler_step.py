@@ -1,4 +1,4 @@
-"""The deadline of one robot takes no Euler step of another, whatever the prefill takes."""
+"""A short deadline costs other robots no Euler step, however long the prefill takes."""
 
 import math
 from types import SimpleNamespace
@@ -11,12 +11,12 @@ from embodied_kv.serving import batch
 from embodied_kv.serving.batch import LateError
 from embodied_kv.types import ActionChunk
 
-PREFILL = 10.0  # s, of which nothing is known before
+PREFILL = 10.0  # s; the budget has no estimate of it
 STEP = 1.0  # s
 
 
 class SlowEngine:
-    """Its clock, its budget, and how it serves: a prefill, then as many steps as there is time."""
+    """An engine with its own clock and budget: a prefill, then as many Euler steps as fit."""
 
     def __init__(self):
         self.now, self.batches, self.handed = 0.0, [], {}

@@ -22,7 +22,7 @@ def test_stop_does_not_wait_for_a_silent_client(monkeypatch):
 
 def test_stop_may_be_called_twice():
     with running_server() as opened:
-        opened.server.stop()  # and once more at the end
+        opened.server.stop()  # called again at the end of the block
 
 
 def test_port_in_use_is_an_error():

@@ -10,7 +10,7 @@ from embodied_kv.serving.websocket import handler
 from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 
 ARM = {'session_id': 'arm'}
-BYTES = 4096  # of a capsule
+BYTES = 4096  # per capsule
 
 
 def test_sessions_of_other_keys_are_kept(tmp_path, monkeypatch):
@@ -35,7 +35,7 @@ def test_a_connection_changes_its_session_at_a_bounded_rate(tmp_path, monkeypatc
     with running_server(request_timeout=1.0) as opened, opened.client() as client:
         for n in range(2):
             client.infer({'endpoint': 'reset', 'session_id': f's{n}'})
-        client.infer({'endpoint': 'reset', 'session_id': 's1'})  # it is the same
+        client.infer({'endpoint': 'reset', 'session_id': 's1'})  # unchanged
         with pytest.raises(RuntimeError, match='no answer within'):
             client.infer({'endpoint': 'reset', 'session_id': 's2'})
 
@@ -50,7 +50,7 @@ def names(registry):
 
 @pytest.fixture
 def shared():
-    """Sessions of the tenants a, a and b, with room for 4 capsules, 2 of each tenant."""
+    """Return sessions of the tenants a, a and b, with room for 4 capsules, 2 of each tenant."""
     budget = CapsuleBudget(4 * BYTES, lambda line: None)
     budget.divide(2)
     each = TierCapacities(4 * BYTES, host=0, disk=0, policy='drop')

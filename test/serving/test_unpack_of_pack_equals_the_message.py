@@ -42,7 +42,7 @@ def test_an_array_of_openpis_client_is_read(array):
 
 
 def of_package(value, as_text):
-    """As the package msgpack_numpy packs arrays and scalars; keys of bytes, or of text."""
+    """Return a message packed as by the package msgpack_numpy, with keys of bytes or of text."""
 
     def default(x):
         whole = {b'nd': isinstance(x, np.ndarray), b'type': x.dtype.str, b'data': x.tobytes()}

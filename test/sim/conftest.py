@@ -1,4 +1,4 @@
-"""Helpers of the simulator's tests: an expert that is followed in simulated time."""
+"""Helpers of the simulator's tests: the expert acts in simulated time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DT = 0.1
 
 
 class Episode:
-    """One task in one scene, followed by the expert every `stride` periods."""
+    """One task in one scene, in which the expert replans every `stride` periods."""
 
     def __init__(self, family: str, seed: int, **changes) -> None:
         self.table = Tabletop(task_scene(family, **changes), seed)
@@ -26,7 +26,7 @@ class Episode:
         self.phases: list[Phase] = []
 
     def follow(self, task: Task, stride: int = 2, noise: float = 0.0) -> Judge:
-        """The judge of the task, told now and followed until it is done or time is over."""
+        """Follow a task until it is done or its time is over, and return its judge."""
         judge = Judge(task, self.table.truth())
         names = [thing.name for thing in self.table.objects()]
         for period in range(round(SECONDS[task.family] / DT)):

@@ -1,4 +1,4 @@
-"""The camera's closed form, for which no simulator is needed, is the simulator's."""
+"""The camera projection in closed form, which needs no simulator, equals the simulator's."""
 
 import numpy as np
 import pytest

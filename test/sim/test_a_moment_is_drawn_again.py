@@ -1,4 +1,4 @@
-"""What was recorded of a moment is enough to draw it: the same picture, whatever happened."""
+"""The recorded state of a moment is enough to render the same image again."""
 
 import cv2
 import numpy as np
@@ -9,14 +9,14 @@ from embodied_kv.demo.sim.tabletop import SceneConfig, Tabletop
 
 
 def lifted(episode):
-    """A table where the gripper holds something up."""
+    """Return a table where the gripper holds something up."""
     play = episode('pick', 3)
     assert play.follow(play.task).done and play.table.held()
     return play.table
 
 
 def toppled(episode):
-    """A table where the arm has swept a cylinder over."""
+    """Return a table where the arm has knocked a cylinder over."""
     table = episode('put', 1_000_001).table
     name = next(thing.name for thing in table.objects() if thing.shape == 'cylinder')
     x, y, _ = next(thing.position for thing in table.objects() if thing.name == name)
@@ -39,7 +39,7 @@ def test_a_restored_moment_looks_as_the_cameras_saw_it(episode, happened):
         again.restore(table.state(), table.poses())
         seen, drawn = table.render(), again.render()
     for name in seen:
-        # the right finger's place is not recorded: it follows the left one softly
+        # the right finger is not recorded: it follows the left one with some compliance
         assert different(seen[name], drawn[name]) < 0.02, name
         assert different(seen[name], before[name]) > 0.05, name
 
@@ -63,7 +63,7 @@ def test_a_smooth_picture_is_the_same_scene_at_any_size(episode):
     for name, seen in table.render().items():
         small = cv2.resize(drawn[name], (64, 64), interpolation=cv2.INTER_AREA)
         assert different(seen, small) < 0.1, name
-        assert 0.001 < different(edged[name], drawn[name]) < 0.05, name  # round where it had edges
+        assert 0.001 < different(edged[name], drawn[name]) < 0.05, name  # cylinders become round
     seen = table.project(table.gripper_position(), 'front')
     np.testing.assert_allclose((point + 0.5) / 8 - 0.5, seen, atol=0.01)
 
@@ -75,5 +75,5 @@ def test_poses_of_another_scene_are_refused(episode):
 
 
 def different(a, b):
-    """The share of pixels that differ by more than noise."""
+    """Return the share of pixels that differ by more than noise."""
     return (np.abs(a.astype(int) - b) > 24).any(-1).mean()

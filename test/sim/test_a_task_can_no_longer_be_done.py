@@ -1,4 +1,4 @@
-"""A task is impossible where what it needs fell, is out of reach, or out of view; not before."""
+"""A task is impossible only if what it needs fell, or is out of reach or out of view."""
 
 from dataclasses import replace
 

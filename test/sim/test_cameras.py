@@ -1,4 +1,4 @@
-"""Pictures show the scene, and `project` says where."""
+"""Images show the scene, and `project` returns the pixel of a point."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def table():
 
 
 def pixels_of(image: np.ndarray, rgb: tuple[float, ...]) -> np.ndarray:
-    """(column, row) [N, 2] of the pixels of that hue, whatever the light."""
+    """Return (column, row) [N, 2] of the pixels of that hue, whatever the light."""
     colours = image / np.maximum(np.linalg.norm(image.astype(float), axis=-1, keepdims=True), 1)
     bright = np.linalg.norm(image.astype(float), axis=-1) > 40
     rows, columns = np.nonzero(bright & (colours @ (np.array(rgb) / np.linalg.norm(rgb)) > 0.99))
@@ -84,7 +84,7 @@ def test_a_point_is_seen_where_any_camera_has_it_in_its_picture(table):
     table.command(np.append(kinematics.top_down([(0.37, 0.43, 0.12)])[0], 0.04))
     table.step(2.0)
     assert np.isfinite(table.project(beside, 'front')).all()
-    assert table.sees(beside).tolist() == [True]  # in the wrist's alone
+    assert table.sees(beside).tolist() == [True]  # only in the wrist image
 
 
 def test_two_tables_draw_their_own_scenes(table):

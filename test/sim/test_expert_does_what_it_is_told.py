@@ -1,4 +1,4 @@
-"""The scripted expert in the simulator: clean, disturbed, and told something else on the way."""
+"""The scripted expert completes tasks in the simulator, with noise and after a change of task."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Plans depend on joints, tables and orders alone, each table's on its own row."""
+"""The expert's plans depend only on joints, tables and orders, and each row only on its own."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from training.policy.expert import plan
 
 @pytest.fixture(scope='module')
 def moments():
-    """States, truths and tasks of six scenes."""
+    """Return states, ground truths and tasks of six scenes."""
     found = []
     with Tabletop(task_scene('put'), 0) as table:
         for seed in range(6):
@@ -83,7 +83,7 @@ def test_the_gripper_closes_only_around_the_thing(moments):
     ) - np.pi / 4  # a cube looks the same every 90 degrees
     actions, phases = planned([(there, truth, task)])
     assert phases[0] == Phase.CLOSE and actions[0, 0, 6] == 0
-    assert forward(actions[0])[-1, 2] > thing.position[2] + 0.03  # and then it lifts
+    assert forward(actions[0])[-1, 2] > thing.position[2] + 0.03  # then it lifts
 
 
 def committed(moments, actions, delay):
@@ -124,7 +124,7 @@ def test_a_commitment_that_closes_the_fingers_around_a_thing_lifts_it(moments):
     closing[0, :3] = [*there[:6], 0.0]
     actions, phases = committed([(there, truth, Task('reach', thing.name))], closing, 3)
     assert phases[0] != Phase.OPEN
-    assert actions[0, 3, 6] == np.float32(0.04)  # it is not wanted in the hand: let go again
+    assert actions[0, 3, 6] == np.float32(0.04)  # a reach holds nothing: it opens again
     pick = committed([(there, truth, Task('pick', thing.name))], closing, 3)[0]
     assert forward(pick[0])[3, 2] > thing.position[2] + 0.015
 

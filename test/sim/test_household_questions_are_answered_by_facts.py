@@ -1,4 +1,4 @@
-"""Every answer follows from the words of the facts that it names, and from no others."""
+"""Every answer follows from the facts that it names, and each of these is necessary."""
 
 import re
 
@@ -22,7 +22,7 @@ PLACE = re.compile(r'(?:in|on|held by) the (.*)')
 
 
 def told(texts: dict[str, str], question: str) -> str:
-    """The answer, from sentences alone: a reader that knows no states. KeyError: not enough."""
+    """Return the answer found in the sentences alone; raise KeyError if they do not suffice."""
 
     def state(name):
         return texts[name].removeprefix(f'{name}: ')

@@ -1,4 +1,4 @@
-"""Most updates touch few things, and most things stay as they are for long."""
+"""Most updates touch few things, and most facts stay unchanged for long."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""An update changes exactly the facts that it must; what cannot be done is refused."""
+"""An update changes exactly the facts that it must; an impossible update is refused."""
 
 import numpy as np
 import pytest

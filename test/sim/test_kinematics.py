@@ -48,7 +48,7 @@ def test_top_down_gripper_has_the_asked_yaw_and_points_down():
         ahead = point + 0.05 * np.array((np.cos(0.7), np.sin(0.7), 0))
         pixels = table.project(np.stack([point, ahead, point - (0, 0, 0.05)]), 'wrist')
     across, below = pixels[1] - pixels[0], pixels[2] - pixels[0]
-    assert abs(across[0]) < 0.1 and across[1] < -5  # gripper's x is up in its camera
+    assert abs(across[0]) < 0.1 and across[1] < -5  # the gripper's x points up in its image
     assert abs(below[0]) < 0.1
 
 

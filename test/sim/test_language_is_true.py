@@ -1,4 +1,4 @@
-"""What is said about a moment is what is there."""
+"""Descriptions of a moment, and answers about it, agree with the scene."""
 
 import numpy as np
 import pytest

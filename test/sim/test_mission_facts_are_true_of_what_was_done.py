@@ -1,4 +1,4 @@
-"""A task changes the table as it says, and leaves a record; what cannot be done is refused."""
+"""A task changes the table as it states and leaves a record; an impossible task is refused."""
 
 import numpy as np
 import pytest

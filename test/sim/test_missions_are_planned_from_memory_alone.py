@@ -1,4 +1,4 @@
-"""What memory's sentences say is the table they were written from."""
+"""The table read from memory's sentences equals the table that they were written from."""
 
 import numpy as np
 import pytest

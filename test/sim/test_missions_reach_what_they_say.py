@@ -1,4 +1,4 @@
-"""Who follows the rules brings about what a mission means, whatever fails meanwhile."""
+"""Following the rules achieves what a mission means, or ends it, whatever fails on the way."""
 
 import re
 
@@ -36,7 +36,7 @@ def said(part, table=FIRST, **how):
 
 
 def reached(part, before, after):
-    """Whether a part's meaning holds, by the states before and after it alone."""
+    """Return whether the goal of a part is met, judged only by the states before and after it."""
     now, then = after.where, before.where
     match part.kind:
         case 'put' | 'take':

@@ -1,4 +1,4 @@
-"""A trajectory is played by time, from where the target is, by the joints' names."""
+"""A trajectory is played by time, from the current target on, with joints matched by name."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Scenes keep to their ranges, differ by seed, and impossible ranges are refused."""
+"""Scenes stay within their ranges and differ by seed; impossible ranges are refused."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""A look at the table asks one thing twice over: one mistake changes nothing that was known."""
+"""A scene query asks about each fact twice, so that one wrong answer changes no known fact."""
 
 import pytest
 
@@ -29,7 +29,10 @@ COLOURS = {'red', 'blue', 'green', 'cyan'}
 
 
 def seen(look, **wrong):
-    """What a look finds; `wrong` are answers by question, colours that are seen."""
+    """Return the facts and the missing things that a scene query finds.
+
+    wrong: `answers` by question that differ from TRUE, `colours` that are seen.
+    """
     answers = TRUE | wrong.get('answers', {})
     colours = wrong.get('colours', COLOURS)
     try:
@@ -61,7 +64,7 @@ def test_a_table_of_which_nothing_is_known_is_found():
 
 
 def asked(look, colours=COLOURS):
-    """All questions of a look."""
+    """Return all questions of a scene query."""
     noted = []
 
     def noting():

@@ -1,4 +1,4 @@
-"""Where a thing is put depends on the others alone, and is free of them."""
+"""The spot where a thing is placed depends only on the other things and is clear of them."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_spots_lie_in_a_row_outward_from_the_robot():
         ([NEAR], FAR, True),
         ([FAR, NEAR], NEAR, False),
         ([PLATE + 0.002 * OUT], NEAR, False),  # in the middle: no room on either side
-        ([(0.5, 0.1), (np.nan, np.nan)], FAR, True),  # beside the plate; no thing at all
+        ([(0.5, 0.1), (np.nan, np.nan)], FAR, True),  # next to the plate; an absent thing
     ],
 )
 def test_the_far_spot_is_taken_unless_something_stands_there(others, spot, free):

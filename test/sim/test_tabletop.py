@@ -1,4 +1,4 @@
-"""The arm obeys, within its limits, and the same way every time."""
+"""The arm follows its commands within its limits, and does so deterministically."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def table():
 
 
 def wave(table: Tabletop, seed: int, look: bool = True) -> tuple[np.ndarray, list[bytes]]:
-    """States and pictures of one second of seeded commands."""
+    """Return states and images of one second of seeded commands."""
     rng, states, pictures = np.random.default_rng(seed), [], []
     for _ in range(10):
         table.command(table.state() + rng.uniform(-0.2, 0.2, 7))

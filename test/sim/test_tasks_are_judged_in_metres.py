@@ -1,4 +1,4 @@
-"""Judges of tasks, on truths made by hand."""
+"""Judges of tasks decide correctly on hand-made ground truths."""
 
 from dataclasses import replace
 
@@ -54,7 +54,7 @@ def test_a_reach_has_to_last():
     assert not judged(task, *[above] * (STEADY - 1)).done
     assert judged(task, *[above] * STEADY).done
     assert not judged(task, *[above] * (STEADY - 1), truth(), above).done
-    assert not judged(task, *[truth(grip=(0.3, 0.03, 0.13))] * STEADY).done  # 3 cm beside
+    assert not judged(task, *[truth(grip=(0.3, 0.03, 0.13))] * STEADY).done  # 3 cm off
 
 
 def test_reaching_another_thing_is_wrong():
@@ -107,7 +107,7 @@ def test_only_tasks_that_make_sense_are_drawn():
         'cyan bin',
     }
     drawn = [draw_task(truth().things, rng) for _ in range(200)]
-    assert {task.family for task in drawn} == set(FAMILIES) - {'take'}  # all is on the table
+    assert {task.family for task in drawn} == set(FAMILIES) - {'take'}  # all are on the table
     assert not any(task.target == 'cyan bin' for task in drawn)
     pushes = [draw_task((thing('red cube', 0.3, 0.2),), rng, 'push') for _ in range(20)]
     assert {task.side for task in pushes} == {'right'}  # no room on the left

@@ -1,4 +1,4 @@
-"""`python -m embodied_kv try` answers a picture with a sentence and a path, without ROS 2."""
+"""`python -m embodied_kv try` answers an image with a sentence and a path, without ROS 2."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ def attempt(*arguments, **environment):
 
 @pytest.fixture(scope='module')
 def blocked(tmp_path_factory):
-    """A folder in which ROS 2, the simulator and the drawing library cannot be imported."""
+    """Return a folder that blocks the import of ROS 2, the simulator and the drawing library."""
     folder = tmp_path_factory.mktemp('blocked')
     for name in ('rclpy', 'mujoco', 'matplotlib'):
         (folder / f'{name}.py').write_text(f"raise ImportError('{name} is blocked')\n")

@@ -1,4 +1,4 @@
-"""Where a thing is, said as memory says it: held, in or on a place, on the table, or its side."""
+"""The place of a thing in memory's words: held, in or on a place, on the table, or its side."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A tiny model, ready to be trained in float32, and batches with everything there is to learn."""
+"""A tiny float32 model and a batch with targets for all losses."""
 
 import subprocess
 import sys
@@ -26,7 +26,10 @@ def objective():
 
 @pytest.fixture
 def batch():
-    """Three samples of different prompts; two segments of 5 tokens, and 2 of padding, packed."""
+    """Return three samples of different prompts.
+
+    `packed` has two segments of 5 tokens and 2 tokens of padding.
+    """
     c, size, things, prompt = TINY, 3, 2, 7
     generator = torch.Generator().manual_seed(0)
 
@@ -65,7 +68,7 @@ def batch():
 
 @pytest.fixture
 def generate():
-    """Runs the command that makes a dataset, in one process beside this one."""
+    """Return a function that runs the command that generates a dataset, with one process."""
 
     def run(out, *words):
         command = [sys.executable, '-m', 'training.policy.generate', '--out', str(out)]

@@ -1,4 +1,4 @@
-"""Small data sets of the gantry in LeRobot's layouts, and changes that other writers make."""
+"""Small data sets of the gantry in LeRobot's layouts, and changes as other writers make them."""
 
 import ctypes
 import json
@@ -23,7 +23,7 @@ FPS = 20
 
 
 def level(frame):
-    """Return the grey level of a frame of a data set, counted through its episodes."""
+    """Return the grey level of a frame, whose number counts through all episodes."""
     return 20 + 15 * (frame % 13)
 
 
@@ -79,10 +79,10 @@ LIBC = ctypes.CDLL(None)
 def usual_scheduling():
     """Restore the scheduling of this thread.
 
-    SVT-AV1 gives the thread that opens it SCHED_FIFO 99 where it may, by pthread_setschedparam.
-    All threads and processes that this one starts later inherit it, and starve every other
-    process. Threads of Fast DDS take it from the record that the C library keeps of this thread,
-    which a change by os.sched_setscheduler does not reach.
+    SVT-AV1 calls pthread_setschedparam to give the thread that opens it SCHED_FIFO 99, if that is
+    permitted. All threads and processes that this thread starts later inherit it and starve every
+    other process. Threads of Fast DDS inherit it from the record of this thread in the C library,
+    which os.sched_setscheduler does not change.
     """
     before = scheduling()
     try:

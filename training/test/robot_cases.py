@@ -1,4 +1,4 @@
-"""A robot that is no tabletop, and data sets of it: a gantry that slides to where a square is."""
+"""A gantry that slides to a square, as a robot other than the tabletop, and data sets of it."""
 
 import io
 
@@ -53,7 +53,7 @@ def png(pixels):
 
 
 def episode(seed, length=12, knowing=True, speaking=False):
-    """The slide goes to the square; the jaw closes in the last frame alone."""
+    """Return an episode: the slide moves to the square; the jaw closes in the last frame."""
     rng = np.random.default_rng(seed)
     square = rng.uniform(-1, 1)
     slide = square * np.minimum(1, np.arange(length + 1) / (length - 4))

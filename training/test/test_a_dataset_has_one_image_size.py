@@ -1,4 +1,4 @@
-"""Images are as large as they were asked for; where they do not fit, it is said."""
+"""All images of a dataset have the requested size; other sizes raise a clear error."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_a_larger_image_is_of_the_same_moment(small, large):
     a, b = (read_episode(episode_path(root, 0)) for root in (small, large))
     assert (a.size, b.size) == (64, 128)
     np.testing.assert_array_equal(a.frames['observation.state'], b.frames['observation.state'])
-    # Pixel centres are whole numbers: twice as many pixels, a half at either edge.
+    # Pixel centres are integers: at twice the size, pixel x lies at 2 x + 0.5.
     there = np.isfinite(a.frames['truth.pixels'])
     twice = 2 * a.frames['truth.pixels'] + 0.5
     np.testing.assert_allclose(b.frames['truth.pixels'][there], twice[there], atol=1e-3)

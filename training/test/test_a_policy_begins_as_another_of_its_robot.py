@@ -1,4 +1,4 @@
-"""--init: the weights of a policy, and what other data teaches on top of them."""
+"""--init starts a run with the weights of another policy, and other data trains it further."""
 
 import pytest
 import robot_cases
@@ -18,7 +18,7 @@ RECIPE = RunRecipe(ground_steps=0, joint_steps=2, batch=2, draws=1)
 
 
 def training(root, first, **how):
-    """On three episodes that begin with this seed."""
+    """Return a run on three episodes, whose seeds start at `first`."""
     robot_cases.write(root, [robot_cases.episode(seed) for seed in range(first, first + 3)])
     data = LeRobotDataSet(root, ROBOT)
     return Training(ROBOT, TINY, RECIPE, *split([data], ROBOT.adapted(TINY), 0, []), **how)
@@ -26,7 +26,7 @@ def training(root, first, **how):
 
 @pytest.fixture
 def before(tmp_path):
-    """The folder of a run of one step."""
+    """Return the folder of a run of one step."""
     torch.set_num_threads(1)
     begun = training(tmp_path / 'one', 0)
     begun.learn(begun.batch(0))

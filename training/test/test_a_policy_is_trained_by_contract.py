@@ -29,7 +29,7 @@ WORDS = (
 
 @pytest.fixture(scope='module')
 def roots(tmp_path_factory):
-    """Data sets: one that knows where things are, one that says what is done, one of neither."""
+    """Return data sets: one with object positions, one also with subtasks, one with neither."""
     folder = tmp_path_factory.mktemp('data')
     (folder / 'gantry.yaml').write_text(robot_cases.TEXT)
     kinds = {
@@ -114,7 +114,7 @@ def test_without_objects_it_learns_actions_alone(roots, tmp_path, monkeypatch, k
     run(monkeypatch, roots, tmp_path, kind, more)
     rows = [row.split(',') for row in (tmp_path / 'log.csv').read_text().splitlines()[1:]]
     assert {row[2] for row in rows if not row[2].endswith('_min')} == {'flow'}
-    assert max(int(row[0]) for row in rows) == 2  # nothing to ground by
+    assert max(int(row[0]) for row in rows) == 2  # no grounding step
 
 
 def test_with_objects_validation_says_how_they_are_found(policy):

@@ -1,4 +1,4 @@
-"""Training that is cut off goes on as if it had not been; what it leaves loads and acts."""
+"""Interrupted training continues as if it had not stopped; its policy loads and acts."""
 
 import json
 import subprocess
@@ -110,7 +110,7 @@ def test_the_rate_warms_up_and_ends_low():
 
 
 def acted(policy):
-    """A chunk of the engine with this policy."""
+    """Return a chunk of the engine with this policy."""
     engine = Engine(policy, EngineConfig(time_budget=False))
     image = np.zeros((64, 64, 3), np.uint8)
     seen = Observation(
@@ -140,7 +140,7 @@ def test_the_command_leaves_a_policy_that_acts(data, tmp_path, monkeypatch, caps
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_train_save_load_act(data, tmp_path):
-    """The smoke test: the command, twice, then the engine with what it wrote."""
+    """Smoke test: run the command twice, then the engine with its output."""
     words = [
         *(sys.executable, '-m', 'training.policy', '--data', str(data)),
         *('--out', str(tmp_path), '--threads', '1', '--device', 'cpu', '--batch', '4'),

@@ -1,4 +1,4 @@
-"""A run leaves its state after so many steps, and after so much time where steps are slow."""
+"""A run saves its state after a number of steps, or after some time if steps are slow."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from training.common import loop
 
 
 class Counter:
-    """A trainer whose steps take so many seconds of a clock of its own."""
+    """A trainer whose steps take so many seconds of its own clock."""
 
     def __init__(self, seconds):
         self.step, self.now, self.kept, self._seconds = 0, 0.0, [], seconds

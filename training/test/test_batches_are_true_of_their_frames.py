@@ -1,4 +1,4 @@
-"""What a batch asks for is what the expert and the simulator say of its frames."""
+"""The targets of a batch agree with the expert and the simulator for its frames."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def sampler(frames, tokenizer, normalizer):
 
 
 def segments(batch, tokenizer, sample):
-    """(what is asked, what is to be said) of one sample."""
+    """Yield the question, the expected answer and its tokens for each segment of a sample."""
     for number in range(int(batch.segment[sample].max()) + 1):
         mine = batch.segment[sample] == number
         ids, answers = batch.packed[sample][mine].tolist(), batch.answer[sample][mine].tolist()
@@ -87,7 +87,7 @@ def test_actions_are_normalised_deltas_and_an_absolute_gripper(sampler, normaliz
 
 
 def test_given_actions_are_what_the_arm_is_going_to_do(frames, tokenizer, normalizer):
-    """And the expert goes on from there: without a jump where the arm's own plan ends."""
+    """The expert continues from them, without a jump where the arm's own plan ends."""
     sampler = Sampler(frames, TABLETOP, tokenizer, normalizer, batch=96, seed=1, rtc=9)
     batch = sampler.batch(0, False)
     rng = np.random.default_rng((1, 0))
@@ -99,11 +99,11 @@ def test_given_actions_are_what_the_arm_is_going_to_do(frames, tokenizer, normal
     leftover = normalizer.actions(targets, frames.state[at])
     off = [np.abs(a[:d] - b[:d]) for a, b, d in zip(actions, leftover, delay, strict=True) if d]
     exact = np.mean([np.allclose(each, 0, atol=1e-5) for each in off])
-    assert 0.4 < exact < 0.8  # the rest strays by a little, or has its fingers the other way
+    assert 0.4 < exact < 0.8  # the others deviate slightly, or have reversed fingers
     assert max(each[:, :6].max() for each in off) < 0.2
     steps = np.abs(np.diff(actions[..., :6], axis=1)).max(-1)
     late = np.arange(9) >= delay[:, None] - 1
-    assert steps[late].max() <= 0.2 + 1e-4  # rad: what the expert turns in a period
+    assert steps[late].max() <= 0.2 + 1e-4  # rad, the expert's maximum in a period
 
 
 def test_nothing_is_given_unless_it_is_asked_for(sampler):

@@ -1,4 +1,4 @@
-"""A batch of a data set says what was recorded, as the policy will see it when it is served."""
+"""A batch of a data set has what was recorded, in the form in which the served policy sees it."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ LENGTH = 12
 
 @pytest.fixture(scope='module')
 def frames(tmp_path_factory):
-    """Of two data sets, one of which says what is done."""
+    """Return frames of two data sets, one of which has subtasks."""
     folder = tmp_path_factory.mktemp('data')
     data = [
         LeRobotDataSet(
@@ -59,7 +59,7 @@ def sampler(frames, words, normalizer):
 
 
 def drawn(sampler, frames):
-    """The first batch, and which frames it is of, by their pictures and numbers left."""
+    """Return the first batch and the indices of its frames."""
     batch = sampler.batch(0)
     at = np.random.default_rng((0, 0)).integers(len(frames), size=32)
     np.testing.assert_array_equal(batch.images.numpy(), frames.images[at])
@@ -153,7 +153,7 @@ def test_what_is_known_of_the_frames_is_in_their_digest(frames):
 
 def test_offsets_have_a_span_for_each_step_and_positions_one(normalizer):
     reach = normalizer.action_scale.span
-    assert (np.diff(reach[:, 0]) > 0).all()  # further ahead, further away
+    assert (np.diff(reach[:, 0]) > 0).all()  # spans grow with the step
     assert (np.ptp(reach[:, 2:], axis=0) == 0).all()
 
 

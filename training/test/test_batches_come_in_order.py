@@ -1,4 +1,4 @@
-"""Batches that are made ahead come in the order of their steps, and no further ahead than said."""
+"""Prefetched batches come in the order of their steps, and only a limited number in advance."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A prompt of chains says what its fields say, and an answer can be found by reading it."""
+"""A prompt of chains agrees with its fields, and its answers can be found by reading it."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Columns and numbers of a data set are those of the contract, or are mapped, or are refused."""
+"""Columns and dimensions of a data set match those of the contract, are mapped, or are refused."""
 
 import argparse
 import json
@@ -40,7 +40,7 @@ def named(root, names, key=ACTION):
 
 
 def suggested(message):
-    """Return the map of the option that a message advises."""
+    """Return the map of the option that a message recommends."""
     return rename_map(re.search(r"--rename-map '(.*?)'", message)[1])
 
 
@@ -76,7 +76,7 @@ def test_target_of_the_map_may_be_the_name_of_the_view(root):
 
 
 def test_columns_are_exchanged_by_the_map(root):
-    to_video(root)  # which differs from side by the losses of its codec
+    to_video(root)  # differs from side by the losses of its codec
     there = LeRobotDataSet(root, ROBOT).read(0).images
     exchanged = LeRobotDataSet(root, ROBOT, {TOP: SIDE, SIDE: TOP}).read(0).images
     assert (there['top'] != there['side']).any()

@@ -1,4 +1,4 @@
-"""Datasets: generated once, resumed without loss, refused when broken."""
+"""Datasets are generated once, resumed without loss, and refused when damaged."""
 
 import json
 
@@ -12,7 +12,7 @@ from training.policy.generate import make_episode
 
 @pytest.fixture(scope='module')
 def dataset(tmp_path_factory):
-    """Four episodes of twelve frames."""
+    """Return the folder of a dataset with four episodes of twelve frames."""
     root = tmp_path_factory.mktemp('data')
     for index in range(4):
         assert make_episode(index, root, 40, 12) == 12
@@ -44,7 +44,7 @@ def test_a_leftover_is_where_the_arm_is_sent(dataset):
         leftover = read_episode(episode_path(dataset, index)).frames['truth.leftover']
         assert np.isnan(leftover[0]).all() and np.isfinite(leftover[-1, 0]).all()
         planned = np.isfinite(leftover).all(-1)
-        assert (planned[:, :-1] >= planned[:, 1:]).all()  # what is planned has no gaps
+        assert (planned[:, :-1] >= planned[:, 1:]).all()  # plans have no gaps
         for now, then in zip(leftover[1:], leftover[2:], strict=False):
             both = np.isfinite(now[1:] + then[:-1]).all(-1)
             kept += both.any() and np.allclose(now[1:][both], then[:-1][both], atol=1e-5)

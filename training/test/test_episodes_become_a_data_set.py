@@ -1,4 +1,4 @@
-"""The tabletop's episodes as a LeRobot v3 data set: a task an episode, with where things are."""
+"""Tabletop episodes become a LeRobot v3 data set with one task each and object positions."""
 
 import sys
 

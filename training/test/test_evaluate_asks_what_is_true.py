@@ -1,4 +1,4 @@
-"""Questions depend on scene and frame alone; an answer counts if it is true word for word."""
+"""Questions depend only on scene and frame; an answer counts if it is true word for word."""
 
 from contextlib import closing
 
@@ -22,7 +22,7 @@ CASE = Case('put', 0, 0)
 
 @pytest.fixture(scope='module')
 def episode():
-    """The frames of an expert's episode, and its phase in each."""
+    """Return the frames of an expert's episode, and its phase in each."""
     frames, phases = [], []
     with closing(World(64, Setting(dt=0.1, latency=0.0))) as world:
         world.begin(CASE)

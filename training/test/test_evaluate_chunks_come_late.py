@@ -1,4 +1,4 @@
-"""A chunk takes over when its latency is over, and one is made at a time, whatever the period."""
+"""A chunk takes over after its latency, and only one is computed at a time, for any period."""
 
 from contextlib import closing
 
@@ -17,14 +17,14 @@ def world(**setting):
 
 
 def ramp(frame, slope=0.004):
-    """Every joint goes on at slope rad per period, from where it is."""
+    """Return a chunk that moves every joint by `slope` rad per period from its position."""
     return frame.observation.state + slope * np.arange(LONGEST)[:, None]
 
 
 @pytest.mark.parametrize(
     ('latency', 'due', 'delay'),
     [
-        (0.0, [0, 1, 2, 3, 4, 5, 6], 1),  # what is due just when it takes over comes too late
+        (0.0, [0, 1, 2, 3, 4, 5, 6], 1),  # an action due at the takeover comes too late
         (0.04, [0, 1, 2, 3, 4, 5, 6], 1),
         (0.1, [0, 1, 2, 3, 4, 5, 6], 2),
         (0.11, [0, 2, 4, 6], 2),
@@ -75,7 +75,7 @@ def test_a_leftover_is_what_the_arm_is_going_to_do():
         chunk = ramp(first)
         table.step(chunk)
         table.step(None)
-        frame = table.look()  # two periods later: actions 2 to 9 are to come
+        frame = table.look()  # two periods later: actions 2 to 9 remain
         np.testing.assert_allclose(frame.leftover[:8], chunk[2:], atol=1e-9)
         assert np.isnan(frame.leftover[8:]).all()
 

@@ -1,4 +1,4 @@
-"""The command: what cannot be done is refused in one line, what is done twice gives the same."""
+"""The evaluation command refuses bad arguments in one line, and its figures are reproducible."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_numbers_out_of_range_are_refused(capsys, monkeypatch, arguments, messag
 
 @pytest.fixture
 def figures(monkeypatch, capsys):
-    """Runs the command with a tiny policy and short episodes -> its JSON line."""
+    """Return a function that runs the command on short episodes and returns its JSON line."""
     monkeypatch.setattr(worlds, 'SECONDS', dict.fromkeys(FAMILIES, 0.5))
     monkeypatch.setattr(evaluation, 'load', lambda _: Policy.random(TINY))
 

@@ -1,4 +1,4 @@
-"""The next frame of a robot is due when as many actions of its chunk are over as it was told."""
+"""A robot's next frame is due when the execution horizon of its chunk is over."""
 
 from contextlib import closing
 
@@ -27,7 +27,7 @@ def short(monkeypatch):
 
 
 class Told:
-    """Stays where it is, for as many periods as it was told in turn."""
+    """An actor that stays in place and returns the given execution horizons in turn."""
 
     def __init__(self, *execution_horizons):
         self._horizons, self.frames = iter(execution_horizons), []

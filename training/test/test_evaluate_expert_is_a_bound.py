@@ -1,4 +1,4 @@
-"""The expert, through the same worlds and latency as a policy, does what it is told."""
+"""The expert completes its tasks in the same worlds and with the same latency as a policy."""
 
 from contextlib import closing
 

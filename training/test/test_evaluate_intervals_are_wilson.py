@@ -1,4 +1,4 @@
-"""Rates come with Wilson's 95% interval."""
+"""Rates are reported with Wilson's 95% interval."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""However words are served, the robot does the same: same noise, same chunks, same episode."""
+"""All modes of serving text give the same actions: same noise, same chunks, same episode."""
 
 from contextlib import ExitStack, closing
 
@@ -21,7 +21,7 @@ FRAMES = 7
 
 @pytest.fixture(scope='module')
 def served():
-    """By mode: outcomes and the actor, of two robots that run four short episodes."""
+    """Return outcomes and actor by mode, of two robots that run four short episodes."""
     torch.set_num_threads(1)
     policy, setting = Policy.random(TINY, seed=1), Setting(dt=0.1, latency=0.03)
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Evaluation with smaller caches: keep ratios reach the engine; nonsense is refused in a line."""
+"""Evaluation passes keep ratios on to the engine, and refuses bad values in one line."""
 
 from contextlib import closing
 
@@ -19,7 +19,7 @@ CASES = [Case(family, 0, 0) for family in FAMILIES]
 
 @pytest.fixture(scope='module')
 def acted():
-    """Outcomes and actor of two robots, by what is compressed."""
+    """Return outcomes and actor of two robots, by what is compressed."""
     torch.set_num_threads(1)
     policy, setting = Policy.random(TINY, seed=1), Setting(dt=0.1, latency=0.03)
     found = {}

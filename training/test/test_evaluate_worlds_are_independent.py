@@ -1,4 +1,4 @@
-"""An episode is its own: neither other robots nor what the world did before change it."""
+"""An episode depends neither on other robots nor on what its world did before."""
 
 from contextlib import ExitStack, closing
 

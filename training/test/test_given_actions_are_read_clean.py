@@ -1,4 +1,4 @@
-"""Actions that are given stand at time 0, lose nothing, and are what the others go on from."""
+"""Given actions are at time 0, add no loss, and condition the other actions."""
 
 from dataclasses import replace
 
@@ -43,7 +43,7 @@ def flow(objective, batch):
 
 @torch.no_grad()
 def test_the_loss_is_of_the_others_alone(objective, batch):
-    """An expert that says nothing is wrong by |noise - action|^2: whatever a given action is."""
+    """With zero velocity the loss is |noise - action|^2 of the actions that are not given."""
     init_for_training(objective.model, seed=2)
     objective.model.expert.action_out.weight.zero_()
     all_given_alike = replace(batch, delay=torch.tensor([1, 1, 1]))
@@ -57,7 +57,7 @@ def test_the_loss_is_of_the_others_alone(objective, batch):
 
 
 def test_the_others_learn_to_go_on_from_what_is_given(objective, batch):
-    """Where all actions equal the first, who is given it has less to guess."""
+    """If all actions equal the first, giving the first one lowers the loss."""
     init_for_training(objective.model, seed=2)
     generator, rows = torch.Generator().manual_seed(1), len(batch.actions)
     optimiser = torch.optim.Adam(objective.model.expert.parameters(), 3e-3)

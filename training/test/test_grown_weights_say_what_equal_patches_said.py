@@ -1,4 +1,4 @@
-"""A policy of small images becomes the start of one that sees more patches."""
+"""A policy of small images initialises one that sees more patches."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ TABLE, PROJECTOR = 'vision.tower.embeddings.position_embedding.weight', 'vision.
 
 
 def config(side, merge, **changes):
-    """TINY with images of side x side patches."""
+    """Return TINY with images of side x side patches."""
     vision = replace(TINY.vision, image_size=side * TINY.vision.patch_size, merge=merge)
     return replace(TINY, vision=vision, **changes)
 
@@ -31,7 +31,7 @@ def made(config, seed):
 
 @pytest.fixture(scope='module')
 def models():
-    """4 x 4 patches in tokens of 2 x 2, and 8 x 8 patches in tokens of one."""
+    """Return a model with 2 x 2 of 4 x 4 patches per token, and one grown to 8 x 8 patches."""
     small, large = made(config(4, 2), 1), made(config(8, 1, name='large'), 2)
     grow(small, large)
     return small, large
@@ -64,7 +64,7 @@ def test_with_the_same_merge_the_projector_is_the_same():
 
 
 def test_blocks_stay_in_their_quarter():
-    """4 x 4 patches a token become 2 x 2: each sums its own quarter, row by row."""
+    """Tokens of 4 x 4 patches become 2 x 2 tokens; each sums its own quarter, row by row."""
     small, large = made(config(4, 4), 1), made(config(4, 2), 2)
     width = TINY.vision.width
     blocks = torch.arange(16.0).repeat_interleave(width)
@@ -75,7 +75,7 @@ def test_blocks_stay_in_their_quarter():
 
 
 def test_the_position_table_is_interpolated_bilinearly():
-    """Of a table that is linear in row and column, the finer one is, between the old centres."""
+    """A table that is linear in row and column stays linear between the old centres."""
     small, large = made(config(4, 2), 1), made(config(8, 1), 2)
     coarse, fine = torch.arange(4) + 0.5, (torch.arange(8) + 0.5) / 2
 
@@ -87,7 +87,7 @@ def test_the_position_table_is_interpolated_bilinearly():
     grown = large.vision.tower.embeddings.position_embedding.weight.view(8, 8, -1)
     expected = plane(fine).view(8, 8, -1)
     torch.testing.assert_close(grown[1:-1, 1:-1], expected[1:-1, 1:-1])
-    assert torch.equal(grown[0, 0], plane(coarse)[0])  # outside of them, the nearest
+    assert torch.equal(grown[0, 0], plane(coarse)[0])  # outside of the centres, the nearest
 
 
 @pytest.mark.parametrize(

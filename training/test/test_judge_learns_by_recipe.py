@@ -1,4 +1,4 @@
-"""A run of the recipe is a function of it; what it saves is what is loaded."""
+"""A run of the judge depends only on its recipe, and what it saves can be loaded."""
 
 import numpy as np
 import pytest

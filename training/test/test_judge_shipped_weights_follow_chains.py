@@ -1,4 +1,4 @@
-"""The bundled judges follow chains under full prefill, and lose their hops under full reuse."""
+"""The bundled judges follow chains under full prefill, and lose links under full reuse."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from training.judge.chains import LAYOUTS
 from training.judge.exam import HOPS, exam, total
 from training.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
 
-PROBLEMS, UNSEEN = 60, 7  # of each of 16 cells; a seed that nothing else draws from
+PROBLEMS, UNSEEN = 60, 7  # problems in each of 16 cells; a seed that nothing else uses
 
 
 @pytest.fixture(scope='module', params=SEEDS)

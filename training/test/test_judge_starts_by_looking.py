@@ -1,4 +1,4 @@
-"""The first weights look at the token before, at tokens of one name, and along links."""
+"""The initial weights attend to the token before, to tokens of one name, and along links."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ SEGMENTS = 12
 
 
 class Seen(JudgeView):
-    """Keeps what each layer attends to: [heads, T, T] of the first prompt."""
+    """Records the attention of each layer: [heads, T, T] of the first prompt."""
 
     def attend(self, layer, q, k, v):
         scores = torch.einsum('thd,shd->hts', q[0], k[0]) * q.shape[-1] ** -0.5

@@ -1,4 +1,4 @@
-"""One pass with a mask equals a prompt per question, and KV that each segment made alone."""
+"""One pass with a mask equals a prompt per question, and KV computed per segment."""
 
 import numpy as np
 import torch

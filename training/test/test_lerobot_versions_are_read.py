@@ -37,7 +37,7 @@ def write_21(root):
 
 
 def write_20(root):
-    """Write version 2.0, whose statistics are those of all episodes, in one file."""
+    """Write version 2.0, which has the statistics of all episodes in one file."""
     write(root, LeRobotV21Writer)
     lines = (root / EPISODES_STATS).read_text().splitlines()
     (root / STATS).write_text(json.dumps(json.loads(lines[0])['stats']))

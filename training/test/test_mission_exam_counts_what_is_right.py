@@ -1,4 +1,4 @@
-"""The exam of missions asks for every step, and counts a mission as right to its end alone."""
+"""The mission exam asks for every step; a mission counts only if all its answers are right."""
 
 from training.planner.mission_exam import (
     REFUSED,

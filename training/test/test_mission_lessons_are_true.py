@@ -1,4 +1,4 @@
-"""A lesson's questions are answered by the rules, and its labels follow from its memory."""
+"""A lesson's answers are those of the rules, and its labels follow from its memory."""
 
 import re
 
@@ -33,7 +33,7 @@ def lesson(request):
 
 
 def memory_of(lesson, b):
-    """Its sentences by what they are about."""
+    """Return the sentences of a memory by their subject."""
     text = TOKENIZER.decode(lesson.memory[b, : lesson.lengths[b]].tolist())
     return dict(line.split(': ', 1) for line in text.split('\n')[1:])
 

@@ -1,4 +1,4 @@
-"""What a page says it holds is what is drawn on it, and nothing else on it looks like a code."""
+"""The labels of a page match what is drawn on it, and nothing else on it looks like a code."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ def pages():
 
 
 def read(patch):
-    """(glyph, dots, ink) of a patch of pixels [8, 8, 3]; ink None where nothing is drawn."""
+    """Return (glyph, dots, ink) of a patch of pixels [8, 8, 3]; ink None if nothing is drawn."""
     drawn = (np.abs(patch.astype(int) - PAPER) > 2 * NOISE).any(-1)
     left, right = drawn.copy(), drawn.copy()
     left[:, 3:], right[:, :3] = False, False
@@ -37,7 +37,7 @@ def read(patch):
 
 
 def patches_of(image):
-    """[patches, 8, 8, 3] of an image, row-major."""
+    """Return the patches [patches, 8, 8, 3] of an image, row-major."""
     squares = image.reshape(SIDE, PATCH, SIDE, PATCH, 3).swapaxes(1, 2)
     return squares.reshape(-1, PATCH, PATCH, 3)
 

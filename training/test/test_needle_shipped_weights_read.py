@@ -1,4 +1,4 @@
-"""The bundled needle weights read whole pages, and lose the code where its patches are lost."""
+"""The bundled needle weights read whole pages, and fail where a code's patches are dropped."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A page in training is the prefix that the engine would make of it."""
+"""A page in training equals the prefix that the engine computes for it."""
 
 from dataclasses import fields, replace
 

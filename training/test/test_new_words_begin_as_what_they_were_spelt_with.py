@@ -1,4 +1,4 @@
-"""A policy is told new words: it says the old ones as before, and a new one as its pieces."""
+"""New words keep the embeddings of old words and start as the mean of their own pieces."""
 
 import torch
 

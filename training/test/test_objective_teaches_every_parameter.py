@@ -1,4 +1,4 @@
-"""A gradient step lowers each loss, and together they reach all that serving uses."""
+"""A gradient step lowers each loss, and the losses train every parameter that serving uses."""
 
 from dataclasses import replace
 
@@ -71,7 +71,7 @@ def test_an_action_that_is_not_known_changes_no_loss(objective, batch):
     init_for_training(objective.model, seed=2)
     short = replace(batch, known=torch.tensor([2, 6, 6]))
     other = short.actions.clone()
-    other[0, 2:] = 7.0  # seen by the expert, as noise is, and not learnt
+    other[0, 2:] = 7.0  # read by the expert like noise, and not learnt
     before, after = (
         objective(replace(short, actions=a), {'flow': 1.0}, torch.Generator().manual_seed(5))
         for a in (short.actions, other)
@@ -87,7 +87,7 @@ def test_the_first_of_two_things_on_a_patch_is_its_target(batch):
     )
     one = replace(batch, pixels=places[None], colour=torch.tensor([[0, 1, -1]]))
     owner, place = thing_of_patch(one, patch_size=14, patches=4)
-    # Thing 0 keeps the patch it shares with 1; 2 is no thing, and outside the second view.
+    # Thing 0 keeps the patch it shares with 1; 2 is absent, and outside the second view.
     assert owner.tolist() == [[[-1, 0, -1, -1], [-1, -1, 1, -1]]]
     torch.testing.assert_close(place[0, 0, 0], torch.tensor([15 / 14 - 1.5, 1 / 14 - 0.5]))
 

@@ -1,4 +1,4 @@
-"""A lesson's tokens say what its households say, and every label follows from the words before."""
+"""A lesson's tokens agree with its households, and each label follows from the words before it."""
 
 import re
 
@@ -21,7 +21,7 @@ def lesson(request):
 
 
 def pages(lesson):
-    """Memory's sentences, and pairs of question and answer, of each prompt."""
+    """Yield memory's sentences, and pairs of question and answer, of each prompt."""
     for b, length in enumerate(lesson.lengths):
         head, *facts = TOKENIZER.decode(lesson.memory[b, :length].tolist()).split('\n')
         assert head == 'Memory:'
@@ -94,7 +94,7 @@ def test_what_is_learnt_is_the_answer_and_its_end_one_token_ahead(lesson):
 
 
 def follow(states, name):
-    """Place, end and lid of a thing, from the sentences that there are; None where they end."""
+    """Return place, end and lid of a thing, as far as the sentences state them, else None."""
     if name not in states:
         return None, None, None
     place = re.search(r'(?:in|on|by) the (.*)', states[name])[1]
@@ -106,11 +106,11 @@ def follow(states, name):
 
 
 def leads(states, name):
-    """As `Lesson.threads`, in words."""
+    """Return the entries of `Lesson.threads` in words."""
     if name == 'robot':
         held = states.get(name, '').removeprefix('holds ').removeprefix('the ')
         return None, 'robot' if held == 'nothing' else held or None, None
-    if name.startswith('last'):  # the place is the note's, the object its task's
+    if name.startswith('last'):  # the note's place, the object of its task
         return name.split(' the ')[1], leads(states, states[name])[1], None
     if name.startswith('task'):
         put = re.search(r'put the (.*?) (?:in|on)to the (.*)', states.get(name, ''))
@@ -119,7 +119,7 @@ def leads(states, name):
 
 
 def labels(states, name):
-    """Of a thing, or of the fact that begins with this name, as `Lesson.threads` has them."""
+    """Return the `Lesson.threads` of a thing, or of the fact that begins with this name."""
     thread = leads(states, name)
     task = states.get(name, '') if name.startswith('last') else name
     number = int(task.split()[1]) - 1 if task.startswith('task') and name in states else EMPTY

@@ -1,4 +1,4 @@
-"""Training that was cut off and goes on gives the weights of training in one."""
+"""Interrupted and resumed training gives the weights of an uninterrupted run."""
 
 from dataclasses import replace
 

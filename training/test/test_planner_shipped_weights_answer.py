@@ -1,4 +1,4 @@
-"""The planner that comes with the package answers behind a plain prefill of the whole memory."""
+"""The bundled planner answers questions after a plain prefill of the whole memory."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The planner that comes with the package plans unseen missions, and refuses unknown words."""
+"""The bundled planner plans unseen missions, and refuses unknown words."""
 
 import pytest
 import torch

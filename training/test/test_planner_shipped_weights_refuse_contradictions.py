@@ -1,6 +1,7 @@
-"""The planner that comes with the package does not move what a mission says is to stay.
+"""The bundled planner does not move a thing that is to stay according to the mission.
 
-Contradictions in the words that it was taught; whoever says them otherwise may be half heard.
+The contradictions are in the wording of the training data; the planner may understand only half
+of another wording.
 """
 
 from itertools import islice
@@ -21,7 +22,7 @@ RECORDS = 5
 
 
 def contradictions(rng):
-    """What is remembered and the question, one after the other; by the rules none can be done."""
+    """Yield memory sentences and a question whose mission is impossible according to the rules."""
     while True:
         table = draw_table(rng, RECORDS)
         things = [name for name, place in table.where.items() if place == TABLE]

@@ -1,4 +1,4 @@
-"""A planner that starts from a smaller one says at first what that one said."""
+"""A planner that is initialised from a smaller one first gives the same logits."""
 
 from dataclasses import replace
 

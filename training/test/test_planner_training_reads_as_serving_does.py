@@ -1,4 +1,4 @@
-"""Many questions in one pass learn from the logits that each has behind a plain prefill."""
+"""Questions packed in one pass have the losses that each has after a plain prefill."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,10 @@ CONFIG = PlannerConfig('test', BackboneConfig(32, 3, 4, 2, 8, 48, 640), max_toke
 
 
 def plain(planner, memory, packed, answers):
-    """Cross-entropy of each token of one answer, behind a causal prefill of all before it."""
+    """Return the cross-entropy of each token of an answer, and whether it is exact.
+
+    The answer follows a causal prefill of all before it.
+    """
     ids = torch.cat([memory, packed])[None]
     places = torch.arange(ids.shape[1])[None]
     hidden = planner.model(ids, places, GrowingCache())[0, len(memory) :]
@@ -63,7 +66,7 @@ def test_an_answer_is_exact_where_no_token_of_it_is_wrong():
     objective = PlannerObjective(planner.model, middle=2, late=3)
     with torch.no_grad():
         assert not objective(lesson)['exact'].any()
-        # Weights of zero say token 0 always: right where every label is 0.
+        # Zero weights always predict token 0, which is right where every label is 0.
         for p in planner.model.parameters():
             p.zero_()
         lesson.answer[(lesson.answer != EMPTY) & (lesson.segment == 0)] = 0

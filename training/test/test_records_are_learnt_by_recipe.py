@@ -1,4 +1,4 @@
-"""The deeper judge's run is a function of its recipe, and one that was cut off goes on."""
+"""A run of the deeper judge depends only on its recipe, and an interrupted run continues."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Records: what is said is what is meant, each hangs on an earlier one, apart it is unknown."""
+"""A record's values are in the prompt or refer to earlier records; alone these are unknown."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ from training.records.trainer import RECORDS, init_small
 
 
 def meaning(tokens, s, k):
-    """Read off the prompt as a person would: -> the value, and how many dittos led there."""
+    """Return the value found by reading the prompt, and how many dittos led there."""
     record = tokens[1 + TOKENS * s : 1 + TOKENS * (s + 1)]
     said = int(record[2 + k])
     if said != DITTO + k:

@@ -1,4 +1,4 @@
-"""The weights in the package do what docs/benchmarks/policy.md states, on a few unseen scenes."""
+"""The bundled weights reach what docs/benchmarks/policy.md states, on a few unseen scenes."""
 
 import time
 
@@ -17,7 +17,7 @@ from embodied_kv.types import Observation
 from training.evaluate.evaluation import Evaluation, parser
 
 REPORTED = 0.933  # success over all families, docs/benchmarks/policy.md
-SUBTASKS = 0.805  # exact, there
+SUBTASKS = 0.805  # exact, same page
 SCENES = 5  # of each family
 
 

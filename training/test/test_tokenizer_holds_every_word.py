@@ -1,4 +1,4 @@
-"""Whatever is told, asked or said of the tabletop is made of whole words of its tokenizer."""
+"""All instructions, questions and answers of the tabletop consist of one token per word."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def tokenizer():
 
 @pytest.fixture(scope='module')
 def said():
-    """Every phrase and phase of twenty crowded scenes, and questions with their answers."""
+    """Return all phrases and phases of twenty crowded scenes, and questions with answers."""
     found = set()
     with Tabletop(task_scene('put', crowded=True), 0) as table:
         for seed in range(20):
@@ -38,9 +38,9 @@ def said():
 def test_no_word_is_spelt(tokenizer, said):
     assert len(said) > 500
     for text in said:
-        text = ' '.join(text.split())  # a phase that its family does not know has no place
+        text = ' '.join(text.split())  # a phase that its family lacks names no place
         words = text.replace('?', ' ?').replace(',', ' ,').split()
-        text = text if text.endswith('?') else f' {text}'  # a question stands first
+        text = text if text.endswith('?') else f' {text}'  # a question has no leading space
         assert len(tokenizer.encode(text)) <= len(words), text
 
 

@@ -1,4 +1,4 @@
-"""Every training is a command, every field of its recipe an option of it."""
+"""Every training is a command, and every field of its recipe is an option of it."""
 
 import sys
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""What is trained is what is served: equal velocities and logits, with gradients or an arena."""
+"""Training computes what is served: equal velocities and logits, with gradients or an arena."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def arena(max_tokens):
 
 
 def served_prefix(model, batch):
-    """The batch prefilled into rows of an arena, each sample packed to its own length."""
+    """Return an arena with the prefilled batch, each sample packed to its own length."""
     prefixes, packed = arena(TINY.prefix_tokens), []
     for images, prompt, length in zip(
         batch.images, batch.prompt, batch.prompt_length, strict=True

@@ -1,4 +1,4 @@
-"""A draw does not see another draw, a segment another segment, and nobody sees padding."""
+"""Draws do not attend to other draws, segments not to other segments, and none to padding."""
 
 from dataclasses import replace
 

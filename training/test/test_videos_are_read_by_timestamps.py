@@ -1,4 +1,4 @@
-"""Frames of videos belong to the timestamps of their rows, wherever they lie in a file."""
+"""Frames of videos are found by the timestamps of their rows, wherever they are in a file."""
 
 import os
 
@@ -13,7 +13,7 @@ from training.data.lerobot_checks import DataSetError
 from training.data.lerobot_reader import LeRobotDataSet
 from training.data.videos import read_frames
 
-COUNT, GROUP = 60, 12  # frames of a video, and from one keyframe to the next
+COUNT, GROUP = 60, 12  # frames of a video, and the keyframe interval
 CODECS = {
     'av1': ('libsvtav1', {'g': 2, 'crf': 30, 'preset': 12}),  # as LeRobot encodes
     'h264': ('libx264', {'g': GROUP, 'bf': 3, 'preset': 'ultrafast', 'b-adapt': 0}),
