@@ -170,7 +170,7 @@ class Mission:
             words, state = answer.words, self.state
             match answer.kind:
                 case 'over':
-                    return ErrorCode.NONE, f'{state.steps} steps'
+                    return ErrorCode.NONE, f'{state.steps} step' + 's' * (state.steps != 1)
                 case 'impossible' | 'give up':
                     return ErrorCode.NOT_DONE, f'{answer.kind}: {words}'
                 case 'done':
