@@ -1,7 +1,7 @@
 """Values that the modules of control exchange: measured arm, commands, set-points and actions.
 
-`ControlLoop` creates commands, `nodes.common.conversions` converts them to messages, and a capsule
-stores the leftover actions. Times are seconds on the clock of the control loop.
+`CommandPublisher` creates commands, `nodes.common.conversions` converts them to messages, and a
+capsule stores leftover actions. Times are seconds on the clock of the control loop.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Setpoint:
     Args:
         values: float64 [joints]: the position or the velocity of each output, by its kind; NaN
             for a position that is not commanded.
-        positions, velocities: Both for all outputs; None before the first motion.
+        positions, velocities: [joints] Both of every output; None before the first motion.
         source: One of SOURCES.
         age: Time (s) since the observation; inf without one.
     """
@@ -141,7 +141,7 @@ class ActionPlan:
         actions: float64 [n, joints], up to the execution horizon. The first is the action that was
             due next at the take-over.
         moments: [n] Moments (s) at which the actions are due.
-        past: [m, joints] What was executed since the observation that the chunk answers. The last
+        past: [m, joints] Values executed since the observation that the chunk answers. The last
             row is the value at the take-over, unless an action was due then.
         past_moments: [m] Moments (s) of `past`.
         observed: Moment (s) of the observation.
@@ -200,7 +200,7 @@ class ActionPlan:
         return replace(self, moments=self.moments + seconds)
 
     def lasts(self, now: float, dt: float) -> bool:
-        """Whether an action is still to be executed, or the last one has not lasted dt."""
+        """Return whether actions remain, or the last one has lasted for less than dt (s)."""
         return bool(self) and bool(now < self.moments[-1] + dt - _TICK)
 
     def remaining(self, now: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -218,7 +218,7 @@ class ActionPlan:
     def rows(
         self, observed: float, dt: float, count: int, now: float, by_velocity: NDArray[np.bool_]
     ) -> NDArray[np.float64] | None:
-        """Return what is executed at observed + i * dt, float64 [count, joints].
+        """Return the values executed at observed + i * dt, float64 [count, joints].
 
         Positions are interpolated linearly between two actions. A velocity lasts until the next
         action. Before the known past, the arm is at its first known position. All joints are NaN
@@ -247,7 +247,7 @@ class TakeOver:
         first: Index of the first action whose moment has not passed. It is the chunk size if all
             have passed, or if a chunk of a later observation runs.
         values: float64 [chunk size, joints], the actions within the limits; None if refused.
-        blended: Whether the limits kept the arm from meeting an action that is executed.
+        blended: Whether the limits prevent the arm from reaching an action that is executed.
         clamped: Number of executed values that were outside the limits.
         reason: Why the chunk was refused; '' if it was not.
     """
@@ -264,7 +264,7 @@ class Counters:
     """Counters since the start.
 
     takeovers, refused, blended and late count chunks, clamped counts values, and missed, held and
-    stopped count control periods. `late` chunks took over later than they were made for.
+    stopped count control periods. `late` chunks took over later than their action prefix assumed.
     """
 
     takeovers: int = 0

@@ -1,7 +1,7 @@
 """Publish commands and set-points of the executor's motion at the right moments.
 
-The command publisher does not decide what the arm does. Nothing that was sent lasts longer than
-the executor's `max_open_loop`: the rest of a longer motion is sent as time passes.
+The executor decides the motion. No message lasts longer than the executor's `max_open_loop`; the
+rest of a longer motion is sent as time passes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from embodied_kv.control.trajectory_executor import PAUSE, STALE, TrajectoryExec
 from embodied_kv.types import ActionChunk
 
 UNKNOWN = np.empty(0, np.float32)  # confidence of actions whose denoising steps are unknown
-BRAKINGS, BRAKING_PERIOD = 3, 0.02  # how often braking is sent, and s between
+BRAKINGS, BRAKING_PERIOD = 3, 0.02  # messages of a braking motion, and s between them
 RESEND_PERIOD = 0.06  # s between two messages of a motion that waits for the arm
 REST_SETPOINTS = 3  # set-points at rest, after the last one in motion
 # Fields of a command: copied from a chunk; kept of the newest command of a chunk in every later
@@ -71,7 +71,7 @@ class CommandPublisher:
         self._has_trajectories = not setpoint_joints.all()
         self._command: Command | None = None  # the command of the newest chunk
         self.source = ''  # the source of the newest command
-        self.is_sent = True  # whether something of the executor's motion was sent
+        self.is_sent = True  # whether a part of the executor's motion was sent
         self.cancel()
 
     # ------------------------------------------------------------------ what is sent
@@ -99,7 +99,7 @@ class CommandPublisher:
     def publish_resumed(
         self, leftover: LeftoverActions, actions: np.ndarray, stamp: int, now: float
     ) -> None:
-        """Publish leftover actions of an earlier chunk, which have begun."""
+        """Publish leftover actions of an earlier chunk whose execution has begun."""
         fields: Fields = dict(values=actions, execution_horizon=len(actions), stamp=stamp)
         fields |= dict(sequence=leftover.sequence, steps=leftover.steps)
         self._begin(self._make(PREVIOUS, now, **fields), now)
@@ -191,7 +191,7 @@ class CommandPublisher:
 
         Trajectory controllers have completed what was sent. Set-point controllers have held the
         last set-point, so that the remaining motion is delayed. If the robot has both types, each
-        joint brakes from where its controller is.
+        joint brakes from the position of its controller.
         """
         if self._has_trajectories:
             self._executor.lapse(now)

@@ -1,8 +1,8 @@
 """Decide which velocity set-points reach the controllers, and when the controllers receive zeros.
 
-A controller that takes velocities keeps its last value, so that silence is not safe for it. The
-command watchdog runs in a separate process between the action node and these controllers: it
-forwards set-points and replaces missing ones by zeros. Here are its rules, without ROS.
+A velocity controller keeps its last value, so that silence does not stop the arm. The command
+watchdog runs in a separate process between the action node and these controllers: it forwards
+set-points and replaces missing ones by zeros. This module contains its rules, without ROS.
 
 Times are ns of CLOCK_MONOTONIC, which all processes of one machine share.
 """
@@ -25,15 +25,15 @@ GRACE = 1.0  # s in which a motion may be completed after SIGINT or SIGTERM
 
 
 def timeout(period: float) -> int:
-    """Return the time (ns) without a set-point that ends a motion. period: of set-points, s."""
+    """Return the time (ns) without set-points that ends a motion. period: of set-points (s)."""
     return round(max(MIN_TIMEOUT, PERIODS * period) * SECOND)
 
 
 @dataclass(frozen=True)
 class VelocityOutputs:
-    """The outputs of a robot that take velocities; their values are joined in this order.
+    """The outputs of a robot that take velocities; their values are concatenated in this order.
 
-    limits: highest absolute value of each, rad/s or m/s; inf where the contract states none.
+    limits: highest absolute value of each, rad/s or m/s; inf where the contract has none.
     """
 
     outputs: tuple[Output, ...]
@@ -48,7 +48,7 @@ class VelocityOutputs:
 
     @property
     def index(self) -> tuple[int, ...]:
-        """The places of the values in an action."""
+        """Return the indices of the values in an action."""
         return tuple(place for output in self.outputs for place in output.index)
 
     @property
@@ -66,7 +66,7 @@ class VelocityOutputs:
 
 @dataclass(frozen=True)
 class VelocitySetpoint:
-    """A set-point as of VelocitySetpoint.msg: values, and the times (ns) of its motion."""
+    """A set-point as in VelocitySetpoint.msg. started (the motion), sent: ns. period: s."""
 
     layout: int
     sender: int
@@ -77,11 +77,11 @@ class VelocitySetpoint:
 
 
 class CommandWatchdog:
-    """Forwards set-points of one motion after the other; ends a motion with zeros.
+    """Forwards set-points, and ends a motion with zeros if its set-points fail.
 
-    A motion is what one sender publishes from rest to rest; its set-points name the time at which
-    it started. A motion that was ended here never continues: the sender has to start another one.
-    So a suite that was suspended cannot return the arm to an old velocity.
+    A motion is the sequence of set-points of one sender from rest to rest. Each of them contains
+    the start time of the motion. A motion that the watchdog ended never continues: the sender must
+    start another one. Therefore a suspended suite cannot return the arm to an old velocity.
 
     Args:
         outputs: The velocity outputs of the robot.
@@ -96,13 +96,13 @@ class CommandWatchdog:
         self._zero = [0.0] * len(self._limits)
         self._last: VelocitySetpoint | None = None  # of the present motion; None at rest
         self._zeros, self._next_zero = 0, 0
-        self._end: int | None = None  # when a motion may be forwarded no longer
+        self._end: int | None = None  # when the grace ends; None before `end`
         self.stopped, self.reason = now, ''
         self.forwarded = self.refused = self.stops = 0
 
     @property
     def is_moving(self) -> bool:
-        """Whether the controllers were last sent something else than zero."""
+        """Whether the last values sent to the controllers were not all zero."""
         return self._last is not None
 
     @property
@@ -129,7 +129,7 @@ class CommandWatchdog:
         return ''
 
     def check(self, now: int) -> None:
-        """End a motion without set-points, and send the zeros that are due."""
+        """End a motion whose set-points are missing, and send the zeros that are due."""
         if (last := self._last) is not None:
             silence = now - last.sent
             if silence > timeout(last.period):

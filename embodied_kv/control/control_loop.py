@@ -1,6 +1,6 @@
 """The thread that moves the arm: it executes chunks while the safety state machine permits it.
 
-The control loop knows no messages and receives finished chunks. While the arm moves, it publishes
+The control loop uses no messages and receives finished chunks. While the arm moves, it publishes
 one command per control period: a fresh chunk as soon as it arrives, otherwise the status of the
 previous chunk, up to its execution horizon. A period without a fresh chunk counts as missed. With
 real-time chunking, which expects late chunks, it counts only if the running chunk has ended.
@@ -82,7 +82,7 @@ class ControlLoop(threading.Thread):
         by_execution: Whether the next chunk is due at the end of an execution instead of once per
             period. Real-time chunking implies it.
         speed: Returns the speed scaling of the trajectory controllers, 0 to 1.
-        fault: Returns why the arm must not be commanded, as by its controllers; '' if it may.
+        fault: Returns why the arm must not be commanded, such as a controller fault; '' if none.
         sent: Takes the reference position [joints] at each check of a moving arm.
         explain: Returns a possible cause for an arm that does not follow; '' if unknown.
         noticed: Takes a report when an interruption begins or ends.
@@ -165,7 +165,7 @@ class ControlLoop(threading.Thread):
             self._expected = deadline
 
     def guide(self, observed: float) -> Guide | None:
-        """Return the action prefix (SI) for a chunk of this observation that is started now.
+        """Return the action prefix (SI) for a chunk whose computation starts now.
 
         None if real-time chunking is off, the arm is not armed or no action is left.
         """
@@ -194,7 +194,7 @@ class ControlLoop(threading.Thread):
     @property
     def is_idle(self) -> bool:
         """Whether no action is left to execute and no chunk was offered. From any thread."""
-        settled = self._settled.is_set()  # read first: then a chunk that took over is in the plan
+        settled = self._settled.is_set()  # read first, so that the plan contains its chunk
         return settled and not self.executor.plan.lasts(self._clock(), self.executor.dt)
 
     def refuse(self, reason: str) -> None:
@@ -340,10 +340,10 @@ class ControlLoop(threading.Thread):
             self._undo(self._began, self._worked)
 
     def _undo(self, since: float, now: float) -> None:
-        """Undo what was not sent before the process was suspended, and brake.
+        """Undo the motion that was not sent before the process was suspended, and brake.
 
-        It was computed from where the arm was then, but the arm has executed what was sent before.
-        What was being sent may reach the controller only now.
+        That motion starts at an old position, because the arm has executed what was sent before. A
+        message that was being sent may reach the controller only now.
         """
         self._began = now
         try:
@@ -370,7 +370,7 @@ class ControlLoop(threading.Thread):
         self._keep()
 
     def _deadline_now(self) -> float:
-        """Return the end of this period, or of that of the present frame if a little later."""
+        """Return the end of the period, or that of the newest frame, at most one period later."""
         of_frame = self._expected - self.allowed + self._period
         return max(self._deadline, min(of_frame, self._deadline + self._period))
 
@@ -439,7 +439,7 @@ class ControlLoop(threading.Thread):
             self._brake(HOLD, now)
 
     def _was_sent_late(self, now: float, measured: Measured | None) -> bool:
-        """Return whether the arm moves although what it was sent before a suspension has ended."""
+        """Return whether the arm moves although the motion sent before a suspension has ended."""
         taken = self.safety.is_taken_over and self.safety.state != STOPPED
         if now >= self._watched_until or taken or measured is None:
             return False
@@ -482,7 +482,7 @@ class ControlLoop(threading.Thread):
         self._keep()
 
     def _keep(self) -> None:
-        """Note the motion, unless nothing of it was sent yet."""
+        """Store the motion for `_undo` once a part of it was sent."""
         if self._commands.is_sent:
             self._kept = self._commands.state()
 
@@ -509,7 +509,7 @@ class ControlLoop(threading.Thread):
             self.executor.counters.refused += 1
             raise RefusedError(reason)
         began = frame = chunk.deadline - self.allowed
-        if self._rtc is not None:  # an arm that stood since then skips no action
+        if self._rtc is not None:  # an arm that stood skips no action
             began += max(0.0, now - max(self.executor.ends, observed))
         taken = self.executor.take_over(chunk, began, now, self._measured(), observed)
         if taken.values is None:  # the running motion continues

@@ -1,8 +1,8 @@
 """Compare the reference that a joint trajectory controller publishes with that of the suite.
 
-A controller is a little later than the suite. Therefore its reference is compared with all
-positions of the reference of the suite within the last LATENCY. They are only compared while the
-suite moves the arm, because otherwise another program may use the controller.
+The reference of a controller lags that of the suite. Therefore it is compared with all positions
+of the suite's reference within the last LATENCY. It is compared only while the suite moves the
+arm, because otherwise another program may use the controller.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 PATIENCE = 0.5  # s for which a reference may differ, and a controller may be silent
 LATENCY = 0.3  # s by which a controller may be later than the suite
-MOVES = 0.1  # s after the newest position from which on the suite does not move the arm
+MOVES = 0.1  # s; without a newer position for this long, the suite does not move the arm
 LEAST = 0.25  # share of the tolerance beyond which a reference that stands explains a fault
 STANDS = 0.01  # share of the tolerance within which a reference stands
-GAP = 0.25  # s between two polls that count as silence, at most: the process may be suspended
+GAP = 0.25  # longest silence (s) that one poll adds, because the process may be suspended
 
 
 class ControllerReference:

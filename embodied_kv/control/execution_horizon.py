@@ -112,7 +112,7 @@ def with_execution_horizon(chunk: ActionChunk, policy: Policy) -> ActionChunk:
     """Return the chunk with its H and the confidence of its actions.
 
     Raises:
-        ValueError: The chunk has no updates, or as the policy.
+        ValueError: The chunk has no updates, or their shape is wrong.
     """
     updates = chunk.updates
     if updates is None:

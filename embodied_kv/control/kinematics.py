@@ -33,7 +33,7 @@ class _Joint:
 
 @dataclass(frozen=True)
 class _Drive:
-    """Where the position of a joint follows from: multiplier * (position of `joint`) + offset."""
+    """The source of a joint's position: multiplier * (position of `joint`) + offset."""
 
     joint: str
     multiplier: float = 1.0
@@ -158,7 +158,7 @@ def _above(description: ElementTree.Element, link: str) -> tuple[str, list[Eleme
 
 
 def _drive(description: ElementTree.Element, name: str, own: Container[str] = ()) -> _Drive:
-    """Return what the position of a joint follows from.
+    """Return the source of a joint's position.
 
     Args:
         description: The URDF.

@@ -1,7 +1,6 @@
 """Position, velocity and acceleration limits of each output of a robot.
 
-The module knows numbers in SI units and the joint limits of a URDF, but no motions and no
-policies. No limit has a default: an arm without declared limits is not moved.
+Values are in SI units. No limit has a default: an arm without declared limits is not moved.
 """
 
 from __future__ import annotations
@@ -267,7 +266,7 @@ def _limit(element: ElementTree.Element, controls: Sequence[ElementTree.Element]
     if kind == 'continuous':
         narrow('lower', -math.inf, 'hard')
         narrow('upper', math.inf, 'hard')
-    elif hard is not None:  # the specification gives 0 to a position limit that is not written
+    elif hard is not None:  # URDF specification: a missing position limit is 0
         narrow('lower', number(hard.get('lower'), 'lower') or 0.0, 'hard')
         narrow('upper', number(hard.get('upper'), 'upper') or 0.0, 'hard')
     if hard is not None:
@@ -297,7 +296,7 @@ def _of_interfaces(
 ) -> Iterator[tuple[str, str, str | None]]:
     """Yield interface (position or velocity), side (min or max) and text of each limit.
 
-    Interfaces with `<limits enable="false"/>` are left out, as ros2_control does.
+    Interfaces with `<limits enable="false"/>` are skipped, as in ros2_control.
     """
     for interface in (i for control in controls for i in control.findall('command_interface')):
         limits = interface.find('limits')

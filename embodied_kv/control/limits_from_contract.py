@@ -95,8 +95,8 @@ def confine_from_contract(robot: Embodiment, robot_description: str, limits: Lim
 def tracking_errors(robot: Embodiment) -> NDArray[np.float64]:
     """Return the largest distance (rad or m) of each output from its reference: [joints].
 
-    NaN where the executor derives the tolerance; inf for a gripper, which an object holds, and for
-    an axis of a twist. An explicit `tracking_error` of the contract wins.
+    NaN where the executor derives the tolerance; inf for a gripper, which an object may block, and
+    for an axis of a twist. A `tracking_error` in the contract takes precedence.
     """
     limits = robot.contract.limits
     return _distances(robot, {axis: limits[axis].tracking_error for axis in robot.axes})
@@ -106,8 +106,8 @@ def relative_targets(robot: Embodiment) -> NDArray[np.float64]:
     """Return the largest distance (rad or m) of a chunk's first action from the arm: [joints].
 
     NaN where the executor derives it; inf for a gripper, for a velocity and for an axis of a
-    twist. A joint that `max_relative_target` names has its number; one number holds for every
-    position joint of the arm.
+    twist. A map in `max_relative_target` applies to the joints that it names; a number applies to
+    every position joint of the arm.
     """
     given = robot.contract.max_relative_target
     if isinstance(given, Mapping):

@@ -1,7 +1,6 @@
 """Plan motions from the state of the arm through actions to standstill, within the limits.
 
-The module knows positions, velocities and limits, but no clocks and no policies. Time 0 is the
-start of a motion. The acceleration is constant between two nodes, so that
+Time 0 is the start of a motion. The acceleration is constant between two nodes, so that
 
     p' = p + (v + v') / 2 dt
 

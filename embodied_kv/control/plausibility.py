@@ -1,7 +1,6 @@
 """Check whether measured joint positions are plausible, and unwrap continuous joints.
 
-The module knows positions, stamps (ns) and limits, but no messages. A `JointCheck` checks the
-samples of one joint, from all publishers, by these rules:
+A `JointCheck` checks the samples of one joint, from all publishers, by these rules:
 
 1. A sample must be finite, and within the position limits plus a margin of max(0.1, 5 % of the
    range). The margin keeps an arm usable that rests a little outside of its limits.
@@ -38,12 +37,12 @@ from embodied_kv.control.limits import Limits
 from embodied_kv.robots.units import unwrapped
 
 AGREEMENT = 250_000_000  # ns of consistent samples that make a joint known
-FACTOR = 1.5  # speed of a plausible joint, relative to its velocity limit
+FACTOR = 1.5  # largest plausible speed, relative to the velocity limit
 SLACK = 0.05  # s by which the time between two stamps may be wrong
 MARGIN, MARGIN_SHARE = 0.1, 0.05  # rad or m, and share of the range, outside of the limits
 NOISE, NOISE_SHARE = 0.02, 0.02  # rad or m, and share of the range, at most
-ALTERNATIONS, MEMORY = 3, 3_000_000_000  # changes between accepted and refused, within so many ns
-SET_BACK = 500_000_000  # ns before the last sample; an older stamp is another time, not a late one
+ALTERNATIONS, MEMORY = 3, 3_000_000_000  # changes between accepted and refused, within MEMORY ns
+SET_BACK = 500_000_000  # ns; a stamp that is older than the last one by more is not a late sample
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,7 @@ class JointCheck:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last accepted position is where the joint is, as far as its stamp goes."""
+        """Whether the last accepted position is valid as the position at its stamp."""
         return (
             self._base is not None
             and self._streak < 2
@@ -199,7 +198,7 @@ class JointCheck:
 
     @property
     def is_contradicted(self) -> bool:
-        """Whether the last refusal was for a jump, as publishers that disagree cause them."""
+        """Whether the last refusal was for a jump, which contradicting publishers cause."""
         return self._why is not None and self._why[0] == 'jump'
 
     def refusal(self) -> str:

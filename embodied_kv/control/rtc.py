@@ -1,9 +1,9 @@
 """Real-time chunking: a chunk that is being computed continues the chunk that is executed.
 
-The module knows actions, their moments and delays, but no models and no executor. The leftover
-actions are the rest of the running chunk: row i is due at the new observation + i * dt. While the
-new chunk is computed, the first d of these rows are executed; d is the delay. So the new chunk is
-bound to these rows fully, and to the following ones with decreasing weight up to the horizon s.
+The leftover actions are the rest of the running chunk: row i is due i * dt after the new
+observation. While the new chunk is computed, the first d of these rows are executed; d is the
+delay. So the new chunk is bound to these rows fully, and to the following ones with decreasing
+weight up to the horizon s.
 
 Source: Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies".
 Their code calls d and s the start and the end of prefix attention. LeRobot uses the same weights.
@@ -107,7 +107,7 @@ class DelayEstimator:
         return self._latest[-1] if self._latest else math.nan
 
     def expected(self, age: float) -> int:
-        """Return how many actions will have passed when a chunk that is started now takes over.
+        """Return how many actions will have passed when a chunk that starts now takes over.
 
         The result is at most the chunk size - 1, so that one action is always new.
 
@@ -136,9 +136,9 @@ class RealTimeChunking:
     def of(
         cls, config: EngineConfig, model: ModelConfig, allowed: float
     ) -> RealTimeChunking | None:
-        """Return what the parameters of an engine configure; None where `rtc` is off.
+        """Return the configuration by the parameters of an engine; None if `rtc` is off.
 
-        allowed: as of `DelayEstimator`.
+        allowed: as in `DelayEstimator`.
         """
         if config.rtc == 'off':
             return None
@@ -146,7 +146,7 @@ class RealTimeChunking:
         return cls(delays, config.horizon(model.chunk_size), config.rtc_schedule)
 
     def guide(self, leftover: NDArray[np.float64] | None, age: float) -> Guide | None:
-        """Return the action prefix for a chunk that is started now; None without a leftover.
+        """Return the action prefix for a chunk that starts now; None without a leftover.
 
         The delay does not exceed the leftover: after its end the arm comes to rest, which does not
         bind the chunk.

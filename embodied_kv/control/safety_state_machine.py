@@ -1,7 +1,4 @@
-"""The safety state machine of one arm: who may move it, and the reason why it does not move.
-
-The module knows states and reasons. It does not know motions, messages or threads that move
-anything.
+"""The safety state machine of one arm: whether it may move, and the reason why it does not.
 
     DISARMED --arm--> ARMED --stop--> STOPPED --reset--> DISARMED
                       ARMED <--take over, give back--> TAKEN_OVER
@@ -10,7 +7,7 @@ anything.
   ends only with a reset. A reset leads to DISARMED, so that the operator arms in a second step.
 - A stop also clears the instruction.
 - A fault of the arm disarms it. The reason stays visible until the arm is armed again.
-- The parameter `armed` does not arm an arm again that an operator or a fault has disarmed.
+- The parameter `armed` does not arm an arm that an operator or a fault has disarmed.
 - While an operator has taken over, the control loop brakes, and then commands nothing.
 
 All methods may be called from any thread. They wait for a short lock only.
@@ -77,7 +74,7 @@ class SafetyStateMachine:
 
     @property
     def state(self) -> str:
-        """The state, one of STATES. The one that forbids most comes first."""
+        """Return the state, one of STATES: the most restrictive one that applies."""
         with self._lock:
             if self._stopped:
                 return STOPPED
@@ -149,7 +146,7 @@ class SafetyStateMachine:
 
     @property
     def blocked_by(self) -> str:
-        """What in the state forbids to move, and what to do; '' for nothing."""
+        """Return why the state forbids motion, and what to do; '' if it permits motion."""
         with self._lock:
             fault = f' ({self._fault})' if self._fault else ''
             held = {

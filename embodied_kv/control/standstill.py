@@ -1,7 +1,7 @@
 """The limit of the time for which an arm may stand although it is meant to move.
 
-An arm stands while no chunk comes, while chunks are refused, or while something is missing. After
-a long interruption a motion would come as a surprise, so the arm is disarmed.
+An arm stands while no chunk arrives, while chunks are refused, or while something is missing.
+After a long interruption a motion would be unexpected, so the arm is disarmed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 
-REPORT_AFTER = 0.5  # s that an arm may stand although it is meant to move before that is reported
+REPORT_AFTER = 0.5  # s from the start of an interruption until it is reported
 FIRST_CHUNK = 60.0  # s for the first chunk of an instruction, because servers compile
 
 
@@ -40,7 +40,7 @@ class StandstillMonitor:
         self._executor, self._safety, self._resume_within = executor, safety, resume_within
         self._disarm, self._report = disarm, report
         self._meant = math.inf  # moment since which the arm is meant to move
-        self._has_moved = self._reported = False  # since then; interruption reported
+        self._has_moved = self._reported = False  # since then; interruption was reported
         self.refused = ''
 
     def check(self, now: float) -> None:

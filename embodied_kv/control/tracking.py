@@ -1,12 +1,12 @@
 """The reference trajectory of an arm, and its comparison with the measured arm.
 
 `ReferenceTrajectory` is the commanded motion over time. `TrackingMonitor` compares the measured
-arm with it, although measurements are a little old. Both know motions, but no actions.
+arm with it, although measurements are a little old.
 
-The reference never runs away from the arm. If a joint is more than half of its tolerance behind,
-the reference pauses until the arm has caught up. So the arm follows a speed slider, and nothing
-winds up while the arm is blocked. Beyond the tolerance, or if the reference has paused for STALL,
-the arm does not follow, and the caller holds the measured position.
+The reference waits for the arm: if a joint is more than half of its tolerance behind, the
+reference pauses until the arm has caught up. So the speed slider of a robot may slow the arm, and
+no error accumulates while the arm is blocked. Beyond the tolerance, or if the reference has paused
+for STALL, the arm does not follow, and the caller holds the measured position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_LAG = 0.2  # s: largest lag that an arm is granted
 STEADY = 0.1  # share by which velocities may differ while the lag is measured
 NEAR = 0.01  # s at the velocity limit: a joint that stays within this distance stands still
 FAST = 0.1  # share of the velocity limit above which the lag is measured
-LAGS = 25, 200  # measured lags from which their median counts, and that are kept
+LAGS = 25, 200  # lags that are measured before their median is used, and lags that are kept
 _GRID = 0.005  # s between two delays that are tried
 
 
@@ -100,8 +100,8 @@ class ReferenceTrajectory:
 
     def clear(self) -> None:
         """Forget all motions, as if the arm had never been commanded."""
-        self._motions: list[tuple[float, Motion]] = []  # since when, in order; the last one runs
-        self._part: tuple[float, Motion | None] = 0.0, None  # of the last one, as it was sent
+        self._motions: list[tuple[float, Motion]] = []  # start and motion, in order; the last runs
+        self._part: tuple[float, Motion | None] = 0.0, None  # the last one, as it was sent
 
     def set(self, motion: Motion, now: float) -> None:
         """Replace the running motion from now on."""
@@ -122,7 +122,7 @@ class ReferenceTrajectory:
         self._part = since + sent, part
 
     def halt(self, moment: float, position: np.ndarray | None = None) -> None:
-        """Make the reference stand since a moment, at a position or at its own of that moment."""
+        """Let the reference stand from a moment on, at `position` or its position at that time."""
         position = self.at(moment)[0] if position is None else position
         self._motions = [(moment, stay(position))]
 
@@ -197,7 +197,7 @@ class ReferenceTrajectory:
         self._motions, self._part = state
 
     def lapse(self) -> None:
-        """Replace the reference by the motion that `after` returned last, as no more was sent."""
+        """Replace the reference by what `after` returned last, because no more was sent."""
         since, part = self._part
         assert part is not None
         self._motions[-1] = since, part
@@ -243,11 +243,11 @@ class TrackingMonitor:
         self.allowed = allowed
         self._positions = np.where(limits.by_velocity, math.inf, allowed)
         self.lag, self._lags = 0.0, deque[float](maxlen=LAGS[1])
-        self._elsewhere: Measured | None = None  # first measurement of an arm that others moved
+        self._elsewhere: Measured | None = None  # first measurement far from the reference
         self.restart()
 
     def restart(self) -> None:
-        """Forget the measurements of the motion before."""
+        """Forget the measurements of the previous motion."""
         self._pauses: deque[tuple[float, float, float]] = deque()  # moment, s observed, s paused
         self._updated = -math.inf
         self._seen: Measured | None = None
@@ -271,7 +271,7 @@ class TrackingMonitor:
         return np.where(integrated, seen, position), velocity
 
     def lost(self, now: float, measured: Measured | None) -> str:
-        """Return why no motion may begin or go on from this measurement; '' if one may."""
+        """Return why no motion may begin or continue from this measurement; '' if one may."""
         if measured is None:
             return 'no joint state, or none of late'
         age = now - measured.moment
@@ -440,7 +440,7 @@ class StandstillTimer:
 
     def __init__(self, velocity: NDArray[np.float64]) -> None:
         self._near = NEAR * velocity
-        self._place: NDArray[np.float64] | None = None  # where the arm moved last
+        self._place: NDArray[np.float64] | None = None  # position after the last movement
         self._since = 0.0
 
     def seconds(self, positions: NDArray[np.float64] | None, now: float) -> float:

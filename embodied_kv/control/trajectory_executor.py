@@ -1,14 +1,13 @@
 """The motion of one robot over time: chunks take over from one another by time.
 
-The module knows moments (s), actions, limits and the measured arm. It does not know models,
-messages or the safety state machine. Action i of a chunk is due at began + i * dt. Invariants:
+Moments are in seconds. Action i of a chunk is due at began + i * dt. Invariants:
 
 - Every motion starts from a known position of the arm; without a measurement nothing moves.
-- An action whose moment has passed, or beyond the execution horizon H, is not executed.
+- An action whose moment has passed, or that is beyond the execution horizon H, is not executed.
 - Every motion keeps the limits and ends at rest. Without a newer chunk the arm stands.
 - A chunk whose first action is far from the arm, or with many values far outside the limits, is
   refused.
-- The reference trajectory never runs away from the arm; see `tracking`.
+- The reference trajectory waits for the arm; see `tracking`.
 
 The executor is not thread-safe.
 """
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from embodied_kv.control.chunk_plausibility import implausible, unwrapped
 from embodied_kv.control.command import (
     FRESH,
     HOLD,
@@ -34,6 +34,7 @@ from embodied_kv.control.command import (
     Setpoint,
     TakeOver,
 )
+from embodied_kv.control.join import Join
 from embodied_kv.control.limits import Limits
 from embodied_kv.control.motion import Motion, brake, follow
 from embodied_kv.control.tracking import (
@@ -47,14 +48,8 @@ from embodied_kv.types import ActionChunk
 
 LEAD = 0.04  # s that a trajectory controller has to join a motion that it receives
 STALE = 0.2  # s after which a measured position is not used to brake or to hand over
-JOINS = 1.05  # times the velocity limit that a controller may need to join a motion
-HARSH = 2.0  # times the acceleration limit that a controller may need to join a motion
-WAITS = np.arange(0.004, 0.2, 0.004)  # s by which a trajectory may be delayed to be joined
 PAUSE = 0.1  # s without a set-point after which the arm counts as standing
-FOLLOWED = 1e-3  # rad, m, or either per s: largest distance of a followed action
-CLAMPED = 0.5  # largest share of the values of a chunk far outside the limits
-OUTSIDE = 0.05  # share of the range of a joint: a position further outside is far outside
-TOO_FAST = 2.0  # times the velocity limit: a larger velocity is far outside
+FOLLOWED = 1e-3  # rad, m, rad/s or m/s: largest distance from an action that is followed
 _TICK = 1e-9  # s; moments closer than this are the same
 
 Confine = Callable[[Motion], 'Motion | None']
@@ -74,7 +69,7 @@ class TrajectoryExecutor:
             `tracking.first_action_bounds`.
         linear: bool [joints], whether a joint is measured in m.
         max_joint_state_age: Longest time (s) for which a measured position is used.
-        max_open_loop: Longest time (s) for which what was sent to a controller lasts.
+        max_open_loop: Longest duration (s) of a motion that is sent to a controller.
         missed_chunk_limit: Missed periods in a row after which the rest of the chunk is dropped.
         confine: Makes a motion end before it leaves a workspace, or returns None if it cannot.
 
@@ -152,9 +147,9 @@ class TrajectoryExecutor:
         if first >= end:
             count = f'all {end} actions of its execution horizon'
             return self._refuse(first, f'{count} have passed')
-        actions = self._unwrapped(actions, measured)
+        actions = unwrapped(actions, measured, self.limits)
         values = self.limits.clip(actions)
-        reason = self._implausible(actions[first:end], measured)
+        reason = implausible(actions[first:end], measured, self.limits, self._nearest)
         reason = reason or self._run(values[:end], began, now, measured)
         if reason:
             return self._refuse(first, reason)
@@ -190,8 +185,8 @@ class TrajectoryExecutor:
         if not (len(actions) and np.isfinite(actions).all() and math.isfinite(observed)):
             raise ValueError('leftover actions must be finite, and at least one')
         now = self._advance(now)
-        actions = self.limits.clip(self._unwrapped(actions, measured))
-        reason = self._implausible(actions, measured)
+        actions = self.limits.clip(unwrapped(actions, measured, self.limits))
+        reason = implausible(actions, measured, self.limits, self._nearest)
         reason = reason or self._run(actions, now + self.dt, now, measured)
         if not reason:
             moments = now + (1 + np.arange(len(actions))) * self.dt
@@ -274,7 +269,7 @@ class TrajectoryExecutor:
             self.plan = self.plan.later(late)
 
     def brake_apart(self, last: float, held: NDArray[np.bool_], now: float) -> None:
-        """Bring the arm to rest after an interruption, each joint from where its controller is.
+        """Bring the arm to rest after an interruption, each joint from its controller's position.
 
         Args:
             last: Moment of the last set-point.
@@ -285,11 +280,11 @@ class TrajectoryExecutor:
         now = self._advance(now)
         position, velocity = self._reference.at(now)
         position = np.where(held, self._reference.at(last)[0], position)
-        # What was before is forgotten: the held joints did not follow it.
+        # The past reference is dropped, because the held joints did not follow it.
         if self.is_moving(now):
             self._reference.halt(now, position)
             self._send(brake(position, np.where(held, 0.0, velocity), self.limits), now)
-        else:  # it has stood since the end of what was sent
+        else:  # the arm has stood since the end of the sent motion
             self._reference.halt(self.ends, position)
         self._end_plan(HOLD)
 
@@ -349,7 +344,7 @@ class TrajectoryExecutor:
 
     @property
     def has_reference(self) -> bool:
-        """Whether the arm was sent anywhere since the reference was dropped."""
+        """Whether the arm was commanded since the reference was dropped."""
         return bool(self._reference)
 
     def drop(self) -> None:
@@ -420,7 +415,7 @@ class TrajectoryExecutor:
         return self.plan.remaining(self._advance(now))
 
     def rows(self, observed: float, count: int, now: float) -> np.ndarray | None:
-        """Return what is executed at observed + i * dt: see `ActionPlan.rows`. From any thread."""
+        """Return the values executed at observed + i * dt (`ActionPlan.rows`). From any thread."""
         return self.plan.rows(observed, self.dt, count, now, self.limits.by_velocity)
 
     def points(
@@ -428,15 +423,12 @@ class TrajectoryExecutor:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the motion to come for a trajectory controller: times, positions, velocities.
 
-        The points end at rest within max_open_loop. If that cuts the motion, `cut` is
-        the moment at which the points leave it, else inf; see `ReferenceTrajectory.after`. While
-        the reference waits for the arm, the only point is the position at which it waits.
+        The points end at rest within max_open_loop. If that cuts the motion, `cut` is the moment
+        at which the points leave it, else inf; see `ReferenceTrajectory.after`. While the
+        reference waits for the arm, the only point is the position at which it waits.
 
-        A controller executes a cubic from the measured arm to the first point. Points that this
-        cubic cannot reach within JOINS times the velocity limits and HARSH times the acceleration
-        limits are left out; if none can be reached, all points come later. A controller at a speed
-        of 10 % executes the cubic with 1 % of its acceleration. A paused controller executes it at
-        the speed with which it resumes.
+        Points that the controller cannot join within the limits are left out; if it can join none,
+        all points are delayed; see `Join`.
         """
         now = self._advance(now)
         times, points, velocities, self.cut = self._reference.after(now, LEAD, self.max_open_loop)
@@ -445,49 +437,16 @@ class TrajectoryExecutor:
             velocities = np.zeros_like(points)
         if measured is None or not len(times):
             return times, points, velocities
-        speed = measured.velocity if measured.recent is None else measured.recent
-        speed = np.nan_to_num(speed)
-        begin = measured.position + speed * max(0.0, now - measured.moment)
-        way = points - begin
-        fits = self._joins(way, speed, velocities, times)
-        if fits.any():
-            first = int(fits.argmax())
+        join = Join.of(measured, now, self.limits, self._tracking.allowed, self._speed)
+        if (first := join.first(times, points, velocities)) is not None:
             return times[first:], points[first:], velocities[first:]
-        fits = self._joins(way[:1], speed, velocities[:1], times[0] + WAITS)
-        if self.plan and fits.any():  # an arm that brakes is not to rest later
-            wait = WAITS[fits.argmax()]
+        delay = join.delay(times[0], points[0], velocities[0])
+        if self.plan and delay is not None:  # braking is never delayed
             if not self.waits:
-                lasts = self.max_open_loop - wait
+                lasts = self.max_open_loop - delay
                 times, points, velocities, self.cut = self._reference.after(now, LEAD, lasts)
-            return times + wait, points, velocities
-        far = np.where(self._free, 0.0, np.abs(way[-1]))
-        needed = np.maximum(
-            1.5 * far / self.limits.velocity,
-            np.sqrt(6 * far / (HARSH * self.limits.acceleration)),
-        )
-        return np.maximum(times[-1:], np.nanmax(needed)), points[-1:], velocities[-1:]
-
-    @property
-    def _free(self) -> np.ndarray:
-        """Return which joints join without a limit: velocities and grippers, bool [joints]."""
-        return self.limits.by_velocity | np.isinf(self._tracking.allowed)
-
-    def _joins(
-        self, way: np.ndarray, begins: np.ndarray, ends: np.ndarray, lasts: np.ndarray
-    ) -> np.ndarray:
-        """Return which cubics to join the motion are within the limits: bool [n].
-
-        They cover the distances `way` [n, joints] within `lasts` [n] (s), with the velocities
-        `begins` [joints] and `ends` [n, joints].
-        """
-        lasts = lasts[:, None]
-        mean = way / lasts
-        fastest = np.abs(1.5 * mean - (begins + ends) / 4)  # in the middle
-        bends = 6 * mean - 4 * begins - 2 * ends, 6 * mean - 2 * begins - 4 * ends
-        harshest = np.maximum(*np.abs(bends)) / lasts  # at the ends
-        gentle = HARSH * self.limits.acceleration / (self._speed or 1.0) ** 2
-        exceeds = (fastest > JOINS * self.limits.velocity) | (harshest > gentle)
-        return ~(exceeds & ~self._free).any(axis=1)
+            return times + delay, points, velocities
+        return np.maximum(times[-1:], join.shortest(points[-1])), points[-1:], velocities[-1:]
 
     def unreachable(self, time: float, position: np.ndarray, measured: Measured | None) -> str:
         """Return which joint cannot reach a position [joints] within `time` (s); '' if all can."""
@@ -536,43 +495,6 @@ class TrajectoryExecutor:
         self._send(motion, now)
         return ''
 
-    def _unwrapped(self, actions: np.ndarray, measured: Measured | None) -> np.ndarray:
-        """Bring the targets of continuous joints within pi of the arm, and of one another."""
-        continuous = self.limits.continuous & ~self.limits.by_velocity
-        if measured is None or not continuous.any():
-            return actions
-        actions, turn = actions.copy(), 2 * math.pi
-        chain = np.unwrap(actions[:, continuous], axis=0)
-        turns = np.round((measured.position[continuous] - chain[0]) / turn)
-        actions[:, continuous] = chain + turn * np.nan_to_num(turns)
-        return actions
-
-    def _implausible(self, actions: np.ndarray, measured: Measured | None) -> str:
-        """Return why actions [n, joints], before clamping, are implausible; '' if they are not."""
-        limits, by_velocity = self.limits, self.limits.by_velocity
-        with np.errstate(invalid='ignore'):
-            margin = OUTSIDE * np.where(np.isfinite(limits.upper), limits.upper - limits.lower, 0)
-        low = np.where(by_velocity, -TOO_FAST * limits.velocity, limits.lower - margin)
-        high = np.where(by_velocity, TOO_FAST * limits.velocity, limits.upper + margin)
-        share = float(((actions < low) | (actions > high)).mean())
-        if share > CLAMPED:
-            return (
-                f'{share:.0%} of its values are far outside the limits, {CLAMPED:.0%} are '
-                "allowed: check the unit of the contract's actions"
-            )
-        if measured is None:
-            return ''
-        first = limits.clip(actions[:1])[0]
-        far = ~by_velocity & (np.abs(first - measured.position) > self._nearest)
-        if not far.any():
-            return ''
-        joint = int(far.argmax())
-        return (
-            f'its first action sends joint {limits.joints[joint]} from '
-            f'{measured.position[joint]:.3f} to {first[joint]:.3f}; max_relative_target is '
-            f'{self._nearest[joint]:.3g}'
-        )
-
     def _is_followed(self) -> bool:
         positions, _ = self._reference.sample(self.plan.moments)
         # A velocity lasts until the next action.
@@ -607,7 +529,7 @@ class TrajectoryExecutor:
         return TakeOver(first, reason=reason)
 
     def _send(self, motion: Motion, now: float) -> None:
-        """Make a motion the reference; nothing of it was sent yet."""
+        """Replace the reference by a motion of which nothing was sent yet."""
         self._reference.set(motion, now)
         self.cut = math.inf
 

@@ -30,7 +30,7 @@ class Workspace:
         fixed: Positions (rad or m) of other joints by name; the rest stay at 0.
 
     Raises:
-        ValueError: The box is empty, or as `Kinematics`.
+        ValueError: The box is empty, or `Kinematics` raises it.
     """
 
     def __init__(

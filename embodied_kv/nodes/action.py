@@ -1,4 +1,4 @@
-"""The action node: it denoises chunks from KV rows and moves the arm by its control loop."""
+"""The action node: denoises action chunks from rows of the KV arena, and moves the arm."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from std_msgs.msg import String
 
 from embodied_kv.control import execution_horizon
+from embodied_kv.control.chunk_plausibility import CLAMPED
 from embodied_kv.control.command import FRESH, PREVIOUS, STOP, Command
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.limits_from_contract import (
@@ -22,7 +23,7 @@ from embodied_kv.control.limits_from_contract import (
 from embodied_kv.control.rtc import RealTimeChunking
 from embodied_kv.control.safety_state_machine import STOPPED, RefusedError, SafetyStateMachine
 from embodied_kv.control.tracking import StandstillTimer
-from embodied_kv.control.trajectory_executor import CLAMPED, TrajectoryExecutor
+from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.kv.handle import KvHandle, Lease, StaleHandleError
 from embodied_kv.msg import ActionChunk as ActionChunkMsg
 from embodied_kv.nodes.common import conversions, executable, qos
@@ -77,8 +78,8 @@ class Action(SuiteNode, Participant):
         super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
-        self._safety = SafetyStateMachine()  # one per process: a stop outlives transitions
-        self._too_late = 0  # frames for which not even the fewest Euler steps fitted
+        self._safety = SafetyStateMachine()  # one per process, so a stop outlives transitions
+        self._too_late = 0  # frames whose deadline was too close even for the fewest Euler steps
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
 
@@ -104,7 +105,7 @@ class Action(SuiteNode, Participant):
             self, params.robot_description, self._safety, wanted=bool(params.tool_frame)
         )
         self.description = self._urdf.text
-        limits = self._executor().limits  # a limit that does not fit fails here
+        limits = self._executor().limits
         commands = qos.action(self.host.model.chunk_size * contract.dt)
         self._chunks = self.publisher(ActionChunkMsg, 'action_chunk', commands)
         self._joints = MeasuredJoints(self, params.max_joint_state_age, limits)
@@ -142,7 +143,7 @@ class Action(SuiteNode, Participant):
         self._path = ChunkPath(self, tool, self.description) if tool else None
 
     def _stands(self) -> float:
-        """Return for how long (s) the arm has stood still. Thread of the control services."""
+        """Return for how long (s) the arm has stood still; called by the control services."""
         measured = self._joints.now()
         positions = None if measured is None else measured.position
         return self._stillness.seconds(positions, time.monotonic())
@@ -172,7 +173,7 @@ class Action(SuiteNode, Participant):
         self._enter_session()
 
     def _start_moving(self) -> None:
-        """Start the control loop, after zeros for the velocity controllers."""
+        """Send zeros to the velocity controllers, and start the control loop."""
         self._period.restart()
         if self.respawned and self._params.armed:
             self.log_warning('respawned', RESPAWNED)
@@ -272,7 +273,7 @@ class Action(SuiteNode, Participant):
                 work.cancel()
 
     def _stop_control(self) -> None:
-        """Brake the arm at once, before any computation ends."""
+        """Brake the arm without waiting for running computations."""
         self._control.stop()
         self._outputs.zero()
         self._safety.end()
@@ -286,7 +287,7 @@ class Action(SuiteNode, Participant):
             self._restart_control()
 
     def _restart_control(self) -> None:
-        """Start control again, because the clock was set back, as by a restarted simulation."""
+        """Restart control after the clock was set back, for example by a restarted simulation."""
         self.log_info('clock', 'clock was set back; motions and chunks are dropped')
         armed = self._safety.is_armed
         self._control.abandon()
@@ -296,7 +297,7 @@ class Action(SuiteNode, Participant):
         self._enter_session()
 
     def _refused(self, error: Exception) -> None:
-        """Log a refused chunk; for an arm that must stand, `control/state` has the reason."""
+        """Log a refused chunk, unless the arm must stand: then `control/state` has the reason."""
         if self._safety.is_meant_to_move or not isinstance(error, RefusedError):
             self.warn_throttled('chunk', f'chunk refused: {error}')
 
@@ -312,7 +313,7 @@ class Action(SuiteNode, Participant):
     # ------------------------------------------------------------------ handles
 
     def _on_handle(self, handle: KvHandle) -> None:
-        """Submit the denoising of a frame. On the device thread."""
+        """Submit the denoising of a frame; called on the engine thread."""
         if not self.active:
             return
         try:
@@ -321,11 +322,9 @@ class Action(SuiteNode, Participant):
             self.warn_throttled('stale handle', f'handle refused: {error}')
             return
         if self._work is not None:
-            self._work.cancel()  # only the newest counts
+            self._work.cancel()  # the newest frame replaces it
         now, control = self._world.now(), self._control
-        if (
-            now < self._latest
-        ):  # clock was set back: skip frames until the node thread restarts control
+        if now < self._latest:  # the clock was set back; the node's thread restarts control
             lease.release()
             self.submit(self._surviving(self._rewind))
             return
@@ -340,7 +339,7 @@ class Action(SuiteNode, Participant):
         self._work.add_done_callback(lambda work: self._on_chunk(work, frame))
 
     def _guide(self, frame: _Frame) -> Guide | None:
-        """Return the action prefix of a chunk that is started now, in the policy's units."""
+        """Return the action prefix, in the policy's units, of a chunk whose denoising begins."""
         frame.guide = guide = frame.control.guide(frame.observed)
         return guide and replace(guide, actions=self.embodiment.actions.policy(guide.actions))
 
@@ -350,7 +349,7 @@ class Action(SuiteNode, Participant):
             chunk = work.result()
         except CancelledError:
             return
-        except Exception as error:  # any error of the engine: the next frame tries again
+        except Exception as error:  # any error of the engine; the next frame may succeed
             self.warn_throttled('denoise', f'denoising failed: {error!r}')
             return
         if chunk is None:
@@ -362,7 +361,7 @@ class Action(SuiteNode, Participant):
                 control.offer(self._judged(chunk, deadline), guide=frame.guide)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
-        """Refuse a chunk with most values far outside the clamps of the contract."""
+        """Refuse a chunk if most values are far outside the contract's clamps; return whether."""
         share = self.embodiment.actions.outside(chunk.values)
         if share > CLAMPED:
             control.refuse(
@@ -372,23 +371,23 @@ class Action(SuiteNode, Participant):
         return share > CLAMPED
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """Return the chunk in SI, with its deadline on the world's clock and its horizon."""
+        """Return the chunk in SI units, with its execution horizon and this deadline."""
         chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
         return execution_horizon.with_execution_horizon(chunk, self._policy())
 
     def _policy(self) -> execution_horizon.Policy:
-        """Return the policy of the execution horizon: of the parameter, else of the contract."""
+        """Return the policy of the execution horizon, from the parameter or the contract."""
         horizon = self.embodiment.contract.execution_horizon
         own = f'static:{horizon}' if horizon else 'whole'
         return execution_horizon.parse(self.params.read(ActionParams).execution_horizon or own)
 
-    # ------------------------------------------------------------------ thread of the loop
+    # ------------------------------------------------------------------ control loop's thread
 
     def _is_stamped(self) -> bool:
-        """Return whether a trajectory carries its start time.
+        """Return whether trajectories carry their start time.
 
-        With a start time, a slowed controller skips the delay of a message at full speed, which
-        the reference does not.
+        A controller skips the transport delay of a stamped trajectory at full speed. With a low
+        speed scaling it would then be ahead of the reference trajectory.
         """
         return self._joints.clocks_agree() and self._speed.share() > 0.5
 
@@ -417,7 +416,7 @@ class Action(SuiteNode, Participant):
         self._source, self._in_time = command.source, command.deadline_met
 
     def _log_stop(self) -> None:
-        """Log why the arm stops, unless it is meant to stand."""
+        """Log why the arm stops, unless it was meant to stand."""
         safety = self._safety
         if safety.state == STOPPED or safety.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.missed_chunk_limit} control periods'
