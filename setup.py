@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 from setuptools import find_packages, setup
 
-ROOT = Path(__file__).resolve().parent  # the working folder is another one under --symlink-install
+ROOT = Path(__file__).resolve().parent  # colcon build --symlink-install runs in another folder
 NAME = 'embodied_kv'
 EXECUTABLES = {
     'robot': 'nodes.robot',
@@ -23,7 +23,7 @@ EXECUTABLES = {
 
 
 def files(pattern: str) -> list[str]:
-    """Paths of the source tree, relative to it."""
+    """Return the matching paths of the source tree, relative to it."""
     return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern))
 
 

@@ -8,7 +8,6 @@ from embodied_kv.demo import try_policy
 
 
 def main() -> None:
-    """Run a command."""
     parser = argparse.ArgumentParser(prog='python -m embodied_kv', description=__doc__)
     commands = parser.add_subparsers(title='commands', required=True)
     text = 'one chunk of actions and one sentence for a picture, with the path drawn into it'

@@ -40,7 +40,7 @@ class BackboneConfig:
     """The language backbone, whose KV is shared.
 
     kind: 'gemma' (norms scale by 1 + weight, GELU, tied head) or 'llama' (norms scale by weight,
-    SiLU, a head of its own unless `shares_head`). qkv_bias: queries, keys and values have a bias
+    SiLU, a separate head unless `shares_head`). qkv_bias: queries, keys and values have a bias
     (Qwen 2). qk_norm: a norm of each head of queries and keys (Qwen 3, Gemma 3). branch_norms: a
     norm behind attention and behind the feed-forward (Gemma 3). scales_tokens: embeddings are
     scaled by sqrt(width). rope_scaling: (factor,), or (factor, low, high, tokens) of Llama 3; see
@@ -79,8 +79,8 @@ class ExpertConfig:
     time: where the flow time enters, 'norms' (adaptive norms, pi0.5) or 'input' (an MLP over
     action and time, pi0). every: a backbone layer has an expert layer if its index is a multiple
     of this. self_every: such a layer attends to the suffix too if its index is a multiple of this;
-    the others (SmolVLA's) read keys and values of the prefix that they project; 0: all of them.
-    is_causal: an action does not see later ones.
+    the others (in SmolVLA) only read keys and values that they project from the prefix. 0: no
+    layer attends to the suffix. is_causal: an action does not see later ones.
     """
 
     width: int
@@ -101,9 +101,9 @@ class ModelConfig:
     a preset, that of a device which supports it; `model.dtype.served` returns the configuration
     for a machine. state_width: numbers of the state token, which follows the prompt in the prefix;
     0 where the prompt contains the state (pi0.5). state_reader: what computes that token, 'expert'
-    (pi0) or 'backbone' (SmolVLA). scales_images: tokens of pictures are scaled by sqrt(width) as
-    those of text are. frame: ids of the tokens before and, the first of them, after each picture;
-    () without. empty_views: absent views that leave such a frame, of `view_slots` in all.
+    (pi0) or 'backbone' (SmolVLA). scales_images: tokens of images are scaled by sqrt(width), as
+    those of text are. frame: ids of the tokens before each image, of which the first also follows
+    it; () for none. empty_views: absent views that leave a frame, at most. view_slots: all views.
     """
 
     name: str

@@ -33,7 +33,7 @@ class CodedError(ValueError):
 
     Args:
         message: A sentence of the form `NAME must be REQUIREMENT (got VALUE); FIX`.
-        code: The error code; the class's own where None.
+        code: The error code; None: that of the class.
     """
 
     code = ErrorCode.INVALID_ARGUMENT

@@ -57,7 +57,6 @@ class Progress:
             self._bar.stop()
 
     def advance(self, parts: int = 1) -> None:
-        """Add finished parts."""
         self._done += parts
         if self._bar is not None:
             self._bar.advance(self._task, parts)

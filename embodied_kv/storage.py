@@ -34,7 +34,7 @@ REMEDIES = {
 }
 FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
-_shared: set[Path] = set()  # folders that were warned of
+_shared: set[Path] = set()  # folders with a logged warning
 
 
 class IrregularFileError(Exception):
@@ -62,8 +62,8 @@ def sync(path: Path) -> None:
 def private_folder(path: Path) -> None:
     """Create a folder and its missing parents with mode 0700.
 
-    A folder that exists keeps its mode. If other users have any right to it, the log says once
-    how to take that away. Raises OSError; FileExistsError if the path is no folder.
+    A folder that exists keeps its mode. If other users have any right to it, one log line states
+    how to remove that. Raises OSError; FileExistsError if the path is no folder.
     """
     try:
         path.mkdir(0o700)
@@ -223,7 +223,7 @@ class Reserve:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """Free the space inside, and reserve at the end what is still free."""
+        """Free the space in the context, and reserve what is still free at its end."""
         with suppress(OSError):
             self._path.unlink()
         try:

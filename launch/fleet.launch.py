@@ -1,7 +1,7 @@
 """Start a fleet: one policy server, and for each robot its nodes and a command watchdog.
 
-Run `ros2 launch embodied_kv fleet.launch.py`. The launch ends with the policy server. Its exit
-status is 1 if the server or the process of a robot failed.
+Run `ros2 launch embodied_kv fleet.launch.py`. Without `respawn`, the launch ends with the policy
+server, and its exit status is 1 if the server or a `remote_robot` failed.
 """
 
 from pathlib import Path
@@ -49,7 +49,7 @@ RESPAWN_DELAY = 2.0  # s
 
 
 def watchdog(respawn: bool, **arguments: object) -> Node:
-    """Return the command watchdog; it ends with status 0 where the contract does not need it."""
+    """Return the command watchdog; it ends with status 0 if the contract does not need it."""
 
     def ended(event: ProcessExited, context: LaunchContext) -> TimerAction | None:
         if respawn and event.returncode and not context.is_shutdown:
@@ -61,7 +61,7 @@ def watchdog(respawn: bool, **arguments: object) -> Node:
 
 
 class Failures:
-    """Processes that failed. The others go on; then `ros2 launch` reports exit status 1."""
+    """Records failed processes while the others go on; `ros2 launch` then has exit status 1."""
 
     def __init__(self) -> None:
         self._failed: list[str] = []
@@ -72,7 +72,7 @@ class Failures:
         return Shutdown(reason=f'{event.process_name} ended')
 
     def robot_ended(self, event: ProcessExited, context: LaunchContext) -> None:
-        """Remember a failure; the other robots go on."""
+        """Record a failure."""
         if event.returncode and not context.is_shutdown:
             self._failed.append(f'{event.process_name} ended with status {event.returncode}')
 
@@ -111,7 +111,7 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
     client = again if respawn else {'on_exit': failures.robot_ended}
     asked, port = {k: chosen[k] for k in chosen if k != 'checkpoint'}, []
     if given['port']:
-        # After params_file and by the node's name: else the node's section outweighs it.
+        # After params_file and by the node's name, because the node's section has priority.
         port = ['-p', f'policy_server:port:={int(given["port"])}']
         address = f'ws://127.0.0.1:{given["port"]}'
         asked['server.address'] = ParameterValue(address, value_type=str)

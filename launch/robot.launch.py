@@ -1,7 +1,7 @@
 """Start one robot: its suite, its command watchdog, and with sim:=true a simulated robot.
 
-Run `ros2 launch embodied_kv robot.launch.py`. The launch ends with the suite, and its exit status
-is 1 if the suite failed.
+Run `ros2 launch embodied_kv robot.launch.py`. Without `respawn`, the launch ends with the suite,
+and its exit status is 1 if the suite failed.
 """
 
 from pathlib import Path
@@ -43,7 +43,7 @@ ARGUMENTS = {
     'log_level': ('info', 'debug, info, warn, error or fatal'),
 }
 RESPAWN_DELAY = 2.0  # s
-UNUSED = {'own': 'server', 'remote': 'checkpoint'}  # by engine
+UNUSED = {'own': 'server', 'remote': 'checkpoint'}  # by engine: the argument without effect
 
 
 def suite_ended(event: ProcessExited, context: LaunchContext) -> Shutdown:
@@ -54,7 +54,7 @@ def suite_ended(event: ProcessExited, context: LaunchContext) -> Shutdown:
 
 
 def watchdog(respawn: bool, **arguments: object) -> Node:
-    """Return the command watchdog; it ends with status 0 where the contract does not need it."""
+    """Return the command watchdog; it ends with status 0 if the contract does not need it."""
 
     def ended(event: ProcessExited, context: LaunchContext) -> TimerAction | None:
         if respawn and event.returncode and not context.is_shutdown:

@@ -1,7 +1,6 @@
 """A capsule: all state that the next step of a session depends on, frozen at a boundary.
 
-Knows names, tensors and plain facts. Does not know models, rows or streams: each part of a session
-restores what it has frozen.
+Each part of a session freezes and restores its own state.
 
 Source: Execution-State Capsules, section 3.
 """
@@ -102,7 +101,7 @@ class Capsule:
                 or name in ('', METADATA, FACTS)
             ):
                 raise CapsuleError(f'capsule {self.name}: {name!r} cannot name a tensor')
-        # safetensors wants wide numbers first: each then starts at a multiple of its own size.
+        # safetensors requires wide dtypes first: each then starts at a multiple of its own size.
         ordered = sorted(self.tensors.items(), key=lambda item: -item[1].dtype.itemsize)
         entries = tuple(
             TensorEntry(

@@ -1,6 +1,5 @@
 """Copies of capsules on the device, on the host and on the disk.
 
-Knows how to make and release a copy. Does not know which capsules exist, nor which one is evicted.
 A `CapsuleCopy` is immutable: each method of `TierCopier` returns the next one, and the registry
 replaces its entry when the copy is complete.
 """
@@ -111,7 +110,7 @@ class TierCopier:
         """Return the item with its capsule, read from the disk if necessary."""
         if item.capsule is not None:
             return item
-        with one_block(item.bytes):  # its header is longer than the gaps between tensors
+        with one_block(item.bytes):  # enough: the counted header is longer than the gaps
             return replace(item, capsule=self._store.load(item.name, item.fingerprint))
 
     def copied(self, item: CapsuleCopy, tier: Tier) -> CapsuleCopy:

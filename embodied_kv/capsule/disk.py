@@ -1,7 +1,5 @@
 """Capsules in a folder: they outlive the process, and each is whole or absent.
 
-Knows files. Does not know what a capsule contains, nor which one to keep.
-
 A capsule is one file, `NAME.safetensors`, written under a temporary name, synced, then renamed. No
 file is replaced: a name that exists is refused. A writer locks the folder, so the process that
 has the lock may remove every temporary file, whose writer is dead. A registry has another lock,
@@ -86,7 +84,7 @@ class Disk:
         return manifest.bytes
 
     def load(self, name: str, fingerprint: str) -> Capsule:
-        """Return a capsule in host memory of its own, for the engine of this fingerprint.
+        """Return a capsule in new host memory, for the engine of this fingerprint.
 
         Raises CapsuleError for another fingerprint, before any tensor is read.
         """
@@ -114,7 +112,7 @@ class Disk:
         return tuple(found)
 
     def drop(self, name: str) -> None:
-        """Remove the file, whatever it contains."""
+        """Remove the file, even if it is damaged."""
         path = self._path(name)
         with _explained(path, 'dropped'):
             try:

@@ -1,9 +1,7 @@
 """Facts of a capsule: plain values, and their bytes.
 
-Knows JSON. Does not know tensors, files or the meaning of a fact.
-
 Encoding and decoding run as Python code, token by token, because one call into the JSON library
-holds the interpreter's global lock until it returns, and delays an action that is due.
+holds the interpreter's global lock until it returns, which would delay an action that is due.
 """
 
 from __future__ import annotations
@@ -77,7 +75,7 @@ class _Decoder(json.JSONDecoder):
 
     def __init__(self) -> None:
         super().__init__(parse_constant=_refuse)
-        # Its stub lacks it.
+        # The type stubs lack it.
         self.scan_once = scanner.py_make_scanner(self)  # type: ignore[attr-defined]
 
 

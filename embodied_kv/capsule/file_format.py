@@ -1,7 +1,6 @@
 """The bytes of a capsule, in a file or in a message between two servers.
 
-Knows headers, checksums and tensors. Does not know folders, nor the meaning of a capsule. A file
-is read through a descriptor and never mapped: the bytes that were checked are those returned.
+A file is read through a descriptor and never mapped: the checked bytes are those returned.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ def packed(capsule: Capsule) -> bytes:
 
 
 def unpacked(data: bytes, fingerprint: str) -> Capsule:
-    """Return the capsule of `packed` bytes, in host memory of its own.
+    """Return the capsule of `packed` bytes, in new host memory.
 
     Raises CapsuleError for other bytes, and for a fingerprint other than this engine's.
     """
@@ -54,11 +53,11 @@ def unpacked(data: bytes, fingerprint: str) -> Capsule:
 
 
 def read(stream: BinaryIO, fingerprint: str, name: str = '') -> Capsule:
-    """Return the capsule of a stream, in host memory of its own.
+    """Return the capsule of a stream, in new host memory.
 
     Args:
         stream: An open file.
-        fingerprint: Of this engine. Tensors of a capsule with another one are not read.
+        fingerprint: This engine's. Tensors of a capsule with another one are not read.
         name: The required name; '' for any.
 
     Raises:

@@ -1,7 +1,4 @@
-"""The settings that two engines must share for one to continue a session of the other.
-
-Knows names and plain values. Does not know engines, capsules or files.
-"""
+"""The settings that two engines must share for one to continue a session of the other."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ class Fingerprint(str):
 
 
 def mismatch(theirs: str, ours: str) -> str:
-    """Return why the engine `ours` refuses a capsule of `theirs`, and a remedy."""
+    """Return why an engine of fingerprint `ours` refuses a capsule of `theirs`; with a remedy."""
     then, now = (getattr(one, 'settings', {}) for one in (theirs, ours))
     names = sorted({*then, *now}) if then and now else ()
     differ = [name for name in names if _value(then, name) != _value(now, name)]

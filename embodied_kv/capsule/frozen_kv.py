@@ -1,7 +1,4 @@
-"""K, V and other tensors of a frozen part: copied, checked, and written back.
-
-Knows the shapes of rows and of compressed blocks. Does not know which session they belong to.
-"""
+"""K, V and other tensors of a frozen part: copied, checked, and written back."""
 
 from __future__ import annotations
 

@@ -1,13 +1,9 @@
 """The header of a capsule file.
 
-Knows the header of a safetensors file, and JSON. Does not know files or folders, and never holds
-the bytes of a tensor or of the facts.
-
 The header is `{"__metadata__": {"manifest": ..., "checksum": ...}, "part/name": {...}, ...}`. The
-manifest is JSON in a string, as safetensors requires of metadata. The rest follows from it: a
-reader builds the header again from the manifest and compares the two, so it trusts no size or
-offset. The facts follow the tensors as the bytes of one more tensor, so listing capsules reads
-none of them.
+manifest is JSON in a string, as safetensors requires of metadata. It determines the rest: a reader
+builds the header again from the manifest and compares the two, so it trusts no size or offset. The
+facts follow the tensors as the bytes of one more tensor, so listing capsules reads none of them.
 
 Checksums are CRC-32 and detect accidental damage. A CRC-32 detects every damage within four bytes,
 misses any other once in 2^32, and costs less than the copy that goes with it (zlib: 4 GB/s;

@@ -1,7 +1,6 @@
 """Bounded re-entry: how much of a capsule is resumed in a world that has changed since.
 
-Knows the scene at a capsule and the present one. Does not know capsules, models or how to resume:
-the computation is restored exactly, the world is not.
+The computation is restored exactly, the world is not.
 
 Source: Execution-State Capsules, section 6, bounded re-entry.
 """
@@ -23,8 +22,8 @@ SIDE = 16  # pixels of a thumbnail
 class Depth(Enum):
     """How much is resumed, the deepest first.
 
-    ACTOR: the leftover chunk, and all below. PLANNER: its context, with a present observation.
-    HOLD: nothing; the robot holds its position.
+    ACTOR: the leftover actions, and all of PLANNER. PLANNER: the context of the planner, with a
+    present observation. HOLD: nothing; the robot holds its position.
     """
 
     ACTOR = 'actor'
@@ -55,7 +54,6 @@ class SceneSummary:
         return {'joints': self.joints, **{f'image/{v}': i for v, i in self.images.items()}}
 
     def facts(self) -> dict[str, int | str]:
-        """Return the facts for a capsule."""
         return {'stamp': self.stamp, 'robot': self.robot}
 
     @classmethod

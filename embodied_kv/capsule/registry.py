@@ -1,8 +1,5 @@
 """The capsules of a process by name: the tiers that store each, pins, and the shared budget.
 
-Knows names, tiers and the order of use. Does not know what a capsule contains, nor when one is
-taken.
-
 A capsule never changes, so each copy of it stays valid. A capsule that was saved stays on the disk
 when it is used again: a rollback writes nothing, and a crash loses nothing.
 
@@ -71,11 +68,11 @@ class Registry:
 
     `room(bytes, cost)` is a context manager that reserves bytes of a shared device while a copy is
     made there, or raises OverBudgetError; `cost` (s, 0: unknown) bounds the cost of what is
-    evicted. `DevicePool` sets it. Operations that are impossible raise CapsuleError; no error
-    loses a capsule, only the policy does.
+    evicted. A pool such as `DevicePool` sets it. Impossible operations raise CapsuleError. An
+    error never loses a capsule; only the policy does.
 
     Args:
-        fingerprint: Of this engine.
+        fingerprint: The fingerprint of this engine.
         disk: None for no disk tier.
         device: The device of the fastest tier.
         copy: As `copy_to`. It may use a CUDA stream, and returns when the copy is complete.
@@ -138,12 +135,13 @@ class Registry:
         """Return a capsule from the device or the host; load it if only the disk stores it.
 
         Args:
-            name: Of the capsule.
+            name: Name of the capsule.
             promote: The tier that stores a loaded capsule from now on, if it is not pinned and
                 has room without dropping another capsule; DISK for none.
 
         Raises:
-            CapsuleError: For the fingerprint of another engine, before its tensors are read.
+            CapsuleError: The name is unknown, the file is damaged, or the fingerprint is another
+                engine's, which is checked before the tensors are read.
         """
         self._touch(name)
         item = self._item(name)
@@ -197,7 +195,8 @@ class Registry:
     def evict_from_device(self, name: str) -> int:
         """Release a copy on the device as `device_evictions` states; return the bytes freed.
 
-        They are 0 if the capsule may not leave, or if others are being moved. It is not a use.
+        The result is 0 if the capsule may not leave, or if others are being moved. The call does
+        not count as a use.
         """
         if not self._changing.acquire(blocking=False):
             return 0
@@ -259,7 +258,7 @@ class Registry:
     def evict_bytes(self, size: int, share: int) -> int:
         """Free `share` bytes as `evictable_bytes` has stated; return the bytes freed.
 
-        They are 0 if the capsules have come into use or were dropped since.
+        The result is 0 if the capsules have come into use or were dropped since.
         """
         with self._changing:
             before = self.used(Tier.DEVICE)
@@ -276,7 +275,7 @@ class Registry:
         )
 
     def _still(self) -> list[CapsuleCopy]:
-        """Return all items, least recently used first; those that are being promoted as pinned."""
+        """Return all items, least recently used first; those being promoted count as pinned."""
         with self._lock:
             items, coming = list(self._items.values()), set(self._coming)
         return [replace(item, pinned=True) if item.name in coming else item for item in items]
@@ -284,7 +283,7 @@ class Registry:
     def idle(self, name: str, now: float | None = None) -> float:
         """Return the seconds since a capsule was added or used; 0 if neither happened here.
 
-        now: Of the monotonic clock, so that several can be compared; None for the present.
+        now: Monotonic time (s), so that several capsules can be compared; None for the present.
         """
         now = time.monotonic() if now is None else now
         return max(0.0, now - self._used_at.get(name, now))
@@ -355,7 +354,7 @@ class Registry:
                 self._coming.remove(item.name)
 
     def _device_use(self) -> str:
-        """Return what an OverBudgetError error adds: the capsules that remain on the device."""
+        """Return the capsules that remain on the device, to be added to an OverBudgetError."""
         here = [item for item in self._as_listed() if Tier.DEVICE in item.tiers]
         policy = self.capacities.policy
         if not here or policy == 'drop':
@@ -468,8 +467,8 @@ class DevicePool:
     def evictable(self) -> list[Evictable]:
         """Return the unpinned capsules that may leave, least recently used first.
 
-        Each offer assumes that no other capsule leaves, which may take the last room below. Its
-        cost is that of a copy back from the host, or 0 (unknown) from elsewhere.
+        Each offer assumes that no other capsule leaves and takes the last room in a tier below.
+        Its cost is that of a copy back from the host, or 0 (unknown) from elsewhere.
         """
         seconds = self._registry.byte_seconds
         return [
@@ -491,7 +490,7 @@ class DevicePool:
     def own(self, size: int, lacking: float) -> OwnEviction | None:
         """Return what older capsules free for a new one of `size` bytes.
 
-        None if the policy frees nothing, but each capsule may leave by its own offer.
+        None if the policy 'demote' frees nothing; each capsule may still leave by its own offer.
         """
         registry = self._registry
         most = registry.evictable_bytes(size, lacking)

@@ -1,7 +1,6 @@
 """The tiers that store capsules, their capacities, and the eviction for a new capsule.
 
-Knows sizes, pins and the order of use. Does not know tensors or files: `make_room` plans moves,
-the registry makes them.
+`make_room` plans moves, the registry makes them.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class TierCapacities:
 
 @dataclass(frozen=True)
 class TierEntry:
-    """A capsule as the tiers see it; `tiers` store a copy of it."""
+    """The properties of a capsule that eviction depends on; `tiers` store a copy of it."""
 
     name: str
     bytes: int
@@ -103,7 +102,7 @@ def make_room(
 
     Args:
         entries: Least recently used first.
-        name: Of the new capsule.
+        name: Name of the new capsule.
 
     Raises:
         NoRoomError: If the policy or the tiers below do not permit it.
@@ -185,7 +184,7 @@ def _pass_down(
 def _movable(
     entries: Sequence[TierEntry], name: str, tier: Tier, capacities: TierCapacities
 ) -> tuple[list[TierEntry], float]:
-    """Return the copies in the tier that may move for `name`, and the bytes that they share."""
+    """Return the copies in the tier that may move for `name`, and the bytes left for them."""
     here = [e for e in entries if tier in e.tiers]
     movable = [e for e in here if not e.pinned and e.name != name]
     fixed = sum(e.size(tier) for e in here) - sum(e.size(tier) for e in movable)

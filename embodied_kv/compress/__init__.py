@@ -1,4 +1,4 @@
-"""KV compression: methods that choose the positions of a prefix that are kept.
+"""KV compression: methods that select which positions of a prefix are kept.
 
-Statistics and budgets go in, positions come out; no method depends on a model, arena or engine.
+No method depends on a model, an arena or an engine.
 """

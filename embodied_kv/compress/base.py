@@ -15,9 +15,9 @@ class Statistics:
     """What the scoring queries attended to, over the n positions of one prefix.
 
     columns: float32 [layers, heads, n], softmax attention summed over the queries. density:
-    float32 [layers, heads], share of visible entries that reach p times the maximum of their row
-    (1 - gamma, 3.1), for one p. queries: number of queries. keys, values: [layers, kv_heads, n,
-    head_dim], for methods with `reads_kv`.
+    float32 [layers, heads], share of visible entries that reach `Method.p` times the maximum of
+    their row (1 - gamma; VL-Cache, 3.1). queries: number of queries. keys, values: [layers,
+    kv_heads, n, head_dim], for methods with `reads_kv`.
     """
 
     columns: Tensor
@@ -67,16 +67,16 @@ class Statistics:
 class Method:
     """A compression method; subclasses score tokens. Frozen, so that one serves all prefixes.
 
-    recent: share of a layer's budget that its last positions get, whatever their scores (A4). p:
-    threshold of the density of the statistics (3.1). shares: how the layers share a budget, one of
-    `budget.SHARES`, or `OWN`.
+    recent: share of a layer's budget that its last positions get, whatever their scores (VL-Cache,
+    A.4). p: threshold of the density of the statistics (VL-Cache, 3.1). shares: how the layers
+    share a budget, one of `budget.SHARES`, or `OWN`.
     """
 
     name = ''
-    # The queries that score: 'post_vision', 'all', 'window' or None. An annotation in code would
-    # make it a field.
+    # The queries that score: 'post_vision', 'all', 'window' or None. The type is in a comment,
+    # because an annotation would make this a field.
     queries = None  # type: str | None
-    window = 0  # number of queries of 'window'
+    window = 0  # number of queries for 'window'
     reads_kv = False  # whether it needs keys and values
     shortest = 1  # tokens; a shorter prefix is kept whole
 
@@ -105,13 +105,13 @@ class Method:
         raise NotImplementedError
 
     def select(self, stats: Statistics, keep_ratio: float) -> list[Tensor]:
-        """Return the positions kept in each layer, ascending, int64 [kv_heads, tokens of it].
+        """Return the positions kept in each layer, ascending, int64 [kv_heads, its budget].
 
-        The last `recent` of a layer's budget (rounded, halves up) are the prefix's last positions;
-        the others are each KV head's highest scores among the rest, ties to the lower position.
-        Everything is kept, unscored, for keep_ratio 1 and if the prefix is too short
-        (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01, 1],
-        and if the method needs queries and there are none.
+        The last positions of the prefix fill the share `recent` of a layer's budget (rounded,
+        halves up); each KV head's highest scores among the other positions fill the rest, ties to
+        the lower position. Everything is kept, unscored, for keep_ratio 1 and if the prefix is too
+        short (`budget.total_budget`, `shortest`). Raises ValueError for keep_ratio outside [0.01,
+        1], and if the method needs queries and there are none.
         """
         layers, n = stats.layers, stats.n
         if total_budget(keep_ratio, layers, n) == layers * n or n < self.shortest:
@@ -144,10 +144,10 @@ def scoring_queries(
     images. question: tokens of a question appended to it; 0: the prefix is scored alone. window:
     number of queries for wanted 'window'.
 
-    'post_vision' is the question if there is one, else all text behind the images (VL-Cache's tau,
-    4.1; its measurements of speed took the last 50, 5.2); a prompt without images is all text.
-    'all' is every token, 'window' the last ones, None nothing. Raises ValueError if 'post_vision'
-    is wanted and no text follows the images.
+    'post_vision' is the question if there is one, else all text behind the images (tau in
+    VL-Cache, 4.1; its speed measurements take the last 50 tokens, 5.2). A prompt without images is
+    all text. 'all' is every token, 'window' the last ones, None nothing. Raises ValueError if
+    'post_vision' is wanted and no text follows the images.
     """
     end = prefix + question
     if wanted is None:

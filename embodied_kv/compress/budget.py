@@ -1,6 +1,6 @@
-"""The number of tokens that each layer keeps: VL-Cache's Algorithm 1 and other ways to share.
+"""The number of tokens that each layer keeps, by VL-Cache's Algorithm 1 or another distribution.
 
-The results of all ways sum to `total_budget` exactly.
+Every distribution sums to `total_budget` exactly.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 
 MIN_KEEP_RATIO = 0.01  # Algorithm 1 clips a layer's budget here
-OWN = 'own'  # the method's own way to share
+OWN = 'own'  # the distribution of the method
 LEAST = 0.5  # lower bound of a bounded budget, as a share of an equal one
 BETA = 20.0  # of a pyramid: the mean divided by the last layer's budget
 
@@ -27,9 +27,9 @@ def layer_budgets(weights: Sequence[float], keep_ratio: float, n: int) -> list[i
     """Return the tokens that each layer keeps of n, by weight (Algorithm 1, lines 9 to 12).
 
     beta(l) = clip(weights(l) / sum of weights * keep_ratio * layers, 0.01, 1); VL-Cache's weights
-    are the head means of the density. What clipping frees or takes is shared again by weight among
-    the layers at no bound; ties go to the lower layer. Raises ValueError for keep_ratio outside
-    [0.01, 1], n below 1 or invalid weights.
+    are the head means of the density. Tokens that clipping frees or takes are redistributed by
+    weight among the layers at no bound; ties go to the lower layer. Raises ValueError for
+    keep_ratio outside [0.01, 1], n below 1 or invalid weights.
     """
     layers = len(weights)
     return apportion(weights, total_budget(keep_ratio, layers, n), floor_budget(n), n)
@@ -90,7 +90,7 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
     low, high = Fraction(floor), Fraction(ceiling)
     shares = [low] * len(exact)
     free = set(range(len(exact)))
-    left = Fraction(total)  # for the free ones
+    left = Fraction(total)  # for the shares in `free`
     while free:
         weight = sum(exact[i] for i in free)
         share = {i: left * (exact[i] / weight if weight else Fraction(1, len(free))) for i in free}
@@ -110,7 +110,6 @@ def water_fill(weights: Sequence[float], total: int, floor: int, ceiling: int) -
 
 
 def equal(density: Sequence[float], keep_ratio: float, n: int) -> list[int]:
-    """Return equal budgets."""
     return layer_budgets([1.0] * len(density), keep_ratio, n)
 
 
@@ -128,11 +127,11 @@ def bounded(density: Sequence[float], keep_ratio: float, n: int) -> list[int]:
 
 
 def pyramid(density: Sequence[float], keep_ratio: float, n: int, beta: float = BETA) -> list[int]:
-    """Return budgets on a line from the first layer to the last, as PyramidKV (Cai et al. 2024).
+    """Return budgets that fall linearly from the first layer to the last.
 
-    The last layer gets 1 / beta of the mean, the first exceeds the mean by as much as the last
-    falls below it. A line that would leave [floor, n] is made flatter about its mean, as in its
-    code, so the sum is the total of every method, exactly.
+    Source: PyramidKV (Cai et al. 2024). The last layer gets 1 / beta of the mean, and the first
+    exceeds the mean by as much as the last falls below it. A line that would leave [floor, n] is
+    made flatter about its mean, as in the code of PyramidKV, so that the sum stays `total_budget`.
     """
     layers, floor = len(density), floor_budget(n)
     total = total_budget(keep_ratio, layers, n)

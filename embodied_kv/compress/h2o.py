@@ -1,4 +1,4 @@
-"""H2O, heavy hitters of all queries; and ZipCache, which chooses the same here."""
+"""H2O (heavy hitters of all queries) and ZipCache, which selects the same tokens here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embodied_kv.compress.base import Method, Statistics
 
 @dataclass(frozen=True)
 class H2o(Method):
-    """Attention accumulated over all queries (Zhang et al. 2024; 3.2), equal budgets."""
+    """Attention accumulated over all queries (Zhang et al. 2024; VL-Cache, 3.2), equal budgets."""
 
     name = 'h2o'
     queries = 'all'
@@ -22,9 +22,9 @@ class H2o(Method):
 
 @dataclass(frozen=True)
 class ZipCache(H2o):
-    """Attention divided by the queries that see a token (He et al. 2024; 3.2), not quantised.
+    """Attention divided by the queries that see a token (He et al. 2024; VL-Cache, 3.2).
 
-    Every query of a bidirectional prefix sees every token, so the choice is that of H2O.
+    As H2O, because every query of a bidirectional prefix sees every token; without quantisation.
     """
 
     name = 'zipcache'

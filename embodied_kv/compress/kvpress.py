@@ -1,8 +1,8 @@
 """Scorers of the kvpress package as methods, if that package is installed.
 
 A `ScorerPress` scores one layer by score(module, hidden_states, keys, values, attentions, kwargs)
--> [batch, kv_heads, n]. Here a scorer gets keys, values, accumulated attention, and the sizes of a
-module. A scorer that needs weights or hidden states is refused at configure
+-> [batch, kv_heads, n]. Here a scorer gets keys, values, accumulated attention, and an object with
+the sizes of the module. A scorer that needs weights or hidden states is refused at configure
 (`KvPress.validate_model`).
 """
 
@@ -27,12 +27,12 @@ OBSERVED = {'ObservedAttentionPress': 'all', 'SnapKVPress': 'window'}
 
 @dataclass(frozen=True)
 class KvPress(Method):
-    """A scorer of kvpress; budgets, equal in every layer, and recent window are this suite's.
+    """A scorer of kvpress, with the budgets and the recent window of `Method`.
 
     press: the scorer; its own compression_ratio is not used. queries: None for a scorer of keys
-    and values only; else the queries whose accumulated attention it gets, as the attention of so
-    many queries, each of which is their mean, [1, heads, queries, n]. shortest: as in `Method`; a
-    scorer that observes a window needs a token before it.
+    and values only; else the queries whose attention it observes: it gets [1, heads, queries, n],
+    in which each query has the mean attention of all. shortest: as in `Method`; a scorer that
+    observes a window needs a token before it.
     """
 
     reads_kv = True
@@ -44,7 +44,7 @@ class KvPress(Method):
     shortest: int = 1
 
     def validate_model(self, heads: int, kv_heads: int, head_dim: int, longest: int) -> None:
-        """As `Method.validate_model`, by scoring a random prefix."""
+        """Check the model as `Method.validate_model` does, by scoring a random prefix."""
         if longest < self.shortest:
             raise ValueError(
                 f'the window of {self.name} must be shorter than the longest prefix of {longest} '
@@ -72,7 +72,7 @@ class KvPress(Method):
         if self.queries is not None:
             mean = stats.columns[layer] / stats.queries
             attention = mean[None, :, None].expand(-1, -1, stats.queries, -1)
-        nothing = keys.new_empty(1, stats.n, 0)  # hidden states, of which only the length exists
+        nothing = keys.new_empty(1, stats.n, 0)  # hidden states of width 0
         try:
             scores = self.press.score(module, nothing, keys, values, attention, {})
             scores = scores.view(stats.kv_heads, stats.n)
@@ -96,7 +96,7 @@ def _sizes(stats: Statistics, layer: int, head_dim: int) -> SimpleNamespace:
 
 
 def from_kvpress(press: str, **own: object) -> KvPress:
-    """Return the scorer CLASS or CLASS(option=value, ...) with these fields of `Method`.
+    """Return the scorer CLASS or CLASS(option=value, ...) as a method. own: fields of `Method`.
 
     A random scorer has seed 0 by default, so that a frame compressed again keeps the same tokens.
     Raises ValueError without kvpress, without such a `ScorerPress`, and for unknown options.
@@ -143,7 +143,7 @@ def _parsed(press: str) -> tuple[str, dict[str, object]]:
 
 
 def _package(press: str) -> ModuleType:
-    """Return kvpress. Raises ValueError with what is missing: kvpress, or a dependency of it."""
+    """Return kvpress. Raises ValueError that names what is missing: kvpress or a dependency."""
     try:
         return importlib.import_module('kvpress')
     except ImportError as error:

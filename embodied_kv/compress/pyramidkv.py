@@ -1,4 +1,4 @@
-"""PyramidKV: SnapKV's scores, and budgets that fall from layer to layer."""
+"""PyramidKV: SnapKV's scores, and budgets that fall linearly over the layers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from embodied_kv.compress.snapkv import SnapKv
 
 @dataclass(frozen=True)
 class PyramidKv(SnapKv):
-    """Budgets on a line from the first layer to the last (Cai et al. 2024); see `pyramid`."""
+    """SnapKV with the budgets of `pyramid` (Cai et al. 2024)."""
 
     name = 'pyramidkv'
 

@@ -1,4 +1,4 @@
-"""SnapKV: attention of a sliding window of the last queries, smoothed over neighbours."""
+"""SnapKV: attention of a sliding window of the last queries, smoothed over adjacent positions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from embodied_kv.compress.base import Method, Statistics
 
 @dataclass(frozen=True)
 class SnapKv(Method):
-    """Attention of the last `window` queries, pooled over `kernel` neighbours (Li et al. 2024).
+    """Attention of the last `window` queries, pooled over `kernel` positions (Li et al. 2024).
 
-    pooling: 'avg' (default of its code) or 'max' (of its paper). Scores are pooled head by head,
-    then averaged over a group; equal budgets. The recent tokens are a share of the budget, as in
-    every method here, not the window.
+    pooling: 'avg' (default of its code) or 'max' (of its paper). Scores are pooled for each head,
+    then averaged over the heads of a group. Budgets are equal. The recent tokens that are always
+    kept are the share `recent`, as in every method here, not the window.
     """
 
     name = 'snapkv'

@@ -14,7 +14,7 @@ from embodied_kv.compress.base import Method, Statistics
 class StreamingLlm(Method):
     """Attention sinks and recent tokens (Xiao et al. 2023), equally many in every layer.
 
-    sinks: number of first positions that are always kept; the rest of the budget is the last ones.
+    sinks: number of first positions that are always kept; the last positions fill the rest.
     """
 
     name = 'streaming_llm'

@@ -1,4 +1,4 @@
-"""VL-Cache's post-vision attention, smoothed over neighbours, with equal budgets."""
+"""VL-Cache's post-vision attention, smoothed over adjacent positions, with equal budgets."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from embodied_kv.compress.snapkv import SnapKv
 class VlCachePooled(SnapKv):
     """SnapKV whose window is all text behind the images (VL-Cache 4.2); `window` has no effect.
 
-    Neighbours of a token that is attended to often belong to the same object, and later tokens of
-    an answer read them.
+    Positions next to an attended token often belong to the same object, and later tokens of an
+    answer attend to them.
     """
 
     name = 'vl_cache_pooled'

@@ -1,7 +1,7 @@
-"""`python -m embodied_kv.contracts.import FILE [OUT]`: make a contract of one of rosetta.
+"""`python -m embodied_kv.contracts.import FILE [OUT]`: convert a contract of rosetta.
 
-The command writes OUT and prints one table: the parts of FILE that have no counterpart here, and
-the values that are assumed. Exit status: 0 if OUT is a complete contract, else 1.
+The command writes OUT and prints a table of the parts of FILE without a counterpart, and of the
+assumed values. Exit status: 0 if OUT is a complete contract, else 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ HEAD = """\
 
 
 def table(done: Converted) -> Table:
-    """Return the table of what was lost and assumed."""
+    """Return the table of lost parts and assumed values."""
     found = Table('', 'key', 'value', 'instead', title='Differences from the contract of rosetta')
     for kind, losses in (('lost', done.lost), ('assumed', done.assumed)):
         for loss in losses:
@@ -34,7 +34,6 @@ def table(done: Converted) -> Table:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog='import', description=__doc__)
     parser.add_argument('file', type=Path, help='a contract of rosetta')
     parser.add_argument(

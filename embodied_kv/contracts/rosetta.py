@@ -1,7 +1,7 @@
 """Convert contracts of rosetta, a bridge between ROS 2 and LeRobot, to contracts of this project.
 
-Both name channels and select their fields. A contract of rosetta has no limits, and sections that
-have no counterpart here; `convert` lists them. Code that a contract names (codecs) is not run.
+Both list channels and the fields selected from them. A contract of rosetta has no limits, and it
+has sections without a counterpart here, which `convert` lists. Its codecs, code, are not run.
 
 Source: https://github.com/iblnkn/rosetta, doc/reference/contract.md, format of August 2026.
 """
@@ -34,7 +34,7 @@ RECORDED = ('rewards', 'signals', 'info', 'complementary_data')
 OBSERVED, COMMANDED = (JOINT_STATE, POSE), (JOINT_STATE, TRAJECTORY, MULTI_ARRAY, TWIST)
 DROPPED = 'dropped: a checkpoint with these numbers does not fit'
 LINEAR = 'write m for linear joints'
-# What a section or key of rosetta is here.
+# Counterparts here of the sections and keys of rosetta.
 INSTEAD = {
     'tasks': 'topic instruction; option --task-topic of the export of bags',
     'rewards': 'not recorded or exported',
@@ -58,7 +58,7 @@ INSTEAD = {
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of a contract that has no counterpart. instead: what holds here."""
+    """A part without a counterpart, or an assumed value. instead: what applies here, or a fix."""
 
     key: str
     value: str
@@ -67,7 +67,7 @@ class Loss:
 
 @dataclass
 class Converted:
-    """A converted contract. assumed: values that the other contract does not have, by key."""
+    """A converted contract. assumed: values that the contract of rosetta does not contain."""
 
     values: dict[str, Any]
     lost: list[Loss] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _Converter:
     def __init__(self, values: dict[str, Any], name: str) -> None:
         self._given, self._name = values, name
         self._lost: list[Loss] = []
-        self._many: dict[tuple[str, str], list[str]] = {}  # places of keys that occur often
+        self._many: dict[tuple[str, str], list[str]] = {}  # places by key and value
 
     def converted(self, acceleration: float, frame: str) -> Converted:
         observations = dict(self._observations())
@@ -214,7 +214,7 @@ class _Converter:
         return sources
 
     def _channel(self, where: str, source: Mapping[str, Any]) -> dict[str, str]:
-        """Return the channel, and count what is lost of it and of its alignment."""
+        """Return the channel, and note the keys of the source that have no counterpart."""
         channel = source['channel']
         for key in ('qos', 'dtype', 'safety'):
             if key in channel:
@@ -229,7 +229,7 @@ class _Converter:
     def _numbers(
         self, where: str, source: Mapping[str, Any], types: Sequence[str]
     ) -> Iterator[dict[str, Any]]:
-        """Yield the sources of a source here, each with one unit; list what is lost."""
+        """Yield the converted sources of a source, one per unit; list what is lost."""
         channel, selected = self._channel(where, source), source.get('select') or ()
         if code := [key for key in ('decoder', 'encoder') if key in source['channel']]:
             self._lose(f'{where}.channel.{code[0]}', source['channel'][code[0]], code[0])
@@ -283,7 +283,7 @@ def _operators(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _unit(select: object, degrees: bool) -> str | None:
-    """Return the policy's unit of a selection, None for one that cannot be selected here."""
+    """Return the policy's unit of a selection; None if it cannot be selected here."""
     angle = 'deg' if degrees else 'rad'
     group, _, rest = str(select).partition('.')
     if group in ('position', 'velocity') and rest:

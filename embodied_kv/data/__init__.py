@@ -1,1 +1,1 @@
-"""Recordings of a robot, and the data sets made of them. Files alone: no ROS, no torch."""
+"""Recordings of a robot, and the data sets made from them, without ROS and torch."""

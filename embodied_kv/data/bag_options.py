@@ -1,4 +1,4 @@
-"""Options of reading bags of other recorders, and the list of their episodes."""
+"""Options for reading bags of other recorders, and the list of their episodes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class BagError(RecordingError):
 
 @dataclass(frozen=True)
 class Mark:
-    """An episode of a list: begin and end (s) from the beginning of the bag on, and its task.
+    """A listed episode: start and end (s) after the start of the bag, and task.
 
-    bag: name of its folder or file; '' for the only bag. line: where it is listed.
+    bag: name of its folder or file; '' for the only bag. line: its place in the list, for errors.
     """
 
     start: float
@@ -37,12 +37,12 @@ class Mark:
 
 @dataclass(frozen=True)
 class BagOptions:
-    """How bags of other recorders are read.
+    """Options for reading bags of other recorders.
 
-    namespace: of the robot's topics. task: instruction of all episodes; '' takes task_topic, a
-    topic of std_msgs/String. episode_topic: topic whose field `data` marks episodes. marks: listed
-    episodes; None for no list. actions: one of ACTIONS. gap: time (s) without a command that ends
-    an episode. stamps: one of STAMPS.
+    namespace: of the robot's topics. task: instruction of all episodes; '' reads it from
+    task_topic (std_msgs/String). episode_topic: topic whose field `data` marks episodes. marks:
+    listed episodes; None for no list. actions: one of ACTIONS. gap: time (s) without a command
+    that ends an episode. stamps: one of STAMPS.
     """
 
     namespace: str = '/'
@@ -131,7 +131,7 @@ def _mark(row: dict, where: str) -> Mark:
 
 
 def checked_marks(marks: Sequence[Mark], where: str) -> tuple[Mark, ...]:
-    """Return the marks, of which no two of a bag overlap. Raises BagError."""
+    """Return the marks; check that those of one bag do not overlap. Raises BagError."""
     if not marks:
         raise BagError(f'{where} must list an episode (got none)')
     ordered = sorted(marks, key=lambda mark: (mark.bag, mark.start))
@@ -145,7 +145,6 @@ def checked_marks(marks: Sequence[Mark], where: str) -> tuple[Mark, ...]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of bags to a command."""
     group = parser.add_argument_group('bags of other recorders')
     group.add_argument('--contract', help='contract of the robot: a file, or a shipped name')
     group.add_argument('--namespace', default='/', help="of the robot's topics")

@@ -1,9 +1,9 @@
 """Read rosbag2 folders (sqlite3 and MCAP) and MCAP files of any recorder, by a robot's contract.
 
 A bag contains the topics of the contract and neither the contract nor a control state. `Bag`
-yields their messages in the order of their recording, under the contract's names, and refuses what
-a data set cannot be made of, with the topic, the time and the remedy. The definitions of messages
-are parsed, and nothing of a file is executed or unpickled.
+yields their messages in the order of their recording, under the contract's names. It refuses data
+that cannot become a data set; the error names the topic, the time and the remedy. The definitions
+of messages are parsed, and nothing in a file is executed or unpickled.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Wanted:
 
 @dataclass(frozen=True)
 class BagMessage(RecordedMessage):
-    """A message of a bag. bag: where it was read. full_topic: its topic there."""
+    """A message of a bag. full_topic: its topic in the bag."""
 
     bag: Bag
     full_topic: str
@@ -87,8 +87,8 @@ class Bag:
     path: its folder or file. damage: '', because damaged bags are refused. is_commanded: whether
     the actions are the messages on the controllers' topics. is_measured: whether they are measured
     positions. has_control: whether the bag contains the control state of this suite. task:
-    instruction of all episodes; '' if a topic has it. marks: its episodes, None if time and topics
-    decide.
+    instruction of all episodes; '' if a topic contains it. marks: its listed episodes; None if
+    time and topics decide.
     """
 
     damage = ''
@@ -121,11 +121,10 @@ class Bag:
         return self.options.gap / 2
 
     def close(self) -> None:
-        """Close the files."""
         self._reader.close()
 
     def when(self, stamp: int) -> str:
-        """Return a time of recording in words, from the beginning of the bag on."""
+        """Return a time of recording as text: seconds after the start of the bag, and its path."""
         return f'{(stamp - self.start) / SECOND:.2f} s of {self.path}'
 
     def full(self, topic: str) -> str:
@@ -181,7 +180,7 @@ class Bag:
         return any(connection.msgcount for connection in self._topics.get(topic, ()))
 
     def _want(self, name: str, type_: str | None, why: str, fix: str = RECORDED) -> None:
-        """Read a topic. name: as in the contract. why: the reason, for errors."""
+        """Select a topic to be read. name: as in the contract. why: the reason, for errors."""
         topic = self.full(name)
         if not self._has(topic):
             raise BagError(
@@ -288,7 +287,7 @@ def _definition(connection: Connection) -> str | None:
     """Return the definition of a message type: that of the bag, or that of a standard type."""
     if connection.msgdef.format == MessageDefinitionFormat.MSG:
         return connection.msgdef.data
-    store = get_typestore(Stores.ROS2_HUMBLE)  # the last ROS 2 whose bags have no definitions
+    store = get_typestore(Stores.ROS2_HUMBLE)  # the last release whose bags lack definitions
     if connection.msgtype not in store.fielddefs:
         return None
     return store.generate_msgdef(connection.msgtype, ros_version=2)[0]

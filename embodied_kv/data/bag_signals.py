@@ -35,7 +35,7 @@ class _Target:
     values: np.ndarray
 
     def at(self, moment: int) -> np.ndarray:
-        """Return the values at a moment; before the first point and after the last, theirs."""
+        """Return the values at a moment (ns), interpolated; those of the nearest point outside."""
         if len(self.times) == 1:
             return self.values[0]
         passed = (moment - self.start) / SECOND
@@ -46,8 +46,8 @@ class _Target:
 class _Command:
     """The commands of all controllers at one time, as `signals.Commanded`.
 
-    values: one entry for each controller; () if one of them was stopped. index: the places in the
-    action of each.
+    values: one entry for each controller; () if one of them was stopped. index: for each
+    controller, the indices of its values in the action.
     """
 
     values: tuple[_Target, ...]
@@ -83,7 +83,7 @@ class BagSignals(Signals):
             self.control.add(bag.start, Control(state, shadow=False))
 
     def read(self) -> Iterator[int]:
-        """Read the messages; yield the recording of each (ns). Checks that no joint is missing."""
+        """Read the messages; yield the recording time (ns) of each. Check for absent joints."""
         yield from super().read()
         if self._running is not None:
             self._ends.append(self._latest + 1)
@@ -245,7 +245,7 @@ def _values(output: Output, read: Any, where: str) -> Sequence[float]:
 
 
 def _places(output: Output, names: Sequence[str], what: str) -> list[int]:
-    """Return the places of the controller's joints among the names of a message."""
+    """Return the indices of the controller's joints in the names of a message."""
     if missing := [axis for axis in output.axes if axis not in names]:
         raise BagError(
             f'{what} must contain {missing[0]} (got {listed(names)}); correct select of '
@@ -255,7 +255,7 @@ def _places(output: Output, names: Sequence[str], what: str) -> list[int]:
 
 
 def pieces(recording: MessageSource) -> Iterator[Signals]:
-    """Yield the pieces of a recording between which its clock was set back; a bag has one."""
+    """Yield the pieces of a recording, split where its clock was set back; a bag has one."""
     if isinstance(recording, Bag):
         yield BagSignals(recording)
     else:

@@ -42,7 +42,7 @@ LASTS = 2  # control periods for which a command is in force if no other follows
 class Moment:
     """One period, in the policy's units. images: their places in the recording, by view.
 
-    mark: number of the episode that the recording is marked with.
+    mark: number of the marked episode; 0 without marks.
 
     Continuous joints are unwrapped: an episode begins within (-pi, pi], and neither its state nor
     its actions jump by a turn.
@@ -67,7 +67,6 @@ class Episode:
         self._places = {view: array('q') for view in views}
 
     def add(self, moment: Moment) -> None:
-        """Append the next moment."""
         self._stamps.append(moment.stamp)
         self._interventions.append(moment.is_intervention)
         self._state.extend(moment.state)
@@ -149,7 +148,7 @@ class Episodes:
         self._least = max(2, round(cut.least * self._robot.contract.fps))
         self.skipped: Counter[str] = Counter()
         self._next: int | None = None  # the period that is decided next, ns
-        self._waiting: list[_Outcome] = []  # of periods after the last image so far
+        self._waiting: list[_Outcome] = []  # periods after the newest image
         self._running: Episode | None = None
         self._shift = _Shift(0.0, 0.0)  # of the running episode
         self.found = tuple(self._find())
@@ -195,7 +194,7 @@ class Episodes:
         return min([*self._signals.commands.stamps[:1], *islice(taken, 1)], default=None)
 
     def _used(self) -> Iterator[Episode]:
-        """Continue with the periods that wait; yield the episodes that ended."""
+        """Add the waiting periods to episodes; yield the episodes that ended."""
         for outcome in self._waiting:
             if isinstance(outcome, str):
                 self.skipped[outcome] += 1

@@ -1,7 +1,7 @@
-"""`python -m embodied_kv.data.export BAG OUT`: a recording becomes a LeRobot data set.
+"""`python -m embodied_kv.data.export BAG OUT`: convert a recording to a LeRobot data set.
 
 With `--contract FILE`, BAG is a rosbag2 folder or an MCAP file of any recorder. Several recordings
-of one robot become one data set. What is left out is counted by reason.
+of one robot become one data set. Skipped periods are counted by reason.
 
 A recording is read three times: for its episodes, to check their images, and to write the images.
 One row group of images is held in memory, however long an episode is.
@@ -208,7 +208,6 @@ def _counted(skipped: Counter[str]) -> str:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog='export', description=__doc__)
     parser.add_argument('bag', type=Path, nargs='+', help='recordings, or bags with --contract')
     parser.add_argument('out', type=Path, help='a new folder')

@@ -109,8 +109,8 @@ class LeRobotWriter:
             length: Number of frames of all parts.
 
         Raises:
-            ValueError: A part does not fit what came before. `finish` refuses the data set
-                then, unless it was the first part.
+            ValueError: A part does not match the frames before it. `finish` then refuses the data
+                set, unless it was the first part.
         """
         start, sample = self.frames, _ImageSample(length)
         place: dict[str, int] = {}
@@ -146,7 +146,7 @@ class LeRobotWriter:
         )
 
     def finish(self) -> None:
-        """Write meta/. Raises ValueError without a whole episode."""
+        """Write meta/. Raises ValueError without an episode, or after an episode that failed."""
         if not self._episodes:
             raise ValueError('a data set must have an episode (got none)')
         if self.frames != self._episodes[-1]['dataset_to_index']:
@@ -182,7 +182,6 @@ class LeRobotWriter:
         return self._data(self._file).stat().st_size > DATA_MIB * 2**20
 
     def _schema(self) -> pa.Schema:
-        """Return the schema of the data files."""
         return schema(self._described)
 
     # ------------------------------------------------------------------ an episode

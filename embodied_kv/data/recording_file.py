@@ -26,7 +26,7 @@ START, END, CONTRACT = 'embodied_kv.start', 'embodied_kv.end', 'contract.yaml'
 CHUNK = 256 * 1024  # bytes of messages after which a chunk is written
 MESSAGE = 96  # bytes of a message in addition to its data, with its entries in two indices
 INDEX = 128  # bytes of a chunk in addition to its messages, with its entry in the summary
-PER_CHANNEL = 64  # bytes of a channel in both
+PER_CHANNEL = 64  # bytes of a channel in a chunk, with its entry in the summary
 TAIL = 16 * 1024  # bytes of the end of a file in addition to the counted ones
 
 

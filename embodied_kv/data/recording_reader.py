@@ -36,7 +36,7 @@ class Records:
     """The readable records of a file, in order; each `iter` begins at the start.
 
     damage: where the last iteration stopped, and why; '' at the end of the file. is_short: whether
-    only the record is unreadable that was being written when the file was cut off.
+    only the record that was being written when the file was cut off is unreadable.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,7 +64,7 @@ class Records:
 
 
 def _is_cut(stream: BinaryIO, at: int, size: int) -> bool:
-    """Return whether the record at a place is longer than the file, by its length."""
+    """Return whether the record at a place ends after the file, by its length field."""
     stream.seek(at)
     head = stream.read(HEAD)
     length = int.from_bytes(head[1:], 'little')

@@ -1,4 +1,4 @@
-"""`python -m embodied_kv.data.repair PART`: make a whole file of a recording that was cut off.
+"""`python -m embodied_kv.data.repair PART`: repair a recording that was cut off.
 
 The command copies all readable records and adds the summary that other tools require. Then it
 removes the part, unless more is unreadable than the record that was being written.
@@ -18,7 +18,7 @@ from embodied_kv.data.recording_reader import RecordingError, Records
 
 
 def repair(part: Path) -> tuple[Path, int, str]:
-    """Return the whole file, the number of its messages, and what was unreadable, '' for nothing.
+    """Repair a part; return the whole file, the number of its messages, and the damage or ''.
 
     Raises RecordingError, OSError.
     """
@@ -76,7 +76,6 @@ def _copy(read: Records, writer: Writer) -> int:
 
 
 def main() -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(prog='repair', description=__doc__)
     parser.add_argument('part', type=Path, help=f'a file that ends with {PART}')
     try:

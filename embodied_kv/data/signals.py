@@ -47,7 +47,7 @@ class Series:
         return None if place < 0 else place
 
     def forget(self, at: int) -> None:
-        """Drop the values that are older than the newest one of a moment."""
+        """Drop the values that are older than the newest one at a moment."""
         if place := self.last(at):
             del self.stamps[:place], self.values[:place]
 
@@ -114,7 +114,6 @@ class Signals:
         self.images_seen = dict(images_before)
 
     def all_series(self) -> dict[str, Series]:
-        """Return all series by name."""
         own = ('instruction', 'control', 'commands')
         return (
             {name: getattr(self, name) for name in own}
@@ -139,7 +138,7 @@ class Signals:
         return '' if place is None else self.instruction.values[place]
 
     def episode(self, at: int) -> int | None:
-        """Return the number of the episode that a moment is marked for, None outside of all."""
+        """Return the number of the marked episode at a moment: 0, as recordings have no marks."""
         return 0
 
     def forget(self, at: int) -> None:
@@ -185,7 +184,7 @@ class Signals:
 
 
 def unbroken(recording: MessageSource) -> Iterator[Signals]:
-    """Yield the pieces of a recording between which its clock was set back, nearly always one.
+    """Yield the pieces of a recording, split where its clock was set back; nearly always one.
 
     The instruction and the control state stay in force in the next piece. `Signals.read` reads a
     piece; what the caller does not read is read before the next piece.

@@ -1,8 +1,8 @@
 """Statistics of the features of a data set, under LeRobot's names.
 
 Numbers have min, max, mean, std, count and quantiles of each dimension. Images have them of each
-channel in [0, 1], with shape [3, 1, 1], from histograms of some frames of an episode, whose sum
-gives the statistics of several episodes.
+channel in [0, 1], with shape [3, 1, 1]. They are computed from histograms of sampled frames, which
+are summed over episodes.
 """
 
 from __future__ import annotations

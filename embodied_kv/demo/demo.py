@@ -50,9 +50,9 @@ RECORDED = CARDS * max(SECONDS.values())  # s: longest duration of the tasks in 
 ANSWERING = 20.0  # s: time limit of an answer of the memory, and of a mission's cancellation
 PATIENCE = 60.0  # s: longest wait of the arm for a chunk, on a busy machine
 MISSION = 60.0  # s: time limit of the mission at the end
-SCENES = 3  # in which a mission is looked for
+SCENES = 3  # scenes that are tried for a possible mission
 SETTLE = 1.0  # s after which the robot acts on images of a new scene
-CLEAR = 0.4 * SECOND  # after a new scene, when answers about the last one have arrived
+CLEAR = 0.4 * SECOND  # ns after a new scene; answers about the last one have arrived by then
 LONGER = 15.0  # s that the film may take longer, until the task in force ends
 ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
@@ -131,9 +131,9 @@ class Demo:
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
     def _own_parameters(self) -> str:
-        """Write a parameter file: scenes, an empty memory, patience on a busy machine.
+        """Write a parameter file: scenes, an empty memory, a longer `resume_within`.
 
-        The params file would override `-p`.
+        It is a file, because the params file would override `-p`.
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},

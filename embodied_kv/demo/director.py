@@ -1,6 +1,6 @@
 """The director gives the robot tasks, judges each by the true state, and asks questions.
 
-Its outputs are the callbacks `tell`, `ask` and `reset`. Its time is that of the stamps, in ns.
+Its outputs are the callbacks `tell`, `ask` and `reset`. Times are those of the stamps, in ns.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from embodied_kv.demo.sim.tasks import PHRASES, SECONDS, STEADY, Judge, Task, dr
 
 ORDER = ('pick', 'put', 'push', 'reach')  # order of the families, repeated
 SECOND = 1_000_000_000  # ns
-PERIOD = 0.085 * SECOND  # between two evaluated moments: the nearest to a control period
-HOLD = 1.0 * SECOND  # for which a completed task stays in force at least
-REPORT = 4.0 * SECOND  # for which it stays in force after HOLD, until the policy reports its end
+PERIOD = 0.085 * SECOND  # between two evaluated moments: about a control period
+HOLD = 1.0 * SECOND  # shortest time for which a completed task stays in force
+REPORT = 4.0 * SECOND  # longest wait after HOLD until the policy reports the end of the task
 SETTLE = 0.5 * SECOND  # after a reset, until the robot acts on the new scene
 HEARD = 0.15 * SECOND  # after which all frames of the robot have the instruction
 ASK_EVERY = 4.0 * SECOND
@@ -32,7 +32,7 @@ TRIES = 8  # draws of a suitable task
 class GivenTask:
     """A task that the robot received. done: None until it ends. seconds: its duration so far.
 
-    reported: whether the policy has reported its end, after which memory has it as finished.
+    reported: whether the policy has reported its end; the memory then records it as finished.
     replaced: why the task became impossible, else ''; a replaced task is neither done nor failed.
     """
 
@@ -110,7 +110,7 @@ class Director:
 
     @property
     def judged(self) -> list[GivenTask]:
-        """The tasks that ended: done, failed or replaced."""
+        """Return the tasks that ended: done, failed or replaced."""
         return [told for told in self.told if told.done is not None]
 
     def add_moment(self, moment: TrueMoment) -> None:

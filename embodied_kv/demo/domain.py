@@ -40,7 +40,7 @@ class TabletopDomain:
         pass
 
     def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
-        """Query the whole table, or the target of an instruction and all places."""
+        """Return a query of the whole table, or of the target of an instruction and all places."""
         table = _table(known)
         return query_target(instruction, table) if instruction else query_table(table)
 
@@ -62,7 +62,7 @@ class TabletopDomain:
         return f'{instruction}, from the {_table(known).origin(task.target, TABLE)}'
 
     def facts_of_step(self, instruction: str) -> list[Draft]:
-        """Return the position after a step that no answer tells: next to a thing, or a side."""
+        """Return the position after a step that no answer contains: next to a thing, or a side."""
         task = parse_task(instruction)
         if task is None or task.family not in ('next', 'push'):
             return []

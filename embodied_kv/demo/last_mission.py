@@ -22,7 +22,7 @@ class Errand:
 
     @property
     def words(self) -> str:
-        """The sentence, in words that the planner was trained with (`training.planner`)."""
+        """Return the sentence, in words that the planner was trained with (`training.planner`)."""
         things, at = ' and '.join(f'the {name}' for name in self.names), in_or_on(self.place)
         to = off_the(self.place) if self.family == 'take' else 'into' if at == 'in' else 'on'
         move = f'{self.family} {things} {to} the {self.place}'
@@ -55,9 +55,9 @@ def choose_mission(
 class LastMission:
     """One mission, from its start to its end.
 
-    steps: the steps in order. ended: ns, None while it runs. success, message, said: the result of
-    the robot and what it reported. done: whether all things lay where they should at the end.
-    truth: the report that would have been true then.
+    steps: the steps in order. ended: ns, None while it runs. success, message, said: result and
+    reports of the robot. done: whether all things were at their goal at the end. truth: the
+    correct report at the end.
     """
 
     errand: Errand
@@ -77,7 +77,6 @@ class LastMission:
         return bool(self.said) and self.said[-1] == self.truth
 
     def add_moment(self, moment: TrueMoment) -> None:
-        """Take the next moment."""
         self._now = moment
         if self._judge and self.ended is None:
             self._judge.see(moment.truth)

@@ -54,7 +54,7 @@ class MemoryClient:
 
     @property
     def line(self) -> str:
-        """Question, answer and whether it is true; '' where there is none."""
+        """Return question, answer and whether it is true; '' without an answer."""
         found = self.report()
         if not found.get('answer'):
             return ''

@@ -47,7 +47,6 @@ class MissionClient:
         self._parameters.call_async(request).add_done_callback(self._answered)
 
     def send(self, words: str) -> None:
-        """Send the mission."""
         self._words = words
         sent = self._client.send_goal_async(Mission.Goal(mission=words))
         sent.add_done_callback(self._accepted)

@@ -1,4 +1,4 @@
-"""The monitor observes the suite and the robot through their topics and services, and counts."""
+"""The monitor observes the suite and the robot through their topics and services."""
 
 from __future__ import annotations
 
@@ -111,7 +111,6 @@ class Monitor(Node):
         return (stamp - self.began_stamp) / 1e9
 
     def tell(self, instruction: str) -> None:
-        """Publish an instruction."""
         self.instruction = instruction
         self._instructions.publish(String(data=instruction))
 

@@ -77,7 +77,6 @@ def _frames(
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition('\n')[0])
     parser.add_argument('film', type=Path)
     parser.add_argument('out', type=Path)

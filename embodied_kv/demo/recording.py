@@ -33,7 +33,7 @@ class Decision:
     note: str
 
     def path(self, joints: np.ndarray, at: int) -> np.ndarray:
-        """Return the joints and the remaining actions at that ns: float64 [n, 7]."""
+        """Return the joints and the actions that remain at a time (ns): float64 [n, 7]."""
         passed = int(np.ceil((at - self.stamp) / 1e9 / self.dt))
         return np.vstack([joints, self.actions[max(self.first, passed) :]])
 
@@ -48,7 +48,7 @@ class Sentence:
 
 
 class Recording:
-    """Records the first `longest` s of a run, and as much after `go_on`, in order of time."""
+    """Records `longest` s from the first moment and after each `go_on`, in order of time."""
 
     def __init__(self, longest: float) -> None:
         self._longest, self._until = longest * 1e9, 0.0  # ns
@@ -57,7 +57,6 @@ class Recording:
         self.sentences: list[Sentence] = []
 
     def add_moment(self, moment: TrueMoment) -> None:
-        """Take the next moment."""
         if not self.moments:
             self.go_on(moment.stamp)
         if moment.stamp <= self._until:
@@ -72,12 +71,10 @@ class Recording:
         self._until = min(self._until, stamp)
 
     def decide(self, decision: Decision) -> None:
-        """Take the next decision."""
         if self._is_running(decision.ready):
             self.decisions.append(decision)
 
     def add_text(self, sentence: Sentence) -> None:
-        """Take the next sentence."""
         if self._is_running(sentence.received):
             self.sentences.append(sentence)
 
@@ -85,19 +82,19 @@ class Recording:
         return at <= self._until
 
     def moment(self, at: int) -> TrueMoment | None:
-        """Return the last moment until that ns."""
+        """Return the last moment until a time (ns)."""
         before = bisect_right(self.moments, at, key=lambda moment: moment.stamp)
         return self.moments[before - 1] if before else None
 
     def decision(self, at: int) -> Decision | None:
-        """Return the last chunk that was ready at that ns, if it belongs to the same scene."""
+        """Return the last chunk that was ready at a time (ns), if it is of the same scene."""
         before = bisect_right(self.decisions, at, key=lambda decision: decision.ready)
         decision = self.decisions[before - 1] if before else None
         then, now = decision and self.moment(decision.stamp), self.moment(at)
         return decision if then and now and then.scene == now.scene else None
 
     def said(self, at: int, since: int = 0) -> dict[str, str]:
-        """Return the last text of each query from `since` to that ns, the newest last."""
+        """Return the last text of each query from `since` to `at` (ns), the newest last."""
         newest: dict[str, str] = {}
         for sentence in self.sentences:
             if since <= sentence.received <= at:

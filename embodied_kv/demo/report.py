@@ -80,7 +80,6 @@ def percentiles(values: Iterable[float]) -> dict[str, float]:
 
 
 def machine() -> dict[str, object]:
-    """Return a description of the machine."""
     cpu = platform.processor()
     if (info := Path('/proc/cpuinfo')).exists():
         names = [line for line in info.read_text().splitlines() if line.startswith('model name')]

@@ -32,7 +32,7 @@ class Count:
 
 
 class Score:
-    """Takes moments and texts in any order. task_at: returns the task in force, or None."""
+    """Compares texts with moments. task_at: returns the task in force, or None."""
 
     def __init__(self, task_at: Callable[[TrueMoment], Task | None]) -> None:
         self._task_at = task_at

@@ -33,7 +33,7 @@ SMALLEST = 512  # pixels of the written picture's longer side, at least
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What the policy returned for a picture. joints: [7], of which the chunk starts."""
+    """The output of the policy for a picture. joints: [7], at which the chunk starts."""
 
     chunk: ActionChunk
     sentence: str
@@ -41,7 +41,6 @@ class Answer:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the command."""
     parser.add_argument('picture', type=Path, help='of the front camera: PNG or JPEG')
     parser.add_argument('instruction', help="such as 'pick up the red cube'")
     parser.add_argument(

@@ -141,7 +141,7 @@ def _put(frame: np.ndarray, image: np.ndarray, corner: tuple[int, int]) -> None:
 
 
 def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
-    """Return the texts at that ns."""
+    """Return the texts at a time (ns)."""
     before = [task for task in told if task.stamp <= at]
     over = [task for task in before if task.stamp + task.seconds * 1e9 <= at]
     now = before[-1] if before else None
@@ -164,7 +164,7 @@ def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
 
 
 def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
-    """Return the texts at that ns of a mission."""
+    """Return the texts of a mission at a time (ns)."""
     is_over = at >= mission.ended
     good = mission.done and mission.right
     mark = (('✓ done', DONE) if good else ('✗ not done', FAILED)) if is_over else ('', INK)

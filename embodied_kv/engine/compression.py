@@ -1,10 +1,11 @@
 """Which consumers read compressed prefixes, at which keep ratio, and which queries score them.
 
-Language: by stream, scored by each question as it is appended; by row, once for a frame, by the
-prompt's own text; or by text, by both. By stream and by text the choice may wait for the first
-tokens of an answer, which score as well (deferred choice). Actions: by row, because they have no
-question. With a keep ratio of 1 nothing is scored or copied. A state token is kept in addition. Of
-projected keys and values, the tokens are kept that their layer of the backbone keeps.
+`engine.compression_queries` selects what scores a prefix for language: each question as it is
+appended (stream), queries of the prefix itself, once per frame (row), or both (text). With stream
+and text the choice of tokens may wait for the first tokens of an answer, which score as well
+(deferred choice). Actions use row, because they have no question. With a keep ratio of 1 nothing
+is scored or copied. A state token is always kept. Projected keys and values keep the tokens of
+their backbone layer.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ ACTION = 'action'
 
 @dataclass(frozen=True)
 class Decisions:
-    """How one frame, or one question, is compressed; decided when it begins.
+    """The compression settings of one frame or question, fixed when it begins.
 
-    A question with a deferred choice is compressed as decided when its choice is due. keep_ratios:
-    share of the cache that each consumer keeps. by: as `EngineConfig.compression_queries`. after:
-    tokens of an answer before the choice. is_scored: the method ranks by attention, and there is
-    room for copies.
+    For a question with a deferred choice they are fixed when the choice is due. keep_ratios: share
+    of the cache that each consumer keeps. by: as `EngineConfig.compression_queries`. after: tokens
+    of an answer before the choice. is_scored: the method ranks by attention, and there is memory
+    for compressed copies.
     """
 
     keep_ratios: Mapping[str, float]
@@ -50,7 +51,7 @@ class Decisions:
 
     @property
     def by_row(self) -> dict[str, float]:
-        """Return the keep ratios of the consumers whose frames are compressed once for all."""
+        """Return the keep ratio of each consumer for which a frame is compressed once."""
         readers = (ACTION, LANGUAGE) if self.by == 'row' else (ACTION,)
         return {
             reader: self.keep_ratios[reader] for reader in readers if self.keep_ratios[reader] < 1
@@ -62,7 +63,7 @@ class Decisions:
         return self.by != 'row' and self.keep_ratios[LANGUAGE] < 1
 
     def until_choice(self, stream: DecodeStream) -> int | None:
-        """Return the tokens of a stream before its choice; None after or without it."""
+        """Return the tokens that a stream generates before its choice; None if none is due."""
         left = self.after - len(stream.tokens)
         return left if self.by_question and left >= 0 and not stream.lease.is_copy else None
 
@@ -112,8 +113,8 @@ class Compression:
     def set_keep_ratio(self, consumer: str, keep_ratio: float) -> None:
         """Set a keep ratio for later frames and questions, and for deferred choices.
 
-        Raises ValueError for an unknown consumer, a ratio out of range, and without room for
-        copies.
+        Raises ValueError for an unknown consumer, a ratio out of range, or a ratio below 1 without
+        memory for compressed copies.
         """
         self.validate_keep_ratio(consumer, keep_ratio)
         self.keep_ratios[consumer] = keep_ratio
@@ -134,11 +135,11 @@ class Compression:
 
     @property
     def is_scored(self) -> bool:
-        """Return whether the method ranks by attention, and there is room for copies."""
+        """Return whether the method ranks by attention, and there is memory for copies."""
         return self.method.queries is not None and self._kv.compressed.tokens > 0
 
     def decide(self) -> Decisions:
-        """Return the present decisions for a frame or question that begins."""
+        """Return the decisions for a frame or question that begins now."""
         return Decisions(dict(self.keep_ratios), self.by, self._after, self.is_scored)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
@@ -150,9 +151,9 @@ class Compression:
     def compress_frame(
         self, handle: KvHandle, slot: int, queries: int, decided: Decisions
     ) -> None:
-        """Make the copies that consumers of this frame share; slot: of the prefill's batch.
+        """Make the copies that consumers of this frame share. slot: in the batch of the prefill.
 
-        If the method fails, its consumers read the row (`CompressedPool.scoring_failures` counts).
+        If the method fails, the consumers read the row (`CompressedPool.scoring_failures` counts).
         """
         if decided.keeps_prompt:
             with self._failing_alone(handle):
@@ -168,9 +169,9 @@ class Compression:
                     self._kv.keep_copy(readers, copy)
 
     def compress_stream(self, stream: DecodeStream, queries: int, decided: Decisions) -> None:
-        """Let a stream read its own copy, chosen by the `queries` tokens that were appended last.
+        """Let a stream read its own compressed copy, scored by the last `queries` appended tokens.
 
-        Without room, or if the method fails, it reads the row
+        Without room, or if the method fails, the stream reads the row
         (`CompressedPool.allocation_failures` and `scoring_failures` count).
         """
         handle = stream.lease.handle
@@ -184,7 +185,7 @@ class Compression:
 
     @contextmanager
     def _failing_alone(self, handle: KvHandle) -> Iterator[None]:
-        """Count and log an error within the context; it costs a copy only."""
+        """Count and log an error within the context; only the compressed copy is missing then."""
         try:
             yield
         except Exception as error:
@@ -196,7 +197,7 @@ class Compression:
             )
 
     def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:
-        """Return a lease on the copy; None if nothing is left out, or there is no room."""
+        """Return a lease on the copy; None if all tokens are kept or there is no room."""
         n = lease.handle.length - self._states
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
@@ -221,10 +222,10 @@ class Compression:
 
 
 class PromptScores:
-    """Statistics of frames, kept with their prefix rows; they are counted and freed with the row.
+    """Statistics of the prompts of frames, counted and freed with their prefix rows.
 
-    They hold what a frame's own text attended to until a question adds its own. Source: VL-Cache,
-    section 4.1: all text behind the images scores them, of the prompt and of the question.
+    `added` combines them with those of a question. Source: VL-Cache, section 4.1: all text behind
+    the images scores them, of the prompt and of the question.
     """
 
     def __init__(self, kv: KvManager) -> None:
@@ -240,7 +241,7 @@ class PromptScores:
         """Keep a copy of a frame's statistics, because the next prefill reuses their buffers.
 
         Nothing is kept if the KV budget has no room (`CompressedPool.allocation_failures` counts),
-        or if the frame is gone.
+        or if the frame no longer exists.
         """
         size = prompt.columns.nbytes + prompt.density.nbytes
         try:
@@ -253,14 +254,14 @@ class PromptScores:
             self._copies.allocation_failures += 1
 
     def get(self, handle: KvHandle) -> Statistics | None:
-        """Return the statistics of this frame; None without."""
+        """Return the statistics of this frame, or None."""
         return self._frames.attached(handle)
 
     def added(self, handle: KvHandle, question: Statistics) -> Statistics:
         """Return the question's statistics, with those of the prompt if they are kept.
 
-        Columns are summed; densities are averaged by visible entries: those of a prompt's query
-        are the prefix, those of the question's also the question up to itself.
+        Columns are summed. Densities are averaged by visible entries: a query of the prompt sees
+        the prefix, and one of the question also sees the question up to itself.
         """
         prompt = self.get(handle)
         if prompt is None:

@@ -1,6 +1,6 @@
-"""Decoding: all live streams, of any frames, one or more tokens further in one batch.
+"""Batched decoding: one batch extends all live streams, of any frames, by one or more tokens.
 
-The next token of a stream is chosen on the device, where it is also read next: a batch takes
+The device selects the next token of a stream and reads it in the next step, so that a batch takes
 several steps without the host. Source: OxyGen, Algorithm 1.
 """
 
@@ -33,17 +33,17 @@ log = logging.getLogger(__name__)
 
 
 def share(stream: DecodeStream, ahead: int = 0) -> float:
-    """Return the number in [0, 1) by which a stream's token `ahead` from now is drawn.
+    """Return the random number in [0, 1) that draws the token `ahead` after a stream's next one.
 
-    It is a function of seed and token count alone, so the state of the stream is the state of the
-    random generator. Raises ValueError for an invalid seed.
+    It depends on seed and token count alone, so that no state of a random generator has to be
+    saved with the stream. Raises ValueError for an invalid seed.
     """
     philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens) + ahead)
     return np.random.Generator(philox).random()
 
 
 class Decoder:
-    """Extends streams, by graphs of so many slots and so many new tokens of each."""
+    """Extends streams, with one graph for each number of slots and of new tokens per slot."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Decoder:
         self._model, self._kv, self._eos, self._graphs = model, kv, eos, graphs
         self._compression = compression
         self._slots = shapes.multiples(config.streams, config.decode_batch_multiple)
-        if graphs.has_compiler:  # a compiled batch is faster in spite of its padding
+        if graphs.has_compiler:  # a compiled batch is faster despite its padding
             self._slots = shapes.doubling(config.streams)
         self._queries = shapes.queries(config.decode_tokens)
         self._most, self._words = config.decode_steps, model.config.backbone.vocab_size
@@ -81,7 +81,7 @@ class Decoder:
             for tokens in self._queries:
                 self._capture(Kind.SCORED_EXTEND, 1, tokens)
         is_fast = str(Shape(Kind.EXTEND, 1, COMPILED_QUERY)) in graphs.compiled_names
-        self._shortest = COMPILED_QUERY if is_fast else 0  # lower bound of a query's padding
+        self._shortest = COMPILED_QUERY if is_fast else 0  # lower bound of a query's padded length
 
     def _fields(self) -> dict:
         kv = self._kv
@@ -105,7 +105,7 @@ class Decoder:
         return TailAppend(*arenas, self._kv.compressed, self._inputs)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
-        """Capture the graph of tokens -> next tokens, which it writes where they are read next."""
+        """Capture the graph that computes the next tokens and writes them into its own input."""
         model, kv, scored = self._model, self._kv, kind is Kind.SCORED_EXTEND
         inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
         number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, tokens).device
@@ -137,7 +137,7 @@ class Decoder:
         return graph.view
 
     def _capture_draw(self, view: TailAppend, slots: int) -> None:
-        """Capture the graph that replaces the greedy tokens of the slots that are sampled."""
+        """Capture the graph that replaces the greedy token of each slot that samples."""
         inputs, logits, said = self._inputs, self._out[:slots], self._said[slots]
         number, ids = inputs.cut('step', 1).device, inputs.cut('ids', slots, 1).device
         temperatures = inputs.cut('temperatures', slots).device
@@ -176,9 +176,8 @@ class Decoder:
     def begin(self, stream: DecodeStream) -> list[DecodeStream]:
         """Append a stream's query and answer so far, and compress its prefix when that is due.
 
-        For a new stream, and for one whose answer is as long as the choice waits for: its tokens
-        are then computed again, to score. The next token still reads the whole prefix, as in a
-        prefill.
+        The stream is new, or its answer has the length for which a deferred choice waits: its
+        tokens are then computed again, to score. The next token still reads the whole prefix.
         """
         ids = [*stream.query.ids, *stream.tokens]
         decided = self._compression.decide()
@@ -194,7 +193,7 @@ class Decoder:
         return begun
 
     def step(self, streams: Sequence[DecodeStream], steps: int = 1) -> list[DecodeStream]:
-        """Generate `steps` tokens of each stream, at most what each may; return the live streams.
+        """Generate up to `steps` tokens of each live stream; return these streams.
 
         Slots are in the order of decode rows, so a CPU reads rows in order without moving a query.
         """
@@ -230,7 +229,7 @@ class Decoder:
     ) -> list[list[int | None]]:
         """Append ids, equally many to each stream, and return the tokens that each generates.
 
-        The streams have grown already. None in place of a token that cannot be chosen.
+        The decode rows must have grown before. None stands for a token that cannot be chosen.
         """
         count, graph = len(ids[0]), self._graphs[shape]
         host_ids = self._inputs.cut('ids', shape.rows, shape.tokens).host
@@ -282,7 +281,7 @@ class Decoder:
 def _said(
     stream: DecodeStream, tokens: Sequence[float], scores: Sequence[float], fault: Exception | None
 ) -> list[int | None]:
-    """Return a stream's tokens up to one that cannot be chosen, which is None, and logged."""
+    """Return a stream's tokens up to the first that cannot be chosen: None, which is logged."""
     found: list[int | None] = []
     for token, score in zip(tokens, scores, strict=True):
         if fault is None and not math.isfinite(score):  # the maximum is NaN if any logit is
@@ -295,11 +294,11 @@ def _said(
 
 
 class Detokenizer:
-    """The text of every live stream that has generated tokens; a letter may span tokens."""
+    """The text of every live stream that has generated tokens; a character may span tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._decoders: dict[int, tuple[StreamDecoder, int]] = {}  # with the number of its tokens
+        self._decoders: dict[int, tuple[StreamDecoder, int]] = {}  # with the tokens decoded so far
 
     def __len__(self) -> int:
         """Return the number of streams with text."""

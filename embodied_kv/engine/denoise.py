@@ -31,14 +31,14 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 
-    One graph starts a chunk: noise and rotary tables. Another is one step of any count: the
-    schedules of all permitted counts are concatenated, and the graph reads its entry at a schedule
-    index that it increments itself. So fewer steps are fewer replays from another index, without
-    the host in between. robots: upper bound of the chunks of a batch. rtc, max_guidance: real-time
+    One graph starts a chunk (noise, rotary tables). Another one runs one step, for any number of
+    steps: the schedules of all permitted numbers are concatenated, and the graph reads its entry
+    at an index that it increments. So fewer steps are fewer replays from another index, without
+    the host in between. robots: largest number of chunks in a batch. rtc, max_guidance: real-time
     chunking, see `guidance`. sums_times: see `flow_times`.
 
     Each step also records how far it moved every action: the length of its update over the robot's
-    own dimensions, in normalised units (the U of Kairos, section 3.1).
+    dimensions, in normalised units (the U of Kairos, section 3.1).
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class Denoiser:
 
         The updates are how far each step moved each action, float32 [slots, steps, chunk]. rows,
         copies: prefix row and compressed row of each slot; with copies, one of the two is -1.
-        leftovers: what each chunk continues; by default nothing. Raises ValueError for more slots
-        than a batch has.
+        leftovers: the actions that each chunk continues; by default none. Raises ValueError for
+        more slots than a batch has.
         """
         count, remedy = len(rows), 'raise engine.max_batch_robots, or denoise fewer at once'
         slots = shapes.smallest(self._robots, count, 'chunks', remedy)

@@ -1,8 +1,7 @@
 """The engine: one model, one KV arena, one time budget.
 
-A frame is prefilled once; actions and language read it. Everything that computes must run on one
-thread (`engine.engine_thread.EngineThread`); streams may be opened and cancelled, and statistics
-read, from any thread.
+A frame is prefilled once; actions and language read it. Methods that compute must run on the
+`EngineThread`; any thread may open and cancel streams, and read statistics.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 
 
 class Engine:
-    """Prefill, denoise and decode over lists, so a fleet batches over robots by the same calls.
+    """Prefill, denoise and decode over lists, so that a fleet batches robots by the same calls.
 
     The policy's larger weights are packed in place (`model.prepacked`). period: time (s) between
     two frames of a robot. say: receives a line for the user before something is compiled.
-    defers_traces: start without a trace of what `auto` has no package for (see `Compiler`). Raises
-    ValueError for invalid parameters, with the remedy.
+    defers_traces: with compile: auto, trace computations without a recipe after the start (see
+    `Compiler`). Raises ValueError for invalid parameters, with the remedy.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class Engine:
         size['layers'] = layers = policy.config.kv_layers
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         room = config.compressed_rows * layers * policy.config.prefix_tokens
-        # One copy for each stream, and for each frame one of language and one of actions.
+        # One copy for each stream, and for each frame one for language and one for actions.
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
@@ -113,21 +112,21 @@ class Engine:
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
         self.committed = 0  # completed steps: prefills, chunks, decode steps
-        self.states: dict[int, np.ndarray] = {}  # row -> joints that delta actions start from
-        self.guides: dict[int, Guide | None] = {}  # row -> what its chunk continued
+        self.states: dict[int, np.ndarray] = {}  # row -> state that relative actions start from
+        self.guides: dict[int, Guide | None] = {}  # row -> actions that its chunk continued
         self.detokenizer = Detokenizer(policy.tokenizer)
 
     # ------------------------------------------------------------------ prefill
 
     @torch.inference_mode()
     def prefill(self, observations: Sequence[Observation]) -> list[KvHandle]:
-        """Write each observation into a row of its own, once; on an error all rows are free again.
+        """Write each observation into its own row; on an error all these rows are free again.
 
-        A compression method that fails costs its copies only: the frames are complete before.
+        If a compression method fails, only its copies are missing: the frames are complete before.
 
         Raises:
-            BadObservationError: One observation is at fault; the error has its robot.
-            ValueError: The batch is at fault.
+            BadObservationError: One observation is invalid; the error has its robot.
+            ValueError: The batch is invalid.
             OutOfRowsError: Fewer rows are free.
         """
         began, decided = time.monotonic(), self.compression.decide()
@@ -171,14 +170,14 @@ class Engine:
         noises: np.ndarray | None = None,
         guides: Sequence[Guide | None] = (),
     ) -> list[ActionChunk | FloatingPointError]:
-        """Return a finished chunk per lease; none if the time left allows no chunk.
+        """Return a finished chunk per lease, or an empty list if the time left is too short.
 
         Args:
             leases: The frames to act on.
             deadlines: Deadline of each chunk (s, steady clock).
             noises: float32 [leases, chunk, padded_action_dim]; by default from the seed and the
                 frame.
-            guides: What each arm does until its chunk takes over; ignored if `rtc` is off.
+            guides: The actions of each arm until its chunk takes over; ignored if `rtc` is off.
 
         Returns:
             A chunk, or an error if its actions are not finite: a fault of one robot costs no other
@@ -221,7 +220,7 @@ class Engine:
 
     @staticmethod
     def _finite(chunk: ActionChunk) -> ActionChunk | FloatingPointError:
-        """Return the chunk, or an error if its actions, in the unit of the policy, overflow."""
+        """Return the chunk, or an error if its actions (policy units) are not finite."""
         if np.isfinite(chunk.values).all():
             return chunk
         return FloatingPointError('actions of the policy must be finite')
@@ -262,7 +261,7 @@ class Engine:
 
     @property
     def seconds_saved(self) -> float:
-        """Return the time (s) of the prefills that streams shared, at the present time of one."""
+        """Return the time (s) of the prefills that streams shared, at the present estimate."""
         return self.kv.stats().prefills_shared * self.latency.estimate('prefill')
 
     def cancel(self, stream: int) -> None:
@@ -281,7 +280,7 @@ class Engine:
     def next_batch(self) -> tuple[list[DecodeStream], bool]:
         """Return the streams of the next unit of language work, and whether it is a single one.
 
-        That is the oldest stream that is new or is to be compressed now; else all streams.
+        A single one is the oldest stream that is new or is to be compressed now; else all streams.
         """
         streams, decided = self.kv.streams.live(), self.compression.decide()
         for stream in streams:

@@ -1,15 +1,14 @@
-"""The one thread that computes: prefill, denoise, publish, decode.
+"""The only thread that computes: it runs denoising, prefills and language work by priority.
 
-An action holds the thread from its handle to its finished chunk; a prefill from start to end;
-language and background work yield after every step, and begin none if the idle time is shorter
-than the measured time of a step. Callers get a Future and never wait in a callback: results are
-published from the Future's completion, before anything else begins. The action of a frame is
-submitted in the completion of its prefill, so it comes next.
+A chunk is denoised, and a frame prefilled, without interruption. Language and background work
+yield after every step, and start none if the idle time is shorter than the measured time of a
+step. A caller gets a Future; its callbacks run on this thread before the next job and publish the
+result. The callback of a prefill submits the denoising of its frame, which therefore comes next.
 
-A job ends when the device has done its work: its result is complete on every stream, and the next
-job is not charged with it. An error ends the job, and for language the streams, but not the
-thread. The exception is a device that cannot be waited for: its context is lost, which no process
-can restore, so `on_lost` is called; by default it ends the process.
+A job ends when the device has done its work, so that its result is complete on every stream, and
+the next job's time does not include it. An error ends the job, and for language the streams, but
+not the thread. If waiting for the device fails, its context is lost, which no process can restore:
+`on_lost` is called, which ends the process by default.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from embodied_kv.types import ActionChunk, Guide, Observation, TextDelta
 T = TypeVar('T')
 Guiding = Callable[[], Guide | None]
 IDLE = 0.05  # s between two checks for language when nothing is submitted
-PATIENCE = 0.25  # s until a background step begins although the idle time is too short
+PATIENCE = 0.25  # s until a background step begins even if the idle time is too short
 LOST = 70  # exit status of a process whose device is lost (EX_SOFTWARE)
 
 
 class Priority(Enum):
-    """The queue of a job: an action's chunk, a frame's row, or work without a deadline."""
+    """The queues of jobs, highest priority first: chunks, frames, work without a deadline."""
 
     DENOISE = 'denoise'
     PREFILL = 'prefill'
@@ -60,14 +59,14 @@ class Job:
     submitted: float = field(default_factory=time.monotonic)  # s
 
     def run(self, finish: Callable[[], object] = lambda: None) -> bool:
-        """Do the work unless it was cancelled, resolve the future, and return the success.
+        """Do the work unless it was cancelled, resolve the future, return whether it succeeded.
 
         finish: called after the work, also after an error; it returns when the device has done
-        what was launched. The future is resolved after that, so a result is complete, and no job
-        is charged with the work of the one before.
+        what was launched. The future is resolved after that, so a result is complete, and the time
+        of the next job does not include this one.
 
-        An error keeps the lines where it was raised, but no local variables: it may live until the
-        next garbage collection, and the collector does not weigh images.
+        The traceback of an error keeps no local variables, because it may live until the next
+        garbage collection, and would keep images until then.
         """
         work, future, self.work, self.future = self.work, self.future, None, None
         if not future.set_running_or_notify_cancel():
@@ -85,7 +84,7 @@ class Job:
             future.set_result(result)
             return True
         finally:
-            del work, future  # the error keeps this frame, too
+            del work, future  # the traceback of the error holds this stack frame
 
 
 class JobQueue:
@@ -162,7 +161,7 @@ class JobQueue:
 
 
 def kind_of(work: Callable) -> str:
-    """Return the kind of a background step; steps of one function take about the same time."""
+    """Return the kind of a background step: its function, because its steps take similar times."""
     while inner := getattr(work, '__wrapped__', None) or getattr(work, 'func', None):
         work = inner
     return f'background {getattr(work, "__qualname__", type(work).__qualname__)}'
@@ -225,18 +224,18 @@ class EngineThread(threading.Thread):
     def _turn(self) -> None:
         """Run one unit of work by priority; language gets the idle time."""
         if denoise := self._jobs.pop(Priority.DENOISE):
-            denoise.run(self._finish)  # a leased row becomes a chunk, which its node publishes
+            denoise.run(self._finish)  # its callback publishes the chunk
         elif prefill := self._jobs.pop(Priority.PREFILL):
-            prefill.run(self._finish)  # a frame becomes a row; its completion submits its action
+            prefill.run(self._finish)  # its callback submits the denoising
         elif step := self._fitting_step():
             began = time.monotonic()
             kind = kind_of(step.work)
-            if step.run(self._finish):  # for example of a plan
+            if step.run(self._finish):  # for example a step of planning
                 self.engine.latency.observe(kind, time.monotonic() - began)
         elif self._decode_fits():
             self._publish(self.engine.decode)  # one step of all live streams, in one batch
         else:
-            self._publish(self.engine.deltas)  # the last text of streams that ended elsewhere
+            self._publish(self.engine.deltas)  # last text of streams that other threads ended
             # A background step that waits for idle time does not end the wait; a frame does.
             held = self._jobs.peek(Priority.BACKGROUND) is not None
             self._jobs.wait(
@@ -334,7 +333,7 @@ class EngineThread(threading.Thread):
     ) -> Future[ActionChunk | None]:
         """Denoise from a leased row; the result is None if no chunk can be finished in time.
 
-        The lease stays the caller's. guiding: called on this thread when the work begins; returns
+        The caller releases the lease. guiding: called on this thread when the work begins; returns
         the actions that the chunk continues.
         """
         return self._jobs.submit(
@@ -348,17 +347,17 @@ class EngineThread(threading.Thread):
     def background(self, work: Callable[[], T]) -> Future[T]:
         """Run a short step of work without a deadline, in the idle time between two frames.
 
-        It begins when no action or prefill waits and the time until the next frame holds the
-        measured time of its kind; after PATIENCE s at the latest if no prefill waits.
+        It begins when no action or prefill waits, and the idle time holds the measured time of its
+        kind or the step has waited for PATIENCE s.
         """
         return self._jobs.submit(Priority.BACKGROUND, work)
 
     def wake(self) -> None:
-        """Check for language work: a stream was opened, or ended from elsewhere."""
+        """Check for language work: a stream was opened, or another thread ended one."""
         self._jobs.notify()
 
     def stop(self) -> None:
-        """End the thread after the work in hand; waiting jobs are cancelled."""
+        """End the thread after the present job; waiting jobs are cancelled."""
         self._jobs.close()
         if self.is_alive():
             self.join()

@@ -1,15 +1,15 @@
-"""What the continuation of a capsule depends on, by name.
+"""The facts on which the continuation of a capsule depends, by name.
 
-Weights, tokenizer, dtype and dimensions of the model, and its commit on a hub; the sources of the
-kernels; the layout of the cache; device, threads and batch multiple; packed weights; torch's
-version; and every setting of the engine that changes words or actions: seed, Euler steps,
-real-time chunking, and the compression of prefixes. Two engines that agree in all of it continue
-a state alike.
+Weights, tokenizer, dtype and dimensions of the model, the rounding of its flow times, and its
+commit on a hub; the sources of the kernels; the layout of the cache; device, threads and batch
+multiple; packed weights; torch's version; and every setting of the engine that changes words or
+actions: seed, Euler steps, real-time chunking, and the compression of prefixes. Engines that agree
+in all of these continue a state in the same way.
 
-Compiled shapes are not part of it: compiled code gives the results of eager code up to rounding
-(`test/engine/test_compiled_equals_eager.py`). Neither are sizes (rows, streams, budgets) and what
-the clock decides (deadlines, margins, decode steps per iteration), because they change no result.
-Keep ratios may change while the engine runs; `session.engine_part` compares the present ones.
+Compiled shapes are not part of it, because compiled code gives the results of eager code up to
+rounding (`test/engine/test_compiled_equals_eager.py`). Nor are sizes (rows, streams, budgets) and
+what the clock decides (deadlines, margins, decode steps per iteration), because they change no
+result. Keep ratios may change while an engine runs; `session.engine_part` compares present ones.
 """
 
 from __future__ import annotations
@@ -49,10 +49,7 @@ SETTINGS = (  # fields of EngineConfig
 
 
 def fingerprint(engine: Engine) -> Fingerprint:
-    """Return the fingerprint of an engine.
-
-    It reads every weight once: about a second per GiB on a CPU.
-    """
+    """Return the fingerprint of an engine. It reads every weight: about 1 s per GiB on a CPU."""
     policy, config = engine.policy, engine.config
     facts = {
         'engine': {name: getattr(config, name) for name in SETTINGS},

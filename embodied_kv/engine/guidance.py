@@ -1,7 +1,7 @@
-"""Real-time chunking: how a chunk that is denoised continues the one that runs.
+"""Real-time chunking: a new chunk continues the actions of the running one.
 
-Flow time is 1 for noise and 0 for the finished action. One graph serves every delay, because what
-differs between chunks lies in buffers.
+Flow time is 1 for noise and 0 for the finished action. One graph serves every delay, because all
+that differs between chunks is in buffers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST = 1e9  # upper bound of a given action, normalised; beyond it results are n
 
 @dataclass(frozen=True, eq=False)
 class LeftoverActions:
-    """A `types.Guide` as the network sees it.
+    """The actions of a `types.Guide`, in the values of the network.
 
     actions: float32 [chunk, padded_action_dim], normalised, 0 where nothing is planned. delay:
     number of first actions that are given. weights: float32 [chunk].
@@ -41,10 +41,10 @@ class LeftoverActions:
 def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> LeftoverActions | None:
     """Return the leftover actions of a guide for a chunk from state [state_dim]; None without.
 
-    Its actions are absolute; those that the policy expresses as offsets are anchored to the new
-    state here. No more actions are given than are planned, and than the policy was trained to be
-    given. Raises ValueError for another shape, actions beyond MOST, a delay that leaves nothing to
-    denoise, or invalid weights.
+    The guide's actions are absolute; where the policy expresses actions as offsets, they become
+    offsets from the new state. The delay is limited to the planned actions and to the longest
+    action prefix that the policy was trained with. Raises ValueError for another shape, actions
+    beyond MOST, a delay that leaves nothing to denoise, or invalid weights.
     """
     if guide is None:
         return None
@@ -80,9 +80,8 @@ def leftover(guide: Guide | None, policy: Policy, state: np.ndarray) -> Leftover
 class Steps:
     """The Euler steps of all permitted counts, concatenated.
 
-    tables: the parts of the modulation, each [entries, norms, width]. times,
-    counts: float32 [entries], begin of a step, and number of steps of its chunk. index: int64 [1],
-    the next entry.
+    tables: the parts of the modulation, each [entries, norms, width]. times, counts: float32
+    [entries], begin of a step, and number of steps of its chunk. index: int64 [1], the next entry.
     """
 
     tables: tuple[Tensor, ...]
@@ -91,12 +90,12 @@ class Steps:
     index: Tensor
 
     def modulation(self) -> Modulation:
-        """Return that of the next step."""
+        """Return the modulation of the next step."""
         return Modulation(*(table.index_select(0, self.index)[0] for table in self.tables))
 
 
 class Off:
-    """Every chunk from noise alone."""
+    """No real-time chunking: every chunk is denoised from noise alone."""
 
     buffers: Sequence[Buffer] = ()
 
@@ -107,7 +106,7 @@ class Off:
 
     @staticmethod
     def fields(robots: int, chunk: int, dim: int) -> Fields:
-        """Return the fields that it needs of its step's inputs."""
+        """Return the fields of the step's inputs that this mode needs."""
         return {}
 
     def bind(self, leftovers: Sequence[LeftoverActions | None], noise: np.ndarray) -> None:
@@ -162,7 +161,7 @@ class Trained(Off):
 
 
 class Guided(Off):
-    """Every step is pulled towards the leftover, by weights that fall over the chunk.
+    """Every step is pulled towards the leftover actions, by weights that fall over the chunk.
 
     Black, Galliker and Levine 2025, "Real-Time Execution of Action Chunking Flow Policies",
     equation 2, with the Jacobian of the estimate taken as the identity, as LeRobot does: no

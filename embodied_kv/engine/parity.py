@@ -3,8 +3,8 @@
 Each raw observation of a recorded case is prefilled into a row of the arena, a chunk is denoised
 from the row as in the nodes, and the actions of the robot are compared with the recorded ones.
 With `--compile`, compiled graphs then do the same; the first such run compiles for minutes.
-`model.parity` compares each quantity of the network. An observation is left out where the engine
-bounds the state of a joint that stood still in the data, which the references do not.
+`model.parity` compares each quantity of the network. Observations are skipped where the engine
+bounds the state of a joint that stood still in the data, because the references do not.
 
 Exit status: 0 if all are within tolerance, 1 if one is not, 2 if a folder cannot be compared.
 """
@@ -54,7 +54,7 @@ def actions(engine: Engine, case: Case, record: str) -> NDArray[np.float32]:
 
 
 def quantity(engine: Engine, case: Case, record: str) -> Quantity:
-    """Return the actions with their tolerance, in units of the robot, for each action number."""
+    """Return the actions with a tolerance for each number of an action, in units of the robot."""
     policy, values = engine.policy, actions(engine, case, record)
     unit = policy.processing.normalizer.action_scale.unit
     rounding = ROUNDING * (1 + np.abs(values).max(0))
@@ -107,7 +107,6 @@ def compare(path: str, device: str = 'cpu', ways: Sequence[str] = ('off',)) -> b
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog='python -m embodied_kv.engine.parity',
         description='Compare an engine with the recorded actions of a public reference.',

@@ -1,8 +1,8 @@
 """Prefill: images to tokens, then tokens through the backbone into a row.
 
-Present views come first, then the prompt, packed without gaps, then the state token of a model
-that has one. The place of each token is an
-index, so one graph serves every pattern of absent views and every length up to its own.
+A prefix has the present views, then the prompt, packed without gaps, then the state token of a
+model that has one. An index selects the tokens, so that one graph serves every pattern of absent
+views and every length up to its own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BadObservationError(ValueError):
 
 @dataclass(frozen=True)
 class Written:
-    """A prefix in its row. length: number of valid tokens. queries: number that scored it."""
+    """A prefix in its row. length: number of valid tokens. queries: number of scoring queries."""
 
     length: int
     queries: int
@@ -161,7 +161,7 @@ class Prefiller:
         )
 
     def _text_begins(self, slots: int) -> int:
-        """Return the begin of the text behind the image tokens of so many robots."""
+        """Return the index of the text behind the image tokens of so many robots."""
         c = self._policy.config
         return slots * len(c.views) * c.vision.tokens
 
@@ -226,7 +226,7 @@ class Prefiller:
         return self._fast.get(tokens, tokens) if kind is Kind.PREFILL and slots == 1 else tokens
 
     def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[np.ndarray]:
-        """Return the places of each slot's tokens before they are packed.
+        """Return the index of each slot's tokens before they are packed.
 
         views: number of present views of each; texts: tokens of its prompt.
         """

@@ -1,8 +1,8 @@
 """The shapes that an engine captures graphs for, and those that it compiles.
 
-A batch is padded to the next larger shape, and a batch beyond the largest is refused. Of each kind
-the most used shapes are compiled; they are few, because each takes about half a minute of the
-first start.
+A batch is padded to the next larger shape, and a batch beyond the largest is refused. The most
+used shapes of image encoding, prefill, denoising and decoding are compiled; they are few, because
+each takes about half a minute to compile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.graph_cache import Shape
 
-LENGTHS = 16  # of a prefix
+LENGTHS = 16  # number of padded lengths of a prefix
 ALIGNED = 8  # tokens; lengths of prefixes and queries are multiples of it, except the longest
 COMPILED_SHARES = 1 / 2, 5 / 8, 3 / 4, 1  # of the longest prefix; shorter ones are padded to them
 COMPILED_QUERY = 16  # tokens of a query
@@ -39,10 +39,10 @@ class Kind(str, Enum):
     APPEND_STATE = 'append_state'  # states -> the token behind each prefix
     START = 'start'  # noise and positions -> what the first Euler step reads
     DENOISE = 'denoise'  # one Euler step
-    EXTEND = 'extend'  # a query or a token per stream -> the next token of each, and where it goes
-    DRAW = 'draw'  # its logits -> another next token, of streams that are sampled
-    SCORED_PREFILL = 'scored_prefill'  # a prefill, and what its text attends to
-    SCORED_EXTEND = 'scored_extend'  # an extension, and what its query attends to
+    EXTEND = 'extend'  # a query or a token per stream -> the next token of each
+    DRAW = 'draw'  # logits -> the next token of streams that are sampled
+    SCORED_PREFILL = 'scored_prefill'  # a prefill with its attention statistics
+    SCORED_EXTEND = 'scored_extend'  # an extension with its attention statistics
 
 
 def doubling(most: int) -> tuple[int, ...]:
@@ -56,20 +56,20 @@ def multiples(most: int, step: int) -> tuple[int, ...]:
 
 
 def prefixes(longest: int) -> tuple[int, ...]:
-    """Return about `LENGTHS` numbers of tokens, up to the longest prefix."""
+    """Return about `LENGTHS` padded lengths, up to the longest prefix."""
     step = -(-longest // (LENGTHS * ALIGNED)) * ALIGNED
     return (*multiples(longest, step)[:-1], longest)
 
 
 def queries(longest: int) -> tuple[int, ...]:
-    """Return the numbers of tokens of a query, up to the longest."""
+    """Return the padded lengths of a query, up to the longest."""
     return (*multiples(longest, ALIGNED)[:-1], longest)
 
 
 def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:
     """Return the smallest of ascending sizes that holds so many.
 
-    Raises ValueError with what to do if none does.
+    Raises ValueError with the remedy if none does.
     """
     for size in sizes:
         if size >= needed:

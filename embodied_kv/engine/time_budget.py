@@ -1,4 +1,4 @@
-"""Time budget: latency estimates, the work that fits before a deadline, the rest for language.
+"""Latency estimates, the Euler steps that fit before a deadline, and idle time for language.
 
 Times are in seconds of `time.monotonic`.
 """
@@ -25,7 +25,6 @@ class LatencyEstimator:
         self._measured[kind].setdefault(size, deque(maxlen=self._window)).append(seconds)
 
     def clear(self) -> None:
-        """Drop all measurements."""
         self._measured.clear()
 
     def estimate(self, kind: str, size: int = 1) -> float:
@@ -68,8 +67,8 @@ class TimeBudget:
 
     period: time (s) between two frames. margin: time (s) kept free before each deadline and each
     expected prefill. allowed: time (s) from a frame to its deadline, by default a period. enabled:
-    False permits everything at any time. forecast: for frames without a period, returns the time
-    (s) from a moment in which no frame is waiting or expected.
+    False permits everything at any time. forecast: for frames without a period, returns for how
+    long (s) after a moment no frame waits or is expected.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class TimeBudget:
         self._last_frame = now
 
     def euler_plan(self, now: float, deadline: float, batch: int = 1) -> int:
-        """Return `steps_before` for the work that follows, and give up hopeless estimates."""
+        """Return `steps_before`; for a finite deadline, also call `give_up`."""
         steps = self.steps_before(now, deadline, batch)
         if deadline < math.inf:
             self.give_up(batch)
@@ -108,8 +107,8 @@ class TimeBudget:
     def steps_before(self, now: float, deadline: float, batch: int = 1) -> int:
         """Return the Euler steps that finish before the deadline, at most `euler_steps`.
 
-        0 if fewer than `min_euler_steps` would; these without a measurement; all for an infinite
-        deadline.
+        0 if fewer than `min_euler_steps` would; `min_euler_steps` without a measurement; all for
+        an infinite deadline.
         """
         if not self.enabled or deadline == math.inf:
             return self.euler_steps
@@ -122,7 +121,7 @@ class TimeBudget:
     def give_up(self, batch: int = 1) -> None:
         """Drop the oldest measurement of an estimate by which no frame could be in time.
 
-        Without work the estimate is never renewed, so one frame must be tried again eventually.
+        The estimate is only renewed by work, so one frame must be tried again eventually.
         """
         step = self.latency.estimate('denoise_step', batch)
         at_best = self.allowed - self.margin - self.latency.estimate('prefill', batch)
@@ -131,7 +130,7 @@ class TimeBudget:
 
     @contextmanager
     def at_most(self, steps: int) -> Iterator[None]:
-        """Plan at most so many Euler steps within the context; on the engine's thread."""
+        """Plan at most so many Euler steps within the context; only for the engine thread."""
         whole = self.euler_steps
         self.euler_steps = min(whole, max(self.min_euler_steps, steps))
         try:
@@ -140,7 +139,7 @@ class TimeBudget:
             self.euler_steps = whole
 
     def slack(self, now: float) -> float:
-        """Return the time (s) until the next expected prefill; infinite if frames stop coming."""
+        """Return the time (s) until `margin` before the next prefill; infinite if frames stop."""
         if self.forecast is not None:
             return self.forecast(now) - self.margin
         since = now - self._last_frame
@@ -155,8 +154,8 @@ class TimeBudget:
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Return whether work of this kind and size fits the idle time.
 
-        An estimate longer than any period gives up its oldest measurement once a frame, as in
-        `euler_plan`.
+        An estimate longer than a period drops its oldest measurement once a frame, as in
+        `give_up`.
         """
         cost = self.latency.estimate(kind, size)
         if not self.enabled or cost <= self.slack(now):

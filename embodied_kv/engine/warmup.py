@@ -1,9 +1,8 @@
-"""Warm-up: the engine runs everything twice, first without use and then to be measured.
+"""Warm-up: the engine runs everything twice, and keeps the latencies of the second run.
 
 First runs include allocation, compilation and cold caches; an estimate that counts them plans too
-few Euler steps for a whole window. Warm-up leaves the estimates of the second run and holds no
-row. Where one run takes longer than LONG, its first costs are small against it, and a second one
-would only delay the start.
+few Euler steps for a whole window. If one run takes longer than LONG, these costs are small
+against it, and there is no second one, which would delay the start. Warm-up leaves no row in use.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LONG = 10.0  # s
 def warm_up(engine: Engine) -> None:
     """Prefill, denoise, begin queries of all lengths, and decode batches of all sizes.
 
-    On the engine's thread, before anything else runs. Raises what the engine raises.
+    Call it on the engine thread before anything else runs. Raises what the engine raises.
     """
     began = time.monotonic()
     _rehearse(engine)
@@ -63,7 +62,7 @@ def blank(engine: Engine) -> Observation:
 
 
 def _denoise(engine: Engine, lease: Lease) -> None:
-    """Take all Euler steps: a deadline that never ends permits them."""
+    """Run all Euler steps, which an infinite deadline permits."""
     (chunk,) = engine.denoise([lease], [math.inf])
     if isinstance(chunk, Exception):
         raise chunk

@@ -1,8 +1,7 @@
 """The scheduling core of a fleet's server: requests become batches, and results become answers.
 
-The dispatcher connects the round table, a scheduler, engines and placement. It knows no ROS,
-tensors or clock: the caller passes `now`, s on the server's monotonic clock. It is not
-thread-safe: one thread calls it.
+The dispatcher connects the round table, a scheduler, engines and placement. The caller passes
+`now`, s on the server's monotonic clock. It is not thread-safe.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class Dispatcher:
         scheduler: The order of the requests.
         engines: The engines, with different names.
         max_queue_delay: Maximum time (s) for which a request is held for a fuller batch. It is
-            not held if as many wait as fill a batch, or as there are robots.
+            not held if enough requests wait to fill a batch, or all robots wait.
 
     `held_until` is the end of this time as of the last decision; until then the engines are free
     for other work.
@@ -148,11 +147,11 @@ class Dispatcher:
         return self.rounds.answer(request, answer, now, now)
 
     def restored(self, engine: str) -> None:
-        """Mark an engine as alive; any answer of it does so too."""
+        """Mark an engine as alive, as any answer from it does."""
         self.engines[engine].alive = True
 
     def check(self, now: float) -> list[str]:
-        """Take the batches of engines whose answer is overdue; return the names of these."""
+        """Take back the batches of engines with an overdue answer; return the engines' names."""
         late = [
             name
             for name, engine in self.engines.items()

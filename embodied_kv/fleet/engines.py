@@ -1,6 +1,6 @@
 """The engines of a fleet as the server models them, and the placement of requests on them.
 
-This module knows profiles, links and batches in flight. Placement is a pure function of these.
+Placement is a pure function of profiles, links and batches in flight.
 Source: Kairos, section 3.2.3 and Algorithm 1, phase 3.
 """
 
@@ -51,8 +51,8 @@ class Dispatch:
 class EngineState:
     """One engine.
 
-    `link` is the network beyond the gateway of the edge, None at the edge itself. `in_flight` maps
-    numbers to unanswered batches. `free_at` is the expected end of its computation, s.
+    `link` is the network beyond the edge's gateway, None for an engine at the edge. `in_flight`
+    maps numbers to unanswered batches. `free_at` is the expected end of its computation, s.
     """
 
     name: str
@@ -70,7 +70,7 @@ class EngineState:
         return self.link.upload_time(size) + self.profile.latency(batch) + back
 
     def opens(self) -> float:
-        """Return when a batch may be sent: so that it arrives when the engine becomes idle."""
+        """Return when to send a batch so that it arrives when the engine becomes idle."""
         if self.link is None:
             return self.free_at if self.in_flight else 0.0
         return self.free_at - self.link.latency

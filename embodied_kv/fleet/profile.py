@@ -47,7 +47,7 @@ class Profile:
 
     @cached_property
     def saturation(self) -> int:
-        """The largest batch that is filled (section 3.2.2).
+        """The largest batch that is filled (Kairos, section 3.2.2).
 
         The first measured size whose successor serves less than 15% more requests per second.
         """

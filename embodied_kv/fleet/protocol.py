@@ -1,6 +1,6 @@
 """The messages between a robot and the server of a fleet, as plain values.
 
-Each value is checked when it is created. This module knows no transport, queue or engine.
+Each value is checked when it is created.
 
 Clocks: `stamp`, `start` and `end` are seconds on the robot's own clock. The server never computes
 the difference between one of its own moments and one of these.
@@ -25,7 +25,7 @@ class ProtocolError(ValueError):
 
 @dataclass(frozen=True)
 class LastExecution:
-    """The newest execution that the robot knows of.
+    """The newest execution that the robot knows of (Kairos, section 3.2.1).
 
     `round` is the round of the chunk, `start` the start of its first action, and `end` the end of
     its last action, which lies in the future while `remaining` actions are not yet executed.
@@ -51,7 +51,7 @@ class LastExecution:
     def running(
         cls, round: int, start: float, stamp: float, remaining: int, period: float
     ) -> LastExecution:
-        """Return the execution at moment `stamp`, one action per `period` s (section 3.2.1)."""
+        """Return the execution at moment `stamp`, one action per `period` s."""
         return cls(round, start, stamp + remaining * period, remaining)
 
 

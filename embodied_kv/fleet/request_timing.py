@@ -1,9 +1,9 @@
 """When a robot requests its next chunk: on the robot, and as the server forecasts it.
 
-On the robot, also the moment from which the actions of an answer count. A robot that stands still
-while it waits acts in the world that it observed. So the actions of a chunk count from the moment
-of the observation, plus the time for which the robot has stood still since; what passed while it
-was moving was done by the chunk before.
+`RequestTiming` also determines the moment from which the actions of a chunk count: that of the
+observation, plus the time for which the robot has stood still since. A robot that stands still
+remains in the observed state; while it moves, it executes the previous chunk instead of the first
+actions of the new one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RequestTiming:
 
     def __init__(self, dt: float, request_ahead: int, retry_interval: float) -> None:
         self._dt, self._ahead, self._retry = dt, request_ahead * dt, retry_interval
-        self.ends = -math.inf  # of the execution that runs
+        self.ends = -math.inf  # end of the current execution, s
         self.begin('')
 
     def begin(self, task: str, next: int = 0) -> None:
@@ -43,11 +43,11 @@ class RequestTiming:
         return self.round if self.waiting else self.round + 1
 
     def execute(self, actions: int, now: float) -> None:
-        """Record that the robot executes actions from now on that are of no round of the task."""
+        """Record that the robot now executes actions that belong to no round of the task."""
         self.ends, self._started = now + actions * self._dt, None
 
     def due(self, now: float) -> bool:
-        """Return whether to send a request now, of the next round or repeated."""
+        """Return whether to send a request now, for the next round or repeated."""
         if self.waiting:
             return now >= self._sent + self._retry
         return now >= self.ends - self._ahead

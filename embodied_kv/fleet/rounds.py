@@ -1,14 +1,12 @@
 """The rounds of each robot on the server: requested, answered, executed, and how long it waited.
 
-This module knows robots, tasks and rounds. It knows neither the order of service nor engines.
-
 A round is submitted, dispatched, answered and executed; if an engine loses it, it is submitted
 again. Invariants:
 
 - a robot has one task, and the task has one round; a newer one replaces it, an older one is late
 - a round is answered at most once; a repeated request receives the same answer
 - a request changes the rounds of its own robot only
-- of a robot that vanished nothing is kept
+- nothing is kept of a robot that vanished
 """
 
 from __future__ import annotations
@@ -47,12 +45,12 @@ class WaitTime:
     and at least 0. The server measures a generation G (from dispatch to answer, including the
     engine's network), the robot an execution E (its first and last action). Each difference is
     taken within one clock, so that an offset between both has no effect. The second difference is
-    at most what the server measured between its answer to round j and the report of execution
-    j + 1, less |E_j|: no robot can claim a longer wait than it had.
+    limited to what the server measured between its answer to round j and the report of execution
+    j + 1, less |E_j|, so that no robot can claim a longer wait than it had.
 
     Reports may be repeated, late and in any order: the first of a kind counts for each round, and
-    a round counts once both neighbours are known. A round that is `KEPT` behind the newest, or
-    that has no answer, never counts. Source: Kairos, section 3.2.1 and equation 1.
+    W_j counts once its terms are known. A round that is `KEPT` behind the newest, or that has no
+    answer, never counts. Source: Kairos, section 3.2.1 and equation 1.
     """
 
     def __init__(self) -> None:
@@ -190,7 +188,7 @@ class RoundTable:
         self.executions = Executions()
 
     def submit(self, request: Request, now: float) -> Receipt:
-        """Register a request; with QUEUED, `waiting` of its task is new and replaces the former.
+        """Register a request; if it is queued, `waiting` of its task is replaced.
 
         The first request of a robot adds the robot, up to MOST_ROBOTS.
         """

@@ -1,7 +1,6 @@
 """Schedulers: the order in which requests that wait for an engine are served.
 
-A scheduler reads `Waiting` records. It knows no observations, engines or connections; the caller
-passes the time `now`.
+A scheduler reads only `Waiting` records; the caller passes the time `now`.
 """
 
 from __future__ import annotations
@@ -70,7 +69,7 @@ class Kairos(Scheduler):
 
     The wait ratio falls into one of `buckets` of equal width, ratio 1 into the top one. A request
     rises by one bucket after every `aging` decisions that skipped it. (Line 8 of the algorithm
-    writes a ceiling, which would raise it twice within aging + 1 decisions; section 3.2.2 says a
+    writes a ceiling, which would raise it twice within aging + 1 decisions; section 3.2.2 has a
     floor.) Within a bucket the longest expected execution, scaled by (1 + skipped), goes first;
     `bucket_order` names the other orders of Figure 16. `pending`: whether the wait for the
     requested round counts while it lasts; lines 2 to 5 leave this open.

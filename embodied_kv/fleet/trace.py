@@ -46,8 +46,8 @@ class Round:
 class _Task:
     """The current task of a robot, by the numbers of the robot's rounds.
 
-    `rounds` were answered, `requested` has the action of the previous chunk at which each was
-    requested, and `written` counts those in the trace.
+    `rounds` has the answered rounds, `horizons` their execution horizons, `requested` the action
+    of the previous chunk at which each was requested. `written` counts the rounds in the trace.
     """
 
     name: str
@@ -60,7 +60,7 @@ class _Task:
 class TraceWriter:
     """Writes the trace of all rounds that a fleet executes, line by line.
 
-    A line is passed to the system when `add` returns.
+    A line has been passed to the operating system when `add` returns.
 
     A round is written once the request for a later one reports its execution. Rounds that were
     never executed are left out, and the others are numbered without gaps.
@@ -101,7 +101,7 @@ class TraceWriter:
         if record is not None:
             name = f'{request.robot}/{request.task}'
             ran_actions = max(1, round((ran.end - ran.start) / self._period))
-            record['horizon'] = min(record['horizon'], ran_actions)  # the first ones were over
+            record['horizon'] = min(record['horizon'], ran_actions)  # the first were past
             self.add(Round(name, task.written, start=ran.start, end=ran.end, **record))
             task.written += 1
 

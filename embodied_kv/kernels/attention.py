@@ -1,8 +1,8 @@
 """Attention that reads rows of an arena in place, over one segment or over several.
 
-`row_attention` and `segments_attention` are Triton kernels on CUDA and torch twins elsewhere. The
-twin of the second computes each segment and merges them by log-sum-exp; the kernel reads all of
-them in one pass. Neither copies a segment; the form for tracers (`dense`) does.
+`row_attention` and `segments_attention` are Triton kernels on CUDA and computed in torch
+elsewhere. torch computes each segment and merges them by log-sum-exp; the kernel reads all of them
+in one pass. Neither copies a segment; the form for tracers (`dense`) does.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def row_attention(
 
     Softmax attention with scale head_dim^-0.5; padding slots get zero. q: [slots, tokens, heads,
     head_dim]; k, v: [rows, kv_heads, max_tokens, head_dim], one layer of an arena. The output is
-    shaped like q; the log-sum-exps of the scores, float32 [slots, tokens, heads], merge outputs
-    over other segments.
+    shaped like q; with the log-sum-exps of the scores, float32 [slots, tokens, heads], outputs
+    over several segments can be merged.
     """
     if q.is_cuda:
         from embodied_kv.kernels.triton_attention import row_attention as triton_row_attention
@@ -36,7 +36,7 @@ def row_attention(
 def torch_row_attention(
     q: Tensor, k: Tensor, v: Tensor, batch: RowBatch, layer: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Compute `row_attention` by one fused call per run of neighbouring rows, on a view."""
+    """Compute `row_attention` by one fused call per run of adjacent rows, on a view."""
     plan = batch.plan(layer)
     if not plan.runs:
         return q.new_zeros(q.shape), q.new_zeros(q.shape[:3], dtype=torch.float32)
@@ -93,10 +93,9 @@ def segments_attention(
 
     q: [slots, tokens, heads, head_dim]. segments: rows of an arena; pieces of the ragged axis of
     compressed rows, if there are any; last the slots' own tokens, the only segment that may be
-    causal. A slot has a row in one of the former, and the result of a slot without any is only
-    finite. The slots' own tokens may be the only segment. splits: number of parts of the keys,
-    each a program of the kernel; by default as many as fill the card. It changes the order of
-    sums; the twin has one.
+    causal or alone. A slot has a row in one of the others; the result of a slot without a row is
+    finite, but has no meaning. splits: number of parts of the keys, each a program of the kernel;
+    by default as many as fill the GPU. It changes the order of sums. torch does not split.
     """
     if is_traced():
         return dense_segments_attention(q, segments, layer)
@@ -112,8 +111,8 @@ def segments_attention(
 def prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
     """Return softmax attention of each slot's queries over its row in one of the segments, like q.
 
-    The first segment has rows of an arena. A tracer reads it alone, because compiled graphs serve
-    no compressed rows.
+    The first segment has rows of an arena. A trace reads this segment alone, because compiled
+    graphs serve no compressed rows.
     """
     if is_traced():
         return dense_prefix_attention(q, segments[0], layer)
@@ -122,19 +121,19 @@ def prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> 
         for segment in segments
         if q.is_cuda or segment.batch.live
     ]
-    # For every slot all but one are zero.
+    # For every slot, all but one of the outputs are zero.
     return sum(outs[1:], outs[0]) if outs else torch.zeros_like(q)
 
 
 def torch_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
     """Compute `segments_attention` in torch; segments that no slot reads cost nothing.
 
-    A slot's row must have a token, because torch's CPU attention divides by their number.
+    A slot's row must have a token, because torch's CPU attention divides by the number of tokens.
     """
     *prefixes, own = segments
     prefixes = [segment for segment in prefixes if segment.batch.live] or prefixes[:1]
     prefix, *others = (torch_row_attention(q, *segment, layer) for segment in prefixes)
-    for out, lse in others:  # for every slot all but one are zero
+    for out, lse in others:  # for every slot, all but one are zero
         prefix = prefix[0] + out, prefix[1] + lse
     return merge(prefix, torch_row_attention(q, *own, layer))
 

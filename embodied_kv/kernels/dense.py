@@ -1,9 +1,9 @@
 """Attention and stores in operations that a compiler can trace.
 
 `segments_attention` and `store_rows` plan reads and writes in Python, which is invisible to a
-tracer. While a computation is traced they take the forms of this module: all segments are gathered
-for one dense attention, and rows are written by one index. The gather reads the rows once more,
-but the compiler fuses everything else. The dense form reads whole prefixes only.
+tracer. While a computation is traced they use the functions of this module: all segments are
+gathered for one dense attention, and rows are written by one index. The gather reads the rows once
+more, but the compiler fuses everything else. The dense form reads whole prefixes only.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int)
 def dense_prefix_attention(q: Tensor, prefix: Segment, layer: int) -> Tensor:
     """Return `prefix_attention` over whole prefixes."""
     keys, values, seen = _visible(prefix, layer)
-    # A padding slot sees one token, lest its softmax has none.
+    # A padding slot sees one token, so that its softmax is defined.
     seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
     return dense_attention(q, keys, values, seen)
 
@@ -92,8 +92,8 @@ def dense_attention(q: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Te
 def gather(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return each slot's row of k and v [rows, kv_heads, max_tokens, head_dim].
 
-    Values from `lengths` [slots] on are set to zero: stale ones may be not finite, and no weight
-    turns them into zero.
+    Values from `lengths` [slots] on are set to zero, because a weight of zero does not remove
+    stale values that are not finite.
     """
     rows = batch.ids.clamp(min=0).long()
     valid = before(lengths, k.shape[2])[..., None]
@@ -109,9 +109,9 @@ def dense_store(new: Tensor, rows: Tensor, batch: RowBatch) -> None:
     """Store keys or values as `store_rows` does, by one indexed write.
 
     The index has a fixed size, so each token that must not be stored repeats the write of the
-    first slot's first token; if that must not be stored either, its place keeps its bytes. So the
-    first slot's first token must be stored if any token is. new: [slots, tokens, kv_heads,
-    head_dim]; rows: [rows, kv_heads, max_tokens, head_dim].
+    first slot's first token, which must be stored if any token is. If no token must be stored, its
+    place keeps its bytes. new: [slots, tokens, kv_heads, head_dim]; rows: [rows, kv_heads,
+    max_tokens, head_dim].
     """
     slots, tokens, kv_heads, _ = new.shape
     most, device = rows.shape[2], rows.device

@@ -16,7 +16,7 @@ PADDING = -1  # the row id of a slot that reads and writes nothing
 
 @dataclass(frozen=True)
 class RowRun:
-    """Neighbouring rows that equally many slots read: one strided view of the arena.
+    """Adjacent rows, each read by the same number of slots: one strided view of the arena.
 
     begin, longest: the tokens of the view. mask: additive [rows, 1, queries, longest]; None if
     every key of the view is visible.
@@ -42,7 +42,7 @@ class BatchPlan:
 
 @dataclass(frozen=True, eq=False)
 class _Bound:
-    """The contents of a table; plans, places: made on demand."""
+    """The contents of a table. plans, places: computed on demand."""
 
     table: bytes
     spans: tuple[tuple[int, int, int, int], ...]
@@ -54,17 +54,17 @@ class _Bound:
 class RowBatch:
     """Slot b of a batch reads row `ids[b]`, of which `lengths[layer, b]` tokens are valid.
 
-    It is made once for a number of slots, then bound to rows again and again: `bind` writes row
-    ids, positions and lengths into memory that never moves, and no byte of a cache. A slot without
-    a row is padding: its result is zero, and it stores nothing. Plans follow the table, which a
-    step may change.
+    A batch is made once for a number of slots, then bound to rows again and again: `bind` writes
+    row ids, positions and lengths into memory that never moves, and no byte of a cache. A slot
+    without a row is padding: its result is zero, and it stores nothing. A step may change the
+    table; plans follow it.
 
     lengths: int32 [layers, rows], the arena's own, in host memory; [1, rows] if all layers agree.
     tokens: query tokens per slot. causal: the slots' tokens lie in their rows, and each sees what
     precedes it, and itself; otherwise every valid token is visible to every query. offsets: int32
     [layers, rows], begins of rows that are pieces of one ragged axis of tokens. table: host and
-    device memory of the table, int32 of `size`, the same on a CPU; its owner sends it. By default
-    it has its own, which `bind` sends.
+    device memory of the table, int32 of `size`, the same on a CPU; the caller sends it. By default
+    the batch has its own, which `bind` sends.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class RowBatch:
         starts: Sequence[int] | None = None,
         counts: Sequence[int] | int | None = None,
     ) -> RowBatch:
-        """Bind the first slots to rows; `PADDING` among them is no row.
+        """Bind the first slots to rows; `PADDING` leaves a slot without a row.
 
         starts: place of each slot's first token in its row; by default its tokens are the last of
         the row. counts: number of the slot's own tokens, the rest is padding; one number for all
@@ -161,8 +161,8 @@ class RowBatch:
     def places(self, kv_heads: int, most: int) -> Tensor | None:
         """Return the place of each slot's one token if rows of `most` tokens are one axis.
 
-        int64 [slots that read * kv_heads], by row, then KV head. None if slots before these do not
-        read, have another number of tokens, or one for which their row has no room.
+        int64 [slots that read * kv_heads], by row, then KV head. None unless the slots that read
+        are the first ones, and each has exactly one token, for which its row has room.
         """
         now, size = self._now(), (kv_heads, most)  # plans are kept while the table is the same
         if size not in now.places:
@@ -178,7 +178,7 @@ class RowBatch:
         return torch.from_numpy((heads * most + starts[:, None]).reshape(-1))
 
     def plan(self, layer: int) -> BatchPlan:
-        """Return how the twin reads a layer; layers of equal lengths and offsets share a plan."""
+        """Return the plan of a layer; layers of equal lengths and offsets share one."""
         now, layer = self._now(), min(layer, len(self._lengths) - 1)
         if layer not in now.plans:
             now.plans[layer] = self._plan(layer, now)

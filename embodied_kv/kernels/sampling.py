@@ -1,7 +1,7 @@
 """Sampling of the next token of each slot from its logits.
 
-Shares of the distribution are summed as integers, which is exact in any order: a slot gets the
-same token alone, in any batch, and on any device that computes the same shares.
+Probabilities are summed as integers, which is exact in any order: a slot gets the same token
+alone, in any batch, and on any device that computes the same probabilities.
 """
 
 from __future__ import annotations

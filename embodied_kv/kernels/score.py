@@ -1,8 +1,8 @@
 """Attention statistics for compression, without an attention matrix in memory.
 
-Three kernels (VL-Cache, A.5), in Triton on CUDA and as torch twins elsewhere: statistics of the
-rows (maximum and sum), statistics of the columns (sum of attention, entries below the threshold),
-and the sum of the partial counts. Keys may lie in several segments: a prefix row that every query
+Three kernels (VL-Cache, A.5), in Triton on CUDA and in torch elsewhere: statistics of the rows
+(maximum and sum), statistics of the columns (sum of attention, entries below the threshold), and
+the sum of the partial counts. Keys may lie in several segments: a prefix row that every query
 sees, then a stream's decode KV, of which query t sees what precedes it. Rows are merged over the
 segments; columns are then computed segment by segment.
 
@@ -52,7 +52,7 @@ def post_vision_statistics(
 def kernel_post_vision_statistics(
     q: Tensor, segments: Sequence[KvSegment], p: float = 0.01, queries: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute `post_vision_statistics` by the three kernels, or by their twins on a CPU."""
+    """Compute `post_vision_statistics` by the three kernels; on a CPU by their torch forms."""
     row_statistics, column_statistics, reduce_counts = _kernels(q.is_cuda)
     rows = [row_statistics(q, s.k, s.lengths, s.starts) for s in segments]
     top, total = reduce(merge_rows, rows)

@@ -1,7 +1,6 @@
 """Writing new keys and values into rows of an arena, each slot's at its own positions.
 
-One Triton kernel on CUDA, its torch twin elsewhere, and an indexed write while a computation is
-traced (`dense`).
+A Triton kernel on CUDA, torch elsewhere, and an indexed write in a trace (`dense`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tile sizes of an attention kernel, by the shared memory of the card.
+"""Tile sizes of an attention kernel, by the shared memory of the GPU.
 
 A tile of queries stays on chip while tiles of keys and values are loaded, several at once.
 
@@ -23,13 +23,13 @@ LIMITS = {
     (9, 0): 227 * KIB,
     (12, 0): 99 * KIB,
 }
-REDUCTIONS = KIB  # upper bound, for reductions over warps
-WIDE = 16 * KIB  # bytes of queries from which on four warps have too few registers
+REDUCTIONS = KIB  # upper bound of the bytes for reductions over warps
+WIDE = 16 * KIB  # bytes of queries from which four warps have too few registers
 
 
 @dataclass(frozen=True)
 class Card:
-    """capability: compute capability. shared: bytes of a block. processors: number of SMs."""
+    """A GPU. capability: compute capability. shared: bytes of a block. processors: SMs."""
 
     capability: tuple[int, int]
     shared: int
@@ -48,7 +48,7 @@ class Tile:
 
 @lru_cache
 def card_of(device: torch.device) -> Card:
-    """Return the card of a device; for Triton's interpreter, on a CPU, the smallest known one."""
+    """Return the GPU of a device; for Triton's interpreter, on a CPU, the smallest known one."""
     if device.type == 'cpu':
         return Card((8, 9), LIMITS[8, 9], 4)
     seen = torch.cuda.get_device_properties(device)
@@ -64,8 +64,8 @@ def shared_bytes(
 ) -> int:
     """Return an upper bound of a tile's shared memory: queries, keys and values, weights.
 
-    If tensor cores read keys from shared memory (Hopper), a tile in flight and the one that is
-    read are both there; elsewhere the latter is in registers.
+    If tensor cores read keys from shared memory (Hopper), it holds the tiles in flight and the one
+    that is read; elsewhere the latter is in registers.
     """
     direct = capability[0] not in (8, 12) and queries >= 64
     buffers = stages if direct else max(1, stages - 1)
@@ -74,10 +74,10 @@ def shared_bytes(
 
 
 def attention_tile(queries: int, head_dim: int, itemsize: int, card: Card) -> Tile:
-    """Return the largest tile for so many queries that fits on the card.
+    """Return the largest tile for so many queries that fits on the GPU.
 
-    queries: of all heads that share a KV head. Raises ValueError if even the smallest does not
-    fit.
+    queries: of all heads that share a KV head. Raises ValueError if even the smallest is too
+    large.
     """
     # Tensor cores have no exact float32, so its products are computed in registers, which are few.
     most, widest = (64, 64) if itemsize <= 2 else (32, 16)
@@ -94,12 +94,12 @@ def attention_tile(queries: int, head_dim: int, itemsize: int, card: Card) -> Ti
 
 
 def splits_of(programs: int, keys: int, tile: Tile, card: Card) -> int:
-    """Return the number of splits of the keys with which `programs` times splits fill the card.
+    """Return the number of splits of the keys with which `programs` times splits fill the GPU.
 
-    keys: at most. A split costs an output in float32, written and read again, as many bytes as
-    keys and values of 16 bits. The number depends on the batch, so a slot alone and in a batch may
-    differ in the order of sums, as in matrix products: the splits that one slot needs would cost a
-    batch that fills the card up to twice its bytes.
+    keys: largest number of keys. A split costs an output in float32, written and read again, as
+    many bytes as keys and values of 16 bits. The number depends on the batch, because the splits
+    that one slot needs would cost a batch that fills the GPU up to twice its bytes. So the order
+    of sums may differ between a slot alone and in a batch, as in matrix products.
     """
     least = max(tile.keys, 2 * tile.queries)
     return max(1, min(card.processors // programs, keys // least))
@@ -108,7 +108,7 @@ def splits_of(programs: int, keys: int, tile: Tile, card: Card) -> int:
 def _sizes(largest: int, widest: int) -> Iterator[tuple[int, int, int]]:
     """Yield queries, keys and stages, the best first.
 
-    With few queries memory is the limit; without a second stage every load is waited for.
+    With few queries, memory is the limit; without a second stage, a program waits for every load.
     """
     keys = [size for size in (64, 32, 16) if size <= widest]
     for kept in (size for size in (64, 32, 16) if size <= largest):

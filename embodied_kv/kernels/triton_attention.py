@@ -15,7 +15,7 @@ from torch import Tensor
 from embodied_kv.kernels.rows import RowBatch
 from embodied_kv.kernels.tiles import attention_tile, card_of, width
 
-# Of a table by layer some rows are aligned and some are not: one kernel reads either.
+# The row of a table may be aligned in one layer and not in another: one kernel reads either.
 TABLES = ['ids', 'starts', 'lengths', 'offsets']
 
 

@@ -1,9 +1,9 @@
 """The three kernels of post-vision statistics in Triton (VL-Cache, A.5).
 
 Rows: a tile of queries stays on chip while all keys are read; the heads that share a KV head are
-folded into the queries, so K is read once for all of them. Columns: a tile of keys stays while the
-queries of one head are read. Scores, softmax and mask exist in registers only. Lengths, starts and
-query counts are device tensors, so a captured graph can be bound again.
+folded into the queries, so K is read once for all of them. Columns: a tile of keys stays on chip
+while the queries of one head are read. Scores, softmax and mask exist in registers only. Lengths,
+starts and query counts are device tensors, so a captured graph can be bound again.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _largest(k: Tensor) -> int:
-    """Return the upper bound of a tile's queries or keys; wide float32 heads need less."""
+    """Return the largest number of queries or keys of a tile; wide float32 heads need less."""
     return 64 if k.shape[3] * k.element_size() <= 512 else 32
 
 

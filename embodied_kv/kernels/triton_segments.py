@@ -1,9 +1,9 @@
 """Attention over a prefix and a slot's own tokens in one Triton kernel, with split keys.
 
-The tiles of keys of both segments form one sequence, which programs share: one for each slot, KV
-head, block of queries and split. Each split writes its output and log-sum-exp, and a second kernel
-merges them. Row ids, lengths and offsets are device tensors, so a captured graph can be bound to
-other rows.
+The tiles of keys of both segments form one sequence, which the splits share; there is a program
+for each slot, KV head, block of queries and split. Each split writes its output and log-sum-exp,
+and a second kernel merges them. Row ids, lengths and offsets are device tensors, so a captured
+graph can be bound to other rows.
 
 Source: Flash-Decoding (Dao et al., 2023): keys are split, partial results merged by log-sum-exp.
 """
@@ -21,12 +21,12 @@ from embodied_kv.kernels.rows import Segment
 from embodied_kv.kernels.tiles import attention_tile, card_of, splits_of, width
 from embodied_kv.kernels.triton_attention import alike
 
-# Of a table by layer some rows are aligned and some are not: one kernel reads either.
+# The row of a table may be aligned in one layer and not in another: one kernel reads either.
 TABLES = [
     *('whole_ids', 'whole_lengths', 'flat_ids', 'flat_lengths', 'flat_offsets'),
     *('own_ids', 'own_starts', 'own_lengths'),
 ]
-MERGED = 8  # rows of a program that merges
+MERGED = 8  # rows that one program merges
 
 
 @triton.jit(do_not_specialize_on_alignment=TABLES, do_not_specialize=['splits'])
@@ -84,7 +84,7 @@ def _segments_attention(
     length = tl.where(row >= 0, tl.load(whole_lengths + slot), 0)
     at = tl.maximum(row, 0).to(tl.int64) * whole_row + kv_head * whole_head
     k_before, v_before, step_before = whole_k + at, whole_v + at, whole_token
-    if FLAT:  # a compressed copy instead, a piece of one axis of tokens
+    if FLAT:  # or a compressed copy, a piece of one axis of tokens
         is_flat = tl.load(flat_ids + slot) >= 0
         length = tl.where(is_flat, tl.load(flat_lengths + slot), length)
         at = tl.load(flat_offsets + slot).to(tl.int64) * flat_token + kv_head * flat_head
@@ -228,5 +228,5 @@ def segments_attention(
 
 
 def _of(table: Tensor, layer: int) -> Tensor:
-    """Return the line of a layer, or the only one if all layers agree."""
+    """Return the row of a layer, or the only one if all layers agree."""
     return table[min(layer, len(table) - 1)]

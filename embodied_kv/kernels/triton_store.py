@@ -16,7 +16,7 @@ from embodied_kv.kernels.triton_attention import alike
 BLOCK_TOKENS = 64
 
 
-# The tables' rows may be aligned or not: one kernel reads either.
+# The rows of the tables may be aligned or not: one kernel reads either.
 @triton.jit(do_not_specialize_on_alignment=['ids', 'starts', 'counts'])
 def _store_rows(
     k,

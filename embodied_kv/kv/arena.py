@@ -19,7 +19,7 @@ class Arena:
     kv: K and V stacked. layers: (k, v) of each layer, [rows, kv_heads, max_tokens, head_dim], as
     attention takes them. lengths: int32 [1, rows], valid tokens of each row in all layers.
     positions: int64 [rows], logical position of the next token. Lengths and positions are in host
-    memory; the inputs of a step carry what the device needs of them.
+    memory; the inputs of a step contain those that the device needs.
     """
 
     def __init__(

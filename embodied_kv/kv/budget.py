@@ -1,6 +1,6 @@
-"""One budget for all KV of a device: frames, copies, streams, planners, memory, capsules.
+"""One budget for all KV of a device: frames, compressed rows, streams, planners, memory, capsules.
 
-Every holder claims bytes before it writes, so the reserved bytes never exceed the budget, at any
+Every pool claims bytes before it writes, so the reserved bytes never exceed the budget, at any
 moment and with any number of threads. A pool may have a floor: bytes that are kept for it, so that
 a claim within them is granted at once and evicts nothing. Frames have a floor.
 
@@ -27,7 +27,7 @@ from embodied_kv.kv.eviction import EvictionOrder
 from embodied_kv.kv.pool import Evictable, Pool
 
 MIB = 2**20
-ATTEMPTS = 2  # at evictions, if each chosen offer came into use in the meantime
+ATTEMPTS = 2  # failed evictions in a row (all chosen offers in use) after which a claim fails
 
 
 class OverBudgetError(CodedError):
@@ -49,11 +49,11 @@ class PoolBytes:
 
 @dataclass(frozen=True)
 class OwnEviction:
-    """What a pool evicts for its own claim, by its own rule.
+    """The KV that a pool evicts for its own claim, by its own rule.
 
     bytes: at most. cost: time (s) to compute all of it again; 0: unknown. idle: time (s) since the
-    last use of what is evicted first. give: evicts that many bytes and returns the bytes freed, as
-    `Evictable.evict`.
+    last use of the KV that is evicted first. give: evicts a number of bytes and returns the bytes
+    freed, as `Evictable.evict`.
     """
 
     bytes: int
@@ -146,10 +146,10 @@ class KvBudget:
         """Reserve `size` more bytes for a pool, which allocates them within the context.
 
         cost: time (s) to compute them again, 0: unknown; only KV that is worth no more per byte is
-        evicted. wait: also evict what is copied elsewhere first. own: given the bytes that are
-        lacking, returns what the pool itself evicts for this claim, if that differs from its
-        offers to others. Raises OverBudgetError; if all evictions together are too little,
-        nothing is evicted.
+        evicted. wait: also evict KV that must first be copied elsewhere. own: given the bytes that
+        are lacking, returns the pool's eviction for its own claim, if that differs from its offers
+        to others. Raises OverBudgetError; if all evictions together are too little, nothing is
+        evicted.
         """
         if self.capacity == math.inf:
             yield
@@ -247,10 +247,9 @@ class KvBudget:
             'capsules, end streams, or raise engine.kv_budget_mib'
         )
 
-    # ------------------------------------------------------------------ numbers and laws
+    # ------------------------------------------------------------------ numbers and invariants
 
     def stats(self) -> tuple[PoolBytes, ...]:
-        """Return the present numbers of each pool."""
         return tuple(
             PoolBytes(p.name, p.bytes, p.bytes_used, p.bytes_reserved, floor)
             for p, floor in self._floors.items()

@@ -1,6 +1,6 @@
 """Compressed copies of prefix rows, and their leases.
 
-A copy belongs to one stream, whose question chose its tokens, or to a frame, whose own text chose
+A copy belongs to a stream, whose question selected its tokens, or to a frame, whose text selected
 them; then all streams of the frame read it. It is freed with its last lease.
 """
 
@@ -54,7 +54,7 @@ class CompressedPool(LeasedPool):
         """Return a lease on a copy of the kept tokens of a leased row; None if there is no room.
 
         kept: positions int64 [kv_heads, n] of each layer. `lease` stays the caller's. KV that is
-        worth more than the policy assumes for a copy is not evicted for it.
+        worth more than the eviction order assumes for a copy is not evicted for it.
         """
         budgets = [positions.shape[1] for positions in kept]
         with self._lock:
@@ -120,7 +120,7 @@ class CompressedPool(LeasedPool):
         return [self._held(lease.row, holders)]
 
     def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return as `LeasedPool.freeable`."""
+        """Return leases and bytes by row; see `LeasedPool.freeable`."""
         with self._lock:
             sizes = self.arena.lengths.sum(0, dtype=np.int64) * self.arena.bytes_per_token
             return self._lease_counts, sizes
@@ -132,7 +132,7 @@ class CompressedPool(LeasedPool):
         """Return whether a lease is the only one on its copy."""
         return self._leases.get(lease.row) == {lease}
 
-    # ------------------------------------------------------------------ giving up
+    # ------------------------------------------------------------------ eviction
 
     def kept_places(self) -> list[Place]:
         """Return the frames that hold copies."""
@@ -140,7 +140,7 @@ class CompressedPool(LeasedPool):
             return [place for place, kept in self._assigned.items() if kept]
 
     def kept_by(self, place: Place, holders: int) -> list[HeldRow]:
-        """Return the copies that only this frame holds, for a frame of so many holders."""
+        """Return the copies that only this frame holds. holders: number of the frame's holders."""
         with self._lock:
             if place not in self._assigned:
                 return []

@@ -1,8 +1,8 @@
 """Decode streams: language that is decoded across frames.
 
-The generation state of OxyGen (section 3.2), S = (KV, token buffer, termination flag). Its KV is a
-shared prefix row and a row of decode KV of the stream's own, so neither creation nor resumption
-copies anything.
+A stream is the generation state of OxyGen (section 3.2), S = (KV, token buffer, termination flag).
+Its KV is a shared prefix row and the stream's own row of decode KV, so neither creation nor
+resumption copies anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Query:
     """The question of a stream, and how it is answered.
 
     ids: tokens appended causally after the shared prefix, at least one. max_tokens: upper bound of
-    generated tokens, at least 1. temperature: 0 is greedy; otherwise tokens are sampled from
-    `seed`, of 64 bits. Raises ValueError for other values.
+    generated tokens, at least 1. temperature: 0 is greedy; otherwise tokens are sampled with
+    `seed`, 64 bits. Raises ValueError for other values.
     """
 
     text: str

@@ -1,4 +1,4 @@
-"""The order in which KV is evicted, as a policy file states it."""
+"""The order in which KV is evicted, read from a file."""
 
 from __future__ import annotations
 
@@ -65,10 +65,7 @@ class EvictionOrder:
         return cls(**data | dict(never=tuple(never)))
 
     def worth(self, pool: str, size: int, cost: float, idle: float = 0.0) -> float:
-        """Return the worth (s per byte) of keeping something.
-
-        cost: s, 0: unknown. idle: s without use.
-        """
+        """Return the worth (s per byte) of keeping KV. cost: s; 0: unknown. idle: s since use."""
         return float(self.worths(pool, [size], [cost], idle)[0])
 
     def worths(
@@ -83,7 +80,7 @@ class EvictionOrder:
         return known / (1 + np.asarray(idles) / half) if half else known
 
     def ranked(self, pool: Pool) -> Iterator[tuple[float, Pool, Evictable]]:
-        """Yield what a pool may evict, with its worth before it, lowest worth first.
+        """Yield worth, pool and offer of each permitted eviction of a pool, lowest worth first.
 
         Offers are made on access. Offers of equal worth keep the order of the pool.
         """

@@ -48,7 +48,6 @@ class KvHandle:
 
     @property
     def place(self) -> Place:
-        """Return row and generation."""
         return self.row, self.generation
 
 
@@ -142,7 +141,7 @@ class LeasedPool(ArenaPool):
 
     @abstractmethod
     def _freed_with_row(self, lease: Lease, holders: int) -> list[HeldRow]:
-        """Return what is free when the last of the row's leases, of `holders`, is released."""
+        """Return the rows that are freed when the row's last lease, of `holders`, is released."""
 
     @abstractmethod
     def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

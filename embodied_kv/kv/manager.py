@@ -1,10 +1,10 @@
 """The unified KV cache manager of OxyGen (section 3.2).
 
-It composes three pools, `frames`, `copies` and `streams`, and implements what concerns several of
-them. Of the paper's four operations on a generation state, `create` is here, `get`, `update` and
-`release` are methods of `streams`; batching only writes row ids (`kv.views`). Every method may be
-called from any thread. Invariant, checked by `check_integrity`: free + held = rows, for prefixes,
-copies and decode KV, and every held row has a holder.
+It composes three pools, `frames`, `copies` and `streams`, and implements the operations on several
+of them. Of the paper's four operations on a generation state, `create` is here, `get`, `update`
+and `release` are methods of `streams`; batching only writes row ids (`kv.views`). Every method may
+be called from any thread. Invariant, checked by `check_integrity`: free + held = rows, for
+prefixes, copies and decode KV, and every held row has a holder.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.kv.stream_pool import StreamPool
 
-LANGUAGE = 'language'  # the consumer that decode streams are
+LANGUAGE = 'language'  # the consumer name of decode streams
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class KvManager:
 
     @contextmanager
     def reading(self, leases: Sequence[Lease], consumer: str) -> Iterator[list[Lease]]:
-        """Hold within the context what a consumer reads of these frames: copies, or else rows."""
+        """Hold leases on what a consumer reads of these frames: copies, or else rows."""
         with ExitStack() as held:
             read: list[Lease] = []
             for lease in leases:
@@ -201,8 +201,8 @@ class KvManager:
 
         The caller fills its decode row, of length `stream.extent`, before the next step. Bounds
         and errors are those of `create`, but it never waits for a step, because the caller may be
-        within one: it raises ValueError instead, and also for as many tokens as the answer may
-        have.
+        within one: it raises ValueError instead, and also if `tokens` are not fewer than
+        max_tokens.
         """
         self.streams.check_fits(query)
         if len(tokens) >= query.max_tokens:
@@ -246,10 +246,9 @@ class KvManager:
             self.streams_max = self.streams_max if streams is None else streams
             self.streams.shrink_to(self.streams_max, self.language_rows_max)
 
-    # ------------------------------------------------------------------ numbers and laws
+    # ------------------------------------------------------------------ numbers and invariants
 
     def stats(self) -> KvStats:
-        """Return the present state."""
         with self._lock:
             return KvStats(
                 rows=self.prefixes.rows,
@@ -292,4 +291,4 @@ class KvManager:
             rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'
-        self.budget.check_integrity()  # outside: other pools hold their own locks when they claim
+        self.budget.check_integrity()  # without the lock: other pools hold theirs in a claim

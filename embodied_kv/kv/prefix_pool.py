@@ -18,16 +18,16 @@ from embodied_kv.kv.handle import KvHandle, Lease, LeasedPool, Place, StaleHandl
 from embodied_kv.kv.pool import Evictable, HeldRow
 from embodied_kv.kv.rows import FreeRows, OutOfRowsError
 
-FACTS = 'length', 'robot', 'sequence', 'stamp'  # of a frame, as a caller's handle must have them
+FACTS = 'length', 'robot', 'sequence', 'stamp'  # checked in a caller's handle
 
 
 class PrefixPool(LeasedPool):
     """The rows of one arena; each is held by a writer, as a robot's newest frame, or by leases.
 
     on_free: called with each frame that is freed. with_copies: returns the frames with copies.
-    copies_of: returns the copies that are freed with a frame of so many holders. grace: time (s)
-    that a frame without a lease outlives its deadline. clock: s, steady. prefills: number of
-    committed frames.
+    copies_of: given a frame and the number of its holders, returns the copies that are freed with
+    it. grace: time (s) that a frame without a lease outlives its deadline. clock: s, steady.
+    prefills: number of committed frames.
     """
 
     name, is_copy = 'prefixes', False
@@ -97,7 +97,7 @@ class PrefixPool(LeasedPool):
         deadline: float,
         prefill_ms: float = 0.0,
     ) -> KvHandle:
-        """Publish a written row as the newest frame of its robot; it is never changed after."""
+        """Publish a written row as the newest frame of its robot; the row is then immutable."""
         with self._lock:
             facts = dict(robot=robot, sequence=sequence, stamp=stamp)
             handle = self._written(row, length, deadline, prefill_ms, **facts)
@@ -109,10 +109,10 @@ class PrefixPool(LeasedPool):
             return handle
 
     def adopt(self, row: int, length: int, *, robot: str, sequence: int, stamp: int) -> Lease:
-        """Publish a row with a frame of another time, and return the only lease on it.
+        """Publish a row with an earlier frame, and return the only lease on it.
 
-        It is not the newest frame of a robot, its deadline is over, and it is freed with its last
-        lease.
+        The frame is not the newest of a robot, its deadline has passed, and it is freed with its
+        last lease.
         """
         with self._lock:
             facts = dict(robot=robot, sequence=sequence, stamp=stamp)
@@ -158,8 +158,8 @@ class PrefixPool(LeasedPool):
     def acquire(self, handle: KvHandle) -> Lease:
         """Return a lease on the handle's row, with the pool's own handle of the frame.
 
-        Raises StaleHandleError if the frame is gone, or the handle has other facts than the pool
-        recorded.
+        Raises StaleHandleError if the frame is gone, or the handle differs in FACTS from the
+        pool's.
         """
         frame, here = f'frame {handle.sequence}', self.process_id[:8]
         with self._lock:
@@ -213,7 +213,7 @@ class PrefixPool(LeasedPool):
             exists = 0 <= handle.row < self.arena.rows and self.place(handle.row) == handle.place
             return exists and handle.row not in self._free and handle.row not in self._writing
 
-    # ------------------------------------------------------------------ what is kept with a row
+    # ------------------------------------------------------------------ attached values
 
     def attach(self, handle: KvHandle, value: object, size: int) -> bool:
         """Keep a value with the handle's frame until the row is freed, and drop the previous one.
@@ -253,7 +253,7 @@ class PrefixPool(LeasedPool):
         return [] if self._is_current(lease.row) else self._held(lease.handle, holders)
 
     def freeable(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return as `LeasedPool.freeable`; 0 bytes for the newest frame of a robot."""
+        """Return as `LeasedPool.freeable`, with 0 bytes for the newest frame of a robot."""
         with self._lock:
             sizes = self.arena.lengths[0] * np.int64(self.arena.bytes_of_token)
             for row, (_, size) in self._attached.items():
@@ -263,7 +263,7 @@ class PrefixPool(LeasedPool):
             sizes[[frame.row for frame in self._current.values()]] = 0
             return self._lease_counts, sizes
 
-    # ------------------------------------------------------------------ giving up
+    # ------------------------------------------------------------------ eviction
 
     def retire(self, handle: KvHandle) -> None:
         """Stop treating a frame as the newest of its robot; it is freed with its last lease."""
@@ -290,7 +290,7 @@ class PrefixPool(LeasedPool):
         return Evictable(size, cost, evict, idle, holds=tuple(held))
 
     def _is_unneeded(self, handle: KvHandle) -> bool:
-        # The caller that prefilled a frame without a deadline has not leased it yet.
+        # A frame without a deadline is kept for the grace, in which its caller leases it.
         now = self._clock()
         return self._is_expired(handle, now) and now - self._written_at[handle.row] > self.grace
 
@@ -306,7 +306,7 @@ class PrefixPool(LeasedPool):
         return handle.deadline + self.grace < now and not self._leases.get(handle.row)
 
     def _held(self, handle: KvHandle, holders: int = 1) -> list[HeldRow]:
-        """Return the rows that are freed with a frame of so many holders."""
+        """Return the rows that are freed with a frame. holders: number of its holders."""
         own = HeldRow(self, handle.row, self._bytes_of(handle.row), holders)
         return [own, *self._copies_of(handle.place, holders)]
 

@@ -1,4 +1,4 @@
-"""Views that also score: they record layer by layer what the scoring queries attend to.
+"""Views that also score: they record the attention of the scoring queries in each layer.
 
 Source: VL-Cache, sections 4.1 and 4.2, post-vision attention.
 """
@@ -19,7 +19,7 @@ from embodied_kv.runtime.inputs import Fields, StepInputs
 
 
 class Scores:
-    """What the scoring queries of each slot attended to in its prefix.
+    """The attention of the scoring queries of each slot to its prefix.
 
     columns: float32 [slots, layers, heads, tokens], attention to each position, summed over the
     queries. density: float32 [slots, layers, heads], share of visible entries that reach p times
@@ -48,7 +48,7 @@ class Scores:
 
 
 class _ScoringQueries:
-    """The scoring queries of each slot: neighbouring tokens, at most `most`."""
+    """The scoring queries of each slot: consecutive tokens, at most `most`."""
 
     def __init__(self, inputs: StepInputs, slots: int, most: int, device: torch.device) -> None:
         self._slots = torch.arange(slots, device=device)[:, None]
@@ -105,7 +105,7 @@ class _Scored:
 
 
 class ScoredPrefixWrite(_Scored, PrefixWrite):
-    """Writes a prefix, scored by some of its own queries, which see all of its valid keys.
+    """Writes a prefix and scores it by some of its queries, which see all of its valid keys.
 
     most: upper bound of the scoring queries of a slot.
     """
@@ -127,7 +127,7 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
 
     @staticmethod
     def fields(arena: Arena, slots: int, most: int) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         return {**PrefixWrite.fields(arena, slots), **_ScoringQueries.fields(slots, most)}
 
     def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
@@ -135,9 +135,9 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
 
 
 class ScoredTailAppend(_Scored, TailAppend):
-    """Appends questions to empty decode rows, each scored by all of its own queries.
+    """Appends questions to empty decode rows, and scores by all queries of each question.
 
-    They see the valid keys of the prefix row and the question up to themselves.
+    The queries see the valid keys of the prefix row, and the question up to themselves.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class ScoredTailAppend(_Scored, TailAppend):
 
     @staticmethod
     def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         reading = TailAppend.fields(prefixes, decode_kv, slots, tokens)
         return {**reading, **_ScoringQueries.fields(slots, tokens)}
 

@@ -39,7 +39,7 @@ class Groups:
     members: Callable[[int], list[DecodeStream]]
 
     def only(self, mask: NDArray[np.bool_]) -> Groups:
-        """Return the groups of a mask."""
+        """Return the groups that a mask selects."""
         columns = (column[mask] for column in (self.keys, self.sizes, self.costs, self.frees))
         return Groups(*columns, self.members)
 
@@ -48,8 +48,8 @@ class StreamPool(ArenaPool):
     """The live streams, each with a row of `arena`.
 
     frames, copies: the pools that the streams hold leases of. token_seconds: last measured time
-    (s) of a decode step; 0: unknown. evictions: number of evicted streams. bytes_reserved: what
-    the streams may come to use.
+    (s) of a decode step; 0: unknown. evictions: number of evicted streams. bytes_reserved: bytes
+    that the streams may come to use.
     """
 
     name = 'streams'
@@ -153,7 +153,7 @@ class StreamPool(ArenaPool):
     def grow(self, streams: Sequence[DecodeStream], tokens: int) -> list[DecodeStream]:
         """Begin a step: make room for `tokens` more in each stream, and return the live ones.
 
-        Until `update` or `end_step`, what the streams hold stays as it is, even if they end.
+        The rows of the streams are kept until `update` or `end_step`, even if the streams end.
         """
         with self._lock:
             live = [stream for stream in streams if not stream.reason]
@@ -196,7 +196,7 @@ class StreamPool(ArenaPool):
                 self.release(stream, 'length')
 
     def end_step(self) -> None:
-        """End a step: free what the streams held that ended within it."""
+        """End a step, and free the rows of the streams that ended during it."""
         with self._lock:
             ended = [stream for stream in self._stepping if stream.reason]
             self._stepping.clear()
@@ -274,10 +274,10 @@ class StreamPool(ArenaPool):
         self._free_rows.free(stream.decode_row)
         stream.lease.release()
 
-    # ------------------------------------------------------------------ what could go
+    # ------------------------------------------------------------------ eviction
 
     def evictable(self) -> Offers:
-        """Return offers of the streams outside of a step; what one alone reads is freed with it.
+        """Return offers of the streams outside of a step, each with the row that only it reads.
 
         cost: of the prefill of its frame, and of a decode step for each of its tokens.
         """
@@ -300,7 +300,7 @@ class StreamPool(ArenaPool):
         return rows[np.argsort(ids[rows])]
 
     def _shared(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """Return by stream the bytes that its end alone frees of what it reads, and the readers.
+        """Return by stream the bytes of its read row that its end alone frees, and the readers.
 
         Only these streams count as readers.
         """
@@ -348,7 +348,7 @@ class StreamPool(ArenaPool):
     def by_row(self) -> Groups:
         """Return the live streams in groups by the prefix row that they hold.
 
-        The row that is free first if the oldest streams end first is the first group. A row that a
+        The first group is the row that is free first if the oldest streams end first. A row that a
         step reads is not free at once.
         """
         with self._lock:
@@ -390,7 +390,7 @@ class StreamPool(ArenaPool):
             self.evict([stream])
             return freed
 
-    # ------------------------------------------------------------------ the law
+    # ------------------------------------------------------------------ invariants
 
     @property
     def holders(self) -> set[DecodeStream]:

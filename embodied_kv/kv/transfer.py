@@ -2,8 +2,8 @@
 
 Host memory is pinned if there is CUDA, so copies to the device overlap with computation. Pinned
 memory is slow to allocate and comes in powers of two: tensors with a common lifetime share a
-block, and `held_bytes` returns the size of a block. Data from a file is compared with its CRC-32,
-against accidental damage, before it is returned.
+block, and `held_bytes` returns the size of a block. The CRC-32 of data from a file is checked
+before the data is returned, to detect accidental damage.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def one_block(size: int) -> Iterator[None]:
     """Let `host_memory` of this thread allocate from one block of `size` bytes in the context.
 
     The block is allocated at the first use and freed with the last tensor in it. Each tensor takes
-    a multiple of ALIGNMENT; a tensor that does not fit gets memory of its own.
+    a multiple of ALIGNMENT; a tensor that does not fit is allocated separately.
     """
     before, _open.block = _open.block, _Block(size)
     try:
@@ -69,12 +69,12 @@ def one_block(size: int) -> Iterator[None]:
 
 
 def held_bytes(size: int) -> int:
-    """Return the bytes of the host that an allocation of `size` bytes takes."""
+    """Return the bytes of host memory that an allocation of `size` bytes takes."""
     return 1 << (size - 1).bit_length() if size and _pins() else size
 
 
 class _Block:
-    """Host memory that is handed out from its beginning on."""
+    """Host memory that is allocated from its beginning on."""
 
     def __init__(self, size: int) -> None:
         self._size, self._used = size, 0
@@ -109,7 +109,7 @@ def plain_bytes(tensor: Tensor) -> np.ndarray:
     if host.itemsize == 1:  # some types of one byte, such as int4, cannot be copied as they are
         host = host.view(torch.uint8)
     host = host.contiguous()
-    # One axis of stride 1: the stride of an axis with at most one number may be any.
+    # One axis of stride 1, because an axis with at most one number may have any stride.
     return host.as_strided((host.numel(),), (1,)).view(torch.uint8).numpy()
 
 
@@ -131,7 +131,7 @@ def read_tensor(
     checksum: int,
     what: str,
 ) -> Tensor:
-    """Return a tensor from a file, in host memory of its own.
+    """Return a tensor from a file, in new host memory.
 
     Raises DamagedFileError if its checksum differs, RuntimeError if there is too little memory.
     """

@@ -1,4 +1,4 @@
-"""What a transformer layer sees of the cache, `attend(layer, q, k, v)`, and where k and v go.
+"""Views of the cache for transformer layers: `attend(layer, q, k, v)` stores k and v, and reads.
 
 Three views use the same rows: `PrefixWrite` writes a prefix, `SuffixRead` reads it under a suffix
 that is not stored, `TailAppend` reads it under decode KV that grows. Two more are for a model
@@ -6,10 +6,10 @@ without prefix rows: `DecodeView` appends a token to the row of each slot, and `
 computes tokens at any positions of one row, whose other tokens are loaded. `store` alone is for a
 last layer whose output is not needed.
 
-A view is made once for a number of slots and tokens and bound to rows again and again; slots
-without a row are padding. What is bound lies in the fields of a step's inputs, which `bind` sends,
-so other fields are written before. q: [slots, tokens, heads, head_dim]; k, v: [slots, tokens,
-kv_heads, head_dim]; the result is like q.
+A view is made once for a number of slots and tokens and bound to rows repeatedly; slots without a
+row are padding. The bound rows are fields of a step's inputs, which `bind` sends, so other fields
+are written before. q: [slots, tokens, heads, head_dim]; k, v: [slots, tokens, kv_heads, head_dim];
+the result is like q.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PrefixRead:
 
     @staticmethod
     def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> dict:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         found = table_field('prefix', slots, prefixes.lengths)
         if flats is not None:
             found |= table_field('flat', slots, flats.lengths, flats.offsets)
@@ -160,7 +160,7 @@ class PrefixWrite:
 
     @staticmethod
     def fields(arena: Arena, slots: int) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         return table_field('prefix', slots, arena.lengths)
 
     def bind(self, rows: Sequence[int], lengths: Sequence[int]) -> PrefixWrite:
@@ -176,7 +176,7 @@ class PrefixWrite:
         return [Buffer('prefix.table', self._batch.table)]
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store k and v in any layer of the rows, of which nothing is computed."""
+        """Store k and v in any layer of the rows, without attention."""
         store_rows(k, v, *self._arena.layers[layer], self._batch)
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -189,7 +189,7 @@ class PrefixWrite:
 
 
 class PrefixAppend(PrefixWrite):
-    """Appends one token to each slot's prefix, which it reads whole, and itself.
+    """Appends one token to each slot's prefix; the token reads the whole prefix and itself.
 
     positions: int64 [slots, 1], logical. inputs: with `fields`.
     """
@@ -204,7 +204,7 @@ class PrefixAppend(PrefixWrite):
 
     @staticmethod
     def fields(arena: Arena, slots: int) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         return table_field('appended', slots, arena.lengths) | {
             'appended_position': (slots, np.int64)
         }
@@ -216,7 +216,7 @@ class PrefixAppend(PrefixWrite):
         return self
 
     def prepare(self, rows: Sequence[int], lengths: Sequence[int]) -> None:
-        """Bind as `bind` does, where another view of the same inputs sends them."""
+        """Bind without sending, because another view of the same inputs sends them."""
         starts = np.asarray(lengths, np.int64)
         self._lengths[0, list(rows)] = starts + 1
         self._batch.bind(rows, starts=starts, counts=1)
@@ -232,7 +232,7 @@ class PrefixAppend(PrefixWrite):
 
 
 class SuffixRead:
-    """Reads each slot's prefix whole, and the suffix itself; it stores nothing.
+    """Reads each slot's whole prefix, and the suffix itself; it stores nothing.
 
     tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
     is_causal: a token of the suffix does not see later ones. inputs: with `fields`.
@@ -260,7 +260,7 @@ class SuffixRead:
     def fields(
         prefixes: Arena, slots: int, tokens: int, flats: CompressedArena | None = None
     ) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         positions = {'positions': (slots * tokens, np.int64)}
         return PrefixRead.fields(prefixes, flats, slots) | positions
 
@@ -326,7 +326,7 @@ class TailAppend:
         tokens: int = 1,
         flats: CompressedArena | None = None,
     ) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         tail = table_field('tail', slots, tails.lengths)
         return SuffixRead.fields(prefixes, slots, tokens, flats) | tail
 
@@ -403,7 +403,7 @@ class DecodeView:
 
     @staticmethod
     def fields(arena: Arena, slots: int) -> Fields:
-        """Return the fields that it needs of its inputs."""
+        """Return the input fields that it needs."""
         return table_field('row', slots, arena.lengths) | {'positions': (slots, np.int64)}
 
     def bind(self, rows: Sequence[int]) -> DecodeView:
@@ -429,8 +429,8 @@ class DecodeView:
 class SparsePositionView:
     """A view of one row, whose length includes all positions; it is bound to the computed tokens.
 
-    Each token is stored and reads what lies before it. q: [1, T, heads, head_dim], k and v: [1, T,
-    kv_heads, head_dim], for T bound positions. queries: those of the last layer, [T, heads,
+    Each token is stored and reads the row up to itself. q: [1, T, heads, head_dim], k and v: [1,
+    T, kv_heads, head_dim], for T bound positions. queries: those of the last layer, [T, heads,
     head_dim]. sums: the log-sum-exp of their scores, [T, heads].
     """
 
@@ -448,7 +448,7 @@ class SparsePositionView:
         return self
 
     def put(self, layer: int, start: int, k: Tensor, v: Tensor) -> None:
-        """Write K and V [kv_heads, n, head_dim] of neighbouring tokens that are not computed."""
+        """Write K and V [kv_heads, n, head_dim] of consecutive tokens that are not computed."""
         span = slice(start, start + k.shape[1])
         for own, given in zip(self._arena.layers[layer], (k, v), strict=True):
             own[self._row, :, span] = given

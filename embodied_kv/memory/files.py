@@ -3,8 +3,8 @@
 A file holds one tensor `kv` [layers, 2, kv_heads, tokens, head_dim], so that k and v of a layer
 are one read. It is written under a temporary name, synced, then renamed. Its KvEntry is stored in
 the database, and a reader trusts only the entry: size, header and each layer's bytes are compared
-before they are returned. A layer is read, not mapped: the copy is the work of the loading thread,
-and a file that is truncated under a reader raises an error instead of a signal.
+before they are returned. A layer is read, not mapped, so that the loading thread does the copy,
+and a file that is truncated during a read raises an error instead of a signal.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class Grouping:
 
 @dataclass(frozen=True)
 class Transition:
-    """A change of the state of a group, with its size then, and the group it merged into."""
+    """A change of the state of a group, its size at that time, and the group it merged into."""
 
     step: int
     group: int
@@ -398,8 +398,8 @@ def retrieve(
     missed that retrieval by segment would find. Static groups come first, by number, then segments
     by arrival, whatever their similarity: prompts with the same memory share their start.
 
-    All units together have at most that many tokens; a unit that does not fit is skipped. No unit
-    is added once so many segments are included.
+    All units together have at most `tokens` tokens; a unit that does not fit is skipped. No unit
+    is added once `segments` segments are included.
     """
     if tokens < 0 or (segments is not None and segments < 0):
         raise ValueError(f'tokens and segments must be >= 0 (got {tokens} and {segments})')

@@ -2,8 +2,8 @@
 
 Source: KEEP, section 4.2 and figure 6. The paper replaces all scores at each hop by the attention
 of the relevant set. Under a causal mask a segment attends to earlier ones only, so hops drift to
-the front of the prompt and forget what the question found first. So each hop here keeps a share of
-the first scores, `restart`, as personalised PageRank does (Page et al. 1999; 0 is the paper).
+the front of the prompt and lose the first scores. Therefore each hop here keeps a share of the
+first scores, `restart`, as personalised PageRank does (Page et al. 1999; 0 is the paper).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RESTART = 0.5
 
 @dataclass(frozen=True)
 class Importance:
-    """The result of a walk."""
+    """The result of `importance`."""
 
     relevant: tuple[int, ...]  # indices of the relevant segments, ascending
     scores: tuple[float, ...]  # of all segments; they sum to 1, or are 0

@@ -54,9 +54,9 @@ class Keep(Reuse):
 
 
 def keep_ratio(recompute_ratio: float, layers: int) -> float:
-    """Return the share of each layer after the first that makes this mean over all layers.
+    """Return the share of each layer after the first for this mean share over all layers.
 
-    Raises ValueError if the layers cannot reach the mean: the first layer alone makes 1 / layers.
+    Raises ValueError for a mean outside [1 / layers, 1]; the first layer alone makes 1 / layers.
     """
     if not 1 / layers <= recompute_ratio <= 1:
         raise ValueError(

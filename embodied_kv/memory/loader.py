@@ -1,6 +1,6 @@
-"""Loading of stored KV on a thread of its own, next to the computation that needs it later.
+"""Loading of stored KV on a separate thread, during the computation that needs it later.
 
-One thread loads, one load after another, as the loading engine of the paper. On a GPU it uses its
+One thread loads one item after another, as the loading engine of the paper. On a GPU it uses its
 own CUDA stream, so that copies from pinned memory overlap with computation, and it stays at most
 `in_flight` loads ahead, so that a load that a layer needs does not wait behind later ones.
 
@@ -41,7 +41,7 @@ class LoadQueue:
         self._waiting: list[dict[str, None]] = [{} for _ in range(layers)]
 
     def drop(self, units: Iterable[str], layer: int) -> None:
-        """Load these units for `layer` and all later layers; units that were dropped stay so.
+        """Load these units for `layer` and all later layers; units already dropped are ignored.
 
         Raises LookupError for a unit that is not in the prompt.
         """
@@ -75,7 +75,7 @@ class Loader:
         load: (unit, layer) puts that KV where the layer reads it. It runs on the loading thread in
             inference mode; on a GPU it enqueues its work on the current stream and does not wait
             for it. The next `computing`, or the end of the context, raises what it raised.
-        device: Where the KV goes.
+        device: The device that computes.
         in_flight: Maximum number of loads that the device has not completed.
         after: What the device must complete before the first load writes; None: the work of the
             current stream.

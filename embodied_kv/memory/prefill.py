@@ -64,7 +64,7 @@ class Model(Protocol):
 
 @dataclass
 class Work:
-    """What a prefill did: tokens computed and loaded by layer; choices by importance."""
+    """The work of a prefill: tokens computed and loaded by layer; choices by importance."""
 
     computed: list[int] = field(default_factory=list)
     loaded: list[int] = field(default_factory=list)

@@ -19,9 +19,9 @@ from embodied_kv.memory.prompt import Prompt
 
 @dataclass(frozen=True, eq=False)
 class LayerState:
-    """What a method decides by after a layer."""
+    """The data from which a method decides after a layer."""
 
-    prompt: Prompt  # the prompt
+    prompt: Prompt
     layer: int  # the layer that was computed
     positions: Tensor  # int64 [T], the tokens that it computed
     queries: Tensor  # of these tokens, [T, heads, head_dim]
@@ -31,7 +31,7 @@ class LayerState:
 
 
 class Reuse:
-    """Nothing with stored KV; the base class of the methods, which state what is recomputed.
+    """Recomputes nothing that has stored KV; the base class of all methods.
 
     `loads` states whether stored KV is read, `first_layer_full` whether the first layer computes
     all tokens.
@@ -56,13 +56,13 @@ class Reuse:
 
 
 class FullRecompute(Reuse):
-    """Everything, in every layer: a prefill of text."""
+    """Recomputes everything in every layer: a prefill of text."""
 
     name, loads, first_layer_full = 'full', False, True
 
 
 class PrefixCaching(Reuse):
-    """Everything from the first token on that differs from the prompt before."""
+    """Recomputes everything from the first token that differs from the previous prompt."""
 
     name, loads, first_layer_full = 'prefix', False, True
 

@@ -27,7 +27,7 @@ TURNS = 1024  # distances whose cos and sin are cached
 class Rotation:
     """The rotation of keys.
 
-    wavelengths: float32 [layers or 1, head_dim / 2] (positions/rad); one line serves every layer.
+    wavelengths: float32 [layers or 1, head_dim / 2] (positions/rad); one row serves every layer.
     """
 
     def __init__(self, wavelengths: Tensor) -> None:
@@ -42,7 +42,7 @@ class Rotation:
     def __call__(self, k: Tensor, by: int, layer: int = 0) -> Tensor:
         """Return k [..., head_dim] of a layer as if computed `by` positions further.
 
-        It is in new memory. `by` may be negative; 0 returns k itself.
+        The result is in new memory. `by` may be negative; 0 returns k itself.
         """
         lines, half = self._wavelengths.shape
         if k.shape[-1] != 2 * half:

@@ -98,7 +98,7 @@ class Unit:
 class UnitKv:
     """The KV of a unit."""
 
-    unit: Unit  # its segments
+    unit: Unit
     k: Tensor  # [layers, kv_heads, tokens, head_dim], as computed from position 0 on
     v: Tensor  # the same shape and dtype
     lengths: tuple[int, ...]  # tokens of each segment, in order

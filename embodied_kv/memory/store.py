@@ -9,7 +9,7 @@ On a full disk a change is retried with the space of a reserve file: removals al
 additions succeed if the database has free pages. KV files are then removed before their records; a
 record without its file counts as no KV.
 
-Source: KEEP, section 5: `load_memory`, over a table of where each memory lies.
+Source: KEEP, section 5: `load_memory`, with a table of the location of each memory.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MemoryStore(AbstractContextManager):
     `load_memory` never waits for a change that is being written.
 
     Args:
-        fingerprint: Of the model whose KV it holds.
+        fingerprint: Fingerprint of the model whose KV the store holds.
         cache_bytes: Maximum size of loaded layers in host memory.
         renew: Discard KV of another model and keep the segments.
         kv_budget: The budget that loaded layers share.

@@ -34,7 +34,7 @@ class Backbone(nn.Module):
 
     @property
     def wavelengths(self) -> Tensor:
-        """Return float32 [layers or 1, head_dim / 2]: those of each layer, or of every layer."""
+        """Return the wavelengths, float32 [layers, head_dim / 2]; [1, ...] if all layers agree."""
         c = self.config
         if not c.local_layers:
             return self._rope.wavelengths[None].cpu()

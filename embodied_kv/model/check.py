@@ -92,7 +92,7 @@ def meaning(d: ActionDimension) -> str:
 
 
 def ends(scale: Scaling | None, i: int, d: Dimension) -> str:
-    """Return the policy values of -1 and 1 of the network, for the last action of a chunk."""
+    """Return the policy values for -1 and 1 of the network, for the last action of a chunk."""
     if scale is None:
         return 'by the checkpoint'
     dims = scale.origin.shape[-1]
@@ -101,7 +101,6 @@ def ends(scale: Scaling | None, i: int, d: Dimension) -> str:
 
 
 def limits(robot: Embodiment, d: ActionDimension) -> str:
-    """Return the limits in the contract."""
     of = robot.contract.limits[d.axis]
     position = f'{of.position[0]:g} … {of.position[1]:g}, ' if of.position else ''
     velocity = f'{of.velocity:g}' if of.velocity else 'robot_description'
@@ -129,7 +128,7 @@ def card(name: str) -> NDArray[np.uint8]:
 def pictures(robot: Embodiment, checkpoint: Checkpoint, given: dict[str, Path]) -> Image.Image:
     """Return the views side by side, as the network receives them.
 
-    given: file of a view, instead of a test card. Raises ValueError, OSError.
+    given: picture file of a view, used instead of a test card. Raises ValueError, OSError.
     """
     size, resize = checkpoint.config.vision.image_size, checkpoint.processing.resize
     framed_views = []
@@ -165,7 +164,7 @@ def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
 
 
 def untrained(robot: Embodiment, name: str) -> ModelConfig:
-    """Return the dimensions of untrained weights: those of a preset, with the robot's numbers.
+    """Return the dimensions of untrained weights: a preset, adapted to the robot.
 
     Args:
         robot: The robot.

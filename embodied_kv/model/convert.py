@@ -1,8 +1,8 @@
 """Write a JAX checkpoint of openpi as safetensors: `python -m embodied_kv.model.convert STEP OUT`.
 
-A step folder is read as it is, so this is for machines without the extra 'jax', and for a faster
-start. The new folder has the weights, with adapters added, under openpi's names in PyTorch, and
-copies of the statistics and of the tokenizer. Exit status: 0, or 2 if STEP cannot be converted.
+A step folder can be served unconverted; this is for machines without the extra 'jax', and for a
+faster start. OUT has the weights, with adapters added, under openpi's names in PyTorch, and copies
+of the statistics and of the tokenizer. Exit status: 0, or 2 if STEP cannot be converted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ def convert(step: Path, out: Path, dtype: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog='python -m embodied_kv.model.convert',
         description='Write a JAX checkpoint of openpi as safetensors.',

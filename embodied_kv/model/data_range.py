@@ -1,7 +1,7 @@
-"""What the statistics of a checkpoint mean for a robot, and for a data set of it.
+"""The statistics of a checkpoint in units of a robot, and a comparison with a data set of it.
 
-A number that stood still in the training data, and data outside of the range of the training,
-are reported as warnings.
+A number that stood still in the training data, and data outside of the range of the training, are
+reported as warnings.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from embodied_kv.robots.mapping import ActionDimension, Dimension
 
 # Columns of a data set of LeRobot, and those that openpi's examples write.
 COLUMNS = {'state': ('observation.state', 'state'), 'action': ('action', 'actions')}
-OUTSIDE = 1.5  # value of a quantile that is reported, where -1 … 1 is the range of the training
+OUTSIDE = 1.5  # quantiles beyond it are reported; -1 … 1 is the range of the training
 NORMAL = 2.326  # deviations from the mean to the 99% quantile of a normal distribution
-NARROW = 0.05  # part of the range of the training that is too little for another data set
+NARROW = 0.05  # a data set with a smaller part of the range of the training is reported
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +166,7 @@ def _is_still(scale: Scaling, i: int) -> bool:
 def _ends(scale: Scaling, i: int) -> tuple[float, float]:
     """Return the range of the training (policy units), over all actions of a chunk.
 
-    It lies between the 1% and 99% quantiles, for a normal distribution where there is a deviation.
+    It lies between the 1% and 99% quantiles; with mean and deviation, of a normal distribution.
     """
     dims, end = scale.origin.shape[-1], 1.0 if scale.mode == 'quantiles' else NORMAL
     low, high = (scale.unnormalise(np.full(dims, y))[..., i] for y in (-end, end))

@@ -1,8 +1,7 @@
 """The dtype in which a model is served: its own, unless the CPU has no units for it.
 
 On a CPU without units for bfloat16 a product is several times slower than in float32, because each
-factor is converted first. `torch.ops.mkldnn._is_mkldnn_bf16_supported` only tells whether the CPU
-has AVX-512.
+factor is converted first. `torch.ops.mkldnn._is_mkldnn_bf16_supported` only checks for AVX-512.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The action expert: flow matching over a shared prefix, conditioned on time.
 
-What depends on time alone is computed once for all steps (`modulation`): the adaptive norms of
-pi0.5, or the time in the input of pi0, whose plain norms are a modulation that never changes.
+Everything that depends on time alone is computed once for all steps (`modulation`): the adaptive
+norms of pi0.5, or the encoded time in the input of pi0 and SmolVLA, whose norms are constant.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def flow_times(steps: int, is_summed: bool = False) -> Tensor:
 class Expert(nn.Module):
     """Layers over the backbone's KV, action and time projections.
 
-    rows: the layer of a row that each layer reads: one of the backbone, or projections of one.
+    rows: the layer of a prefix row that each layer reads, of the backbone or of its projections.
     """
 
     def __init__(self, c: ModelConfig) -> None:
@@ -128,7 +128,7 @@ class Expert(nn.Module):
         ]
 
     def embed(self, x: Tensor, m: Modulation) -> Tensor:
-        """Return [B, chunk, width] of x_t [B, chunk, action_dim]."""
+        """Return [B, chunk, width] of x_t [B, chunk, padded_action_dim]."""
         action = self.action_in(x)
         if self.is_adaptive:
             return action
@@ -150,7 +150,7 @@ class Expert(nn.Module):
     def forward(
         self, hidden: Tensor, m: Modulation, cache: KvView, rope: tuple[Tensor, ...]
     ) -> Tensor:
-        """Return hidden [B, chunk, width] after the final adaptive norm (its gate is unused)."""
+        """Return hidden [B, chunk, width] after the final norm, whose gate is unused."""
         projected = {*self.crosses.values()}
         for i, (layer, row) in enumerate(zip(self.layers, self.rows, strict=True)):
             a, f = 2 * i, 2 * i + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-# First bytes of what a download may leave instead of a file, in lower case.
+# First bytes, in lower case, of what a failed download leaves instead of a file.
 PLACEHOLDERS = {
     b'version https://git-lfs': 'a pointer of Git LFS',
     b'<!doctype html': 'a web page',
@@ -14,7 +14,7 @@ PLACEHOLDERS = {
 
 
 class CheckpointError(ValueError):
-    """Error: a checkpoint cannot be used. The message gives the reason."""
+    """A checkpoint cannot be used; the message gives the reason."""
 
 
 def refuse_placeholder(path: Path) -> None:

@@ -111,7 +111,7 @@ def read_prompts(path: Path, config: PlannerConfig) -> tuple[Tokenizer, PromptFr
         )
     except CheckpointError:
         raise
-    except Exception as error:  # a template raises what it likes, and the Rust parser Exception
+    except Exception as error:  # of any type, from a template or the Rust parser
         raise CheckpointError(
             f'{path} must have a tokenizer.json that transformers reads (got {error})'
         ) from error

@@ -18,7 +18,7 @@ from embodied_kv.config import BackboneConfig
 from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.runtime.stream import Stream
 
-# Of the gate in the feed-forward.
+# Activation of the gate in the feed-forward, by kind of backbone.
 ACTIVATIONS = {'gemma': partial(F.gelu, approximate='tanh'), 'llama': F.silu}
 
 
@@ -173,7 +173,7 @@ class DecoderLayer(nn.Module):
         return self.o(cache.attend(layer, *self.project(x, rope)).flatten(2))
 
     def cross_kv(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of this cross layer, of those of the backbone's layer."""
+        """Return the keys and values of this cross layer, projected from those of the backbone."""
         pairs = (self.k, k), (self.v, v)
         k, v = (linear(part.flatten(2)).view_as(part) for linear, part in pairs)
         return k, v
@@ -211,7 +211,7 @@ class PlainLayer(DecoderLayer):
 
 
 def plain_norm(width: int, b: BackboneConfig) -> RmsNorm:
-    """Return a norm as those of the backbone."""
+    """Return a norm of the kind in the backbone."""
     return RmsNorm(width, b.eps, offset=1 if b.kind == 'gemma' else 0)
 
 

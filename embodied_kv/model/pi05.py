@@ -3,7 +3,7 @@
 Black et al., pi0 (2024) and pi0.5 (2025), and Shukor et al., SmolVLA (2025), in the conventions of
 the public references. The prefix is one bidirectional block of packed valid tokens: absent views
 and padding occupy no cache, and positions are 0 .. n-1. Actions and language both read the prefix.
-pi0 and SmolVLA add a state token behind it: of the expert in pi0, of the backbone in SmolVLA.
+pi0 and SmolVLA add a state token behind it, computed by the expert (pi0) or backbone (SmolVLA).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from embodied_kv.model.vision import VisionTower
 class ProjectingWrite:
     """A view that writes what a backbone layer stores, and the expert's projections of it.
 
-    The projections are what SmolVLA's cross attention reads. They are computed once for a row.
+    SmolVLA's cross attention reads the projections. They are computed once for a row.
     """
 
     def __init__(self, cache: PrefixWrite, expert: Expert) -> None:
@@ -55,11 +55,11 @@ class Pi05(BackboneModel):
             self.state_in = nn.Linear(config.state_width, readers[config.state_reader])
 
     def embed_images(self, images: Tensor) -> Tensor:
-        """Return [N, tokens, width] of images [N, 3, S, S] in [-1, 1]; not scaled."""
+        """Return [N, tokens, width] of images [N, 3, S, S] in [-1, 1]."""
         return self.vision(images)
 
     def embed_tokens(self, ids: Tensor) -> Tensor:
-        """Return [..., T, width] of ids [..., T], scaled by sqrt(width)."""
+        """Return [..., T, width] of ids [..., T], as `Backbone.embed_tokens`."""
         return self.backbone.embed_tokens(ids)
 
     def prefill(self, embeddings: Tensor, cache: PrefixWrite) -> None:

@@ -1,6 +1,6 @@
 """Planner checkpoints: a folder with model.safetensors and tokenizer.json.
 
-The metadata of our weights has their dimensions, the digest of these, and the digest of the
+The metadata of our weights has their dimensions, a digest of the dimensions, and a digest of the
 tokenizer; `huggingface_planner` reads the other format. Nothing is unpickled, and parts that do
 not match are refused.
 """
@@ -35,7 +35,7 @@ from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, fill, write_weights
 
 DIGEST = 'embodied_kv.planner'
-# Fields that older planners lack, with the value that they have there.
+# Fields that the files of older planners lack, with their value for such a planner.
 LATER = {
     f'backbone.{field.name}': field.default
     for field in fields(BackboneConfig)
@@ -73,7 +73,7 @@ def load_planner(
         device: The device of the weights.
 
     Raises:
-        CheckpointError: A part is missing, damaged, of other dimensions or another tokenizer.
+        CheckpointError: A part is missing, damaged, or of another planner.
     """
     path = Path(path)
     if config is None and huggingface_planner.is_huggingface(path):

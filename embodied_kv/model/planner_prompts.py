@@ -1,8 +1,8 @@
 """The prompts of the planner: memory segments, questions, missions, and the parsed answers.
 
 Each piece of a prompt is tokenised separately, so that the tokens of a segment do not depend on
-its neighbours. For a mission, the planner is asked for one step of one part at a time. The caller
-counts the parts: `done` ends one, and `over` is the answer where there is no further part.
+the text around it. For a mission, a prompt requests one step of one part. The caller counts the
+parts: the answer `done` ends one, and `over` means that there is no further one.
 
     mission: put everything blue into the bin, then say where the red cube is; part 1;
     last moved 12, 10, 9; done: put the blue cube into the red bin
@@ -59,8 +59,8 @@ class PlannerAnswer:
 class PromptFrame:
     """The tokens around memory and question.
 
-    head: before the first segment. tail: behind a question, up to the answer; () where the words
-    of the question lead to it. stops: tokens of which each ends an answer.
+    head: before the first segment. tail: behind a question, up to the answer; () if the question
+    ends with the start of the answer. stops: tokens of which each ends an answer.
     """
 
     head: tuple[int, ...]

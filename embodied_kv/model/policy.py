@@ -83,7 +83,7 @@ class Policy:
         return self._prompt(instruction, np.ones(self.config.state_dim, np.float32))[1]
 
     def fitted(self, image: np.ndarray) -> np.ndarray:
-        """Return uint8 [H, W, 3] as `pixels` returns it, so that another thread can resize.
+        """Return uint8 [H, W, 3] resized as by `pixels`, so that another thread can resize.
 
         The bits are the same. A fitted picture is returned unchanged.
         """

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from embodied_kv.model.dtype import cpu_multiplies_bfloat16
 
-# Parameters from which a weight is packed: for a smaller one the call costs more than it saves.
+# Fewest parameters of a packed weight: for a smaller one the call costs more than it saves.
 LEAST = {torch.bfloat16: 1 << 16, torch.float32: 200_000}
 LEAST_ON_AMD = {torch.float32: 40_000}  # MKL, the alternative, has half of oneDNN's rate there
 X86 = ('x86_64', 'AMD64')
@@ -106,7 +106,7 @@ def _is_worth_it(weight: Tensor) -> bool:
 
 
 def least(dtype: torch.dtype) -> float:
-    """Return the parameters from which a weight is packed on this CPU; infinity for never."""
+    """Return the fewest parameters of a packed weight on this CPU; infinity for never."""
     anywhere = LEAST.get(dtype, math.inf)
     on_amd = 'AMD' in torch.cpu.get_capabilities().get('cpu_name', '')
     return min(anywhere, LEAST_ON_AMD.get(dtype, anywhere)) if on_amd else anywhere

@@ -42,9 +42,9 @@ def byte_symbols() -> tuple[str, ...]:
 class Tokenizer:
     """A `tokenizers.Tokenizer` and its special ids: `pad`, `eos`, `bos`, `vocab_size`.
 
-    specials: the special tokens by these names; None for the known spellings, of which all three
-    are needed. Of others only eos is needed; the id of one that is absent is ABSENT. Raises
-    ValueError for a missing special token or an unknown decoder.
+    specials: the special token of each name, of which only eos is required; a missing one has the
+    id ABSENT. None: the known spellings, of which all three are required. Raises ValueError for a
+    missing special token or an unknown decoder.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Tokenizer:
         specials: Mapping[str, str | None] | None = None,
     ) -> None:
         self.backend = backend
-        backend.encode_special_tokens = True  # text of a user contains no special token
+        backend.encode_special_tokens = True  # user text contains no special token
         _disable_cache(backend)
         words = backend.get_vocab_size(with_added_tokens=False)
         if limit is not None and words > limit:
@@ -165,7 +165,7 @@ class Tokenizer:
 
 
 def _disable_cache(backend: Backend) -> None:
-    """Disable the cache of words, which keeps the first ten thousand.
+    """Disable the cache of the first ten thousand words.
 
     Gemma does not split a prompt, so each prompt with its state is one word of some thousand
     bytes, which never occurs again.

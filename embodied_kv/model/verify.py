@@ -1,4 +1,4 @@
-"""Compare a checkpoint here with the user's own installation of the project that trained it.
+"""Compare a checkpoint in this package and in the user's installation of its training project.
 
 `python -m embodied_kv.model.verify CHECKPOINT --against lerobot|openpi [--config NAME]` loads the
 checkpoint twice, passes the same random observations and the same noise to both implementations,
@@ -66,8 +66,8 @@ Answer = Mapping[str, NDArray]  # image.<view>, state, tokens, chunk, actions
 class Reference:
     """The implementation of another project.
 
-    name: of the project, with its version. declared: what its code states about the robot. times:
-    of the steps, float32 [steps]. answer: raises the errors of the project.
+    name: project and version. declared: facts about the robot in its code. times: float32 [steps],
+    of the Euler steps. answer: computes an observation; raises the errors of the project.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Reference:
 
 
 def lerobot(folder: Path) -> Reference:
-    """Return the user's LeRobot. Raises CheckpointError where it is not installed or fails."""
+    """Return the user's LeRobot. Raises CheckpointError if it is missing or loads no weights."""
     if (folder / PEFT_CONFIG).is_file():
         raise CheckpointError(
             'the folder holds an adapter; save the policy with the adapter merged to compare it'
@@ -139,7 +139,7 @@ def openpi(folder: Path, config: str | None) -> Reference:
     except ValueError as error:
         raise CheckpointError(str(error)) from error
     model = _load('openpi', 'openpi.models_pytorch.gemma_pytorch').PaliGemmaWithExpertModel
-    # openpi rounds all values to bfloat16, also tables of positions, which nothing can undo.
+    # openpi rounds all values to bfloat16, and position tables cannot be restored from that.
     with patch.object(model, 'to_bfloat16_for_selected_params', lambda made, *_: made.float()):
         policy = create(train, folder, pytorch_device='cpu')
     torch.set_float32_matmul_precision('highest')  # openpi sets 'high', which rounds products
@@ -317,7 +317,6 @@ def verify(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog='python -m embodied_kv.model.verify',
         description='Compare a checkpoint here with the project that trained it.',

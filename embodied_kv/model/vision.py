@@ -1,6 +1,6 @@
 """The vision tower: SigLIP, an optional patch merge, and the projector to the backbone's width.
 
-The caller leaves out absent views. Image features are not scaled: pi0.5 only scales tokens.
+The caller leaves out absent views. Tokens are scaled only with `ModelConfig.scales_images`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def merge_patches(features: Tensor, merge: int) -> Tensor:
 class VisionTower(nn.Module):
     """Images [B, 3, S, S] in [-1, 1] -> tokens [B, config.vision.tokens, backbone width].
 
-    `tower.*` has the parameter names of SigLIP; `projector` is one linear layer with a bias.
+    `tower.*` has the parameter names of SigLIP; `projector` is one linear layer.
     """
 
     def __init__(self, config: ModelConfig) -> None:

@@ -28,8 +28,8 @@ NAMED_IN_AN_ERROR = 6
 class WeightSource(Protocol):
     """Named tensors of a checkpoint, which are read one by one.
 
-    Names are in the order in which reading is cheapest. metadata: text with the tensors. All
-    methods raise CheckpointError for what cannot be read.
+    Names are in the order in which reading is cheapest. metadata: text that is stored with the
+    tensors. All methods raise CheckpointError for what cannot be read.
     """
 
     path: Path

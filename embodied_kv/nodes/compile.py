@@ -1,6 +1,6 @@
 """Compile the computations of the engine of a suite ahead of time.
 
-`python -m embodied_kv.nodes.compile --params FILE` skips what is compiled already.
+`python -m embodied_kv.nodes.compile --params FILE` skips computations that are compiled already.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from embodied_kv.serving.load import load_policy
 
 
 def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
-    """Return the parameters for all nodes in a file. Raises ValueError, OSError."""
+    """Return the parameters in section `/**` of a file. Raises ValueError, OSError."""
     try:
         values = yaml.safe_load(path.read_text())['/**']['ros__parameters']
         suite = {f.name: values[f.name] for f in fields(SuiteParams) if f.name in values}

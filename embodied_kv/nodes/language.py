@@ -1,4 +1,4 @@
-"""The language node: prompts and answers, decoded in the time that actions leave."""
+"""The language node: decodes prompts and answers in the idle time of the engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from embodied_kv.types import TextDelta
 
 @dataclass(frozen=True)
 class LanguageParams:
-    """How often the prompts of the contract are continued, and how."""
+    """Parameters of decoding, and of the prompts of the contract."""
 
     prompt_interval_frames: int = param(
         2,
@@ -56,14 +56,14 @@ class Language(SuiteNode, Participant):
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('language', LanguageParams, **arguments)
-        self._streams: dict[int, DecodeStream] = {}  # until their end is published
-        self._deltas: deque[TextDelta] = deque()  # of any stream, from the engine thread
+        self._streams: dict[int, DecodeStream] = {}  # by id, until their end is published
+        self._deltas: deque[TextDelta] = deque()  # of all streams, from the engine thread
         self._unread: deque[KvHandle] = deque(maxlen=1)  # the newest frame
 
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
         self._streams.clear()
-        self._frames = self._prompted = 0  # number of frames, and that of the last prompt
+        self._frames = self._prompted = 0  # frames so far, and their number at the last prompt
         self.serve(Ask, 'language/ask', self.while_active(self._ask))
         self.serve(Cancel, 'language/cancel', self._cancel)
         self.every(1.0 / self.params.read(LanguageParams).publish_rate, self._publish)
@@ -107,7 +107,7 @@ class Language(SuiteNode, Participant):
     # ------------------------------------------------------------------ prompts
 
     def _on_frame(self, handle: KvHandle) -> None:
-        """Submit the prompts of a frame to the thread of the node. On the engine thread."""
+        """Submit `_read` to the thread of the node; called on the engine thread."""
         self._unread.append(handle)
         self.submit(self._surviving(self._read))
 
@@ -178,12 +178,12 @@ class Language(SuiteNode, Participant):
             except StaleHandleError:
                 if handle == (newer := self._newest()):
                     raise
-                handle = newer  # it has arrived since, and taken the row
+                handle = newer  # this frame has replaced the previous one
         response.stream = stream.id
         response.message = f'the answer is published on `language/text` as stream {stream.id}'
 
     def _newest(self) -> KvHandle:
-        """Return the frame to ask about. Raises CodedError if there is none."""
+        """Return the newest frame. Raises CodedError if there is none, or it is too old."""
         kv = self.host.engine.kv
         newest = kv.frames.current(self.robot)
         if newest is None or newest.deadline + kv.frames.grace < time.monotonic():
@@ -220,7 +220,7 @@ class Language(SuiteNode, Participant):
 
 
 def main() -> None:
-    """Run the executable `language`, with perception, in a process of its own."""
+    """Run the executable `language`: the nodes perception and language in one process."""
     executable.run(Perception, Language)
 
 

@@ -1,12 +1,11 @@
-"""The memory node: stores what the robot learns, and plans with it.
+"""The memory node: stores observations and results, and plans with them.
 
-Knows services, topics and parameters. Does not know how KV is stored or reused. Its callbacks wait
-for files and for the engine thread, so a thread of its own serves them.
+The module knows services, topics and parameters, but not how KV is stored or reused. A separate
+thread serves the node, because its callbacks wait for files and for the engine thread.
 
 The planner computes on the engine thread, in short steps: some tokens of a layer, or one token of
-an answer. A step begins when no action and no prefill waits, and none is expected, so an action
-waits for one step at most. A torch thread for the planner would not be simpler, and would compete
-with the actions for cores.
+an answer. A step begins only in the idle time of the engine, so an action waits for one step at
+most. A separate torch thread would compete with the actions for cores.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from embodied_kv.planning.planning import Planning, open_planning, planner_folde
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 
-PRECOMPUTED = 4  # units between two requests
+PRECOMPUTED = 4  # maximum number of units whose KV is computed at once
 PRECOMPUTE_EVERY = 0.5  # s
 SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
 
@@ -53,7 +52,7 @@ class Memory(SuiteNode):
 
     @property
     def autostart(self) -> bool:
-        """Return False without a planner, of the parameter or the contract; the log says why."""
+        """Return False without a planner in the parameter or contract; the log has the reason."""
         if not super().autostart or self.get_parameter('planner').value:
             return super().autostart
         try:
@@ -70,9 +69,9 @@ class Memory(SuiteNode):
         self._domain = load_domain(self.embodiment.contract.language)
         self._planning, self._task_records = self._open(), params.max_task_records
         self._notes_taken: NoteTaker | None = None
-        self._answers: dict[int, str] = {}  # text of streams that have not ended
+        self._answers: dict[int, str] = {}  # by stream, until it ends
         self._began = 0  # ns, of the ROS clock
-        self._computes = Lock()  # one thread plans or precomputes
+        self._computes = Lock()  # held while a thread plans or precomputes
         self._release.callback(self._await_plan)
         self.serve_all(
             'memory',
@@ -95,7 +94,7 @@ class Memory(SuiteNode):
         self.every(PRECOMPUTE_EVERY, self._precompute)
 
     def _open(self) -> Planning:
-        """Return the planning until cleanup. Raises ValueError, RobotMemoryError."""
+        """Open the planning, until cleanup. Raises ValueError, RobotMemoryError."""
         params = self.params.read(MemoryParams)
         name, say = self.embodiment.contract.language.planner, partial(self.log_info, 'planner')
         offline = 'an arm is armed; disarm it first' if self.host.is_held else ''
@@ -127,7 +126,7 @@ class Memory(SuiteNode):
         self._begin()
 
     def _begin(self, *_: object) -> None:
-        """Discard partial answers; earlier ones are no news. Also when the clock is set back."""
+        """Ignore answers from before now; also called when the clock is set back."""
         self._answers.clear()
         self._began = self.get_clock().now().nanoseconds
         if self._notes_taken is not None:
@@ -142,7 +141,7 @@ class Memory(SuiteNode):
             self._notes_taken = made
         return self._notes_taken
 
-    # ------------------------------------------------------------------ what is learnt
+    # ------------------------------------------------------------------ observations
 
     def _on_observation(self, message: MemorySegment) -> None:
         self._remember(lambda: [(message.id, message.kind, message.text)])
@@ -160,7 +159,7 @@ class Memory(SuiteNode):
         self._remember(lambda: self._notes.tell(message.data, now))
 
     def _on_mission(self, message: MissionState) -> None:
-        """Note whether a mission runs, because it then stores the observations."""
+        """Note whether a mission runs, because missions store observations themselves."""
         stamp = conversions.nanoseconds(message.header.stamp)
         self._remember(lambda: self._notes.follow_mission(message.running, stamp))
 

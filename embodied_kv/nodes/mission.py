@@ -1,7 +1,7 @@
-"""The mission node: a mission becomes steps, each an instruction that the policy carries out.
+"""The mission node: splits a mission into steps, each an instruction for the policy.
 
-Knows the action `mission`, and the thread that a mission runs on. Does not know the order of a
-mission (`planning.mission`), nor how a robot is asked (`missions.adapter`).
+The module has the action server and the thread of a mission. `planning.mission` has the sequence
+of its steps, and `missions.adapter` calls the services of the robot.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from embodied_kv.planning.mission import (
 from embodied_kv.text import shown
 
 FEEDBACK = 0.2  # s between two messages of feedback
-LONGEST = 400  # characters of a mission
+LONGEST = 400  # maximum length (characters) of a mission
 INACTIVE = 'the mission node is no longer active'
 RESTORED = 'a capsule takes its place'
-CHANGES = 16  # queued states of the arm
+CHANGES = 16  # queue depth of `control/state`
 
 
 @dataclass(frozen=True)
 class MissionParams:
-    """How a mission is carried out."""
+    """Parameters of missions."""
 
     step_time_limit: float = param(
         20.0, 'Time limit (s) of a step if the goal has none', 'live', range=(1.0, 3600.0)
@@ -70,7 +70,7 @@ class MissionParams:
 class Running:
     """A mission in progress, on its own thread; `end` is set when it is over.
 
-    A mission that a capsule has resumed has no goal handle.
+    A mission that was resumed from a capsule has no goal handle.
     """
 
     run: Run
@@ -86,7 +86,7 @@ class Running:
 
 
 class Mission(SuiteNode):
-    """Serves the action `mission`, one goal at a time; only `stop` and cleanup wait for it."""
+    """Serves the action `mission`, one goal at a time; only `stop` and cleanup wait for a goal."""
 
     may_wait = True
     calls: Callable[..., MissionClients] = MissionClients
@@ -115,7 +115,7 @@ class Mission(SuiteNode):
         self._domain = load_domain(self.embodiment.contract.language)
         self._leaving: Running | None = None  # interrupted, but its thread has not ended
         self._over: dict[bytes, Running] = {}  # by goal; their results are not sent yet
-        self._coming: tuple[MissionState | None, ...] = ()  # of a capsule; None: no mission
+        self._coming: tuple[MissionState | None, ...] = ()  # restored; (None,): no mission
         self._arm: int | None = None  # the newest ControlState.state
         self._part = MissionPart(lambda: self.state, self._resume_mission)
         every = qos.heard(qos.STATUS, CHANGES)
@@ -148,7 +148,7 @@ class Mission(SuiteNode):
 
     @property
     def state(self) -> MissionState | None:
-        """Return the state of the mission in progress."""
+        """Return the state of the mission in progress; None without one."""
         running = self._running
         return None if running is None or running.end else running.run.state
 
@@ -184,7 +184,7 @@ class Mission(SuiteNode):
 
     def _begin(self, state: MissionState, handle: ServerGoalHandle | None) -> None:
         self.end_mission('another mission takes its place')
-        self._instructions.publish(String())  # the arm stands while the mission looks and plans
+        self._instructions.publish(String())  # the arm stands during scene queries and planning
         params = self.params.read(MissionParams)
         calls = self.calls(self)
         adapter = MissionAdapter(
@@ -213,7 +213,7 @@ class Mission(SuiteNode):
         running.thread.start()
 
     def _carry_out(self, running: Running) -> None:
-        """Run a mission, on its own thread."""
+        """Run a mission; the target of its thread."""
         observer = self._session.observer
         try:
             running.calls.there(lambda: self._arm is not None, 'control/state')
@@ -281,7 +281,7 @@ class Mission(SuiteNode):
     # ------------------------------------------------------------------ progress
 
     def _look(self) -> None:
-        """Check the progress: every FEEDBACK s, on the thread of the node."""
+        """Check the progress; called every FEEDBACK s on the thread of the node."""
         if self._coming:
             (state,), self._coming = self._coming, ()
             self.end_mission(RESTORED)
@@ -311,16 +311,16 @@ class Mission(SuiteNode):
     def _on_arm(self, message: ControlState) -> None:
         """End the mission when the arm is stopped, disarmed or taken over.
 
-        So an arm that is armed or given back later does not resume an earlier mission.
+        So arming the arm or giving it back later does not resume the mission.
         """
         before, self._arm = self._arm, message.state
         if message.state not in (before, ControlState.ARMED):
             self.end_mission(f'the arm may not be moved: {message.reason}', ErrorCode.STOPPED)
 
     def _resume_mission(self, state: MissionState | None) -> None:
-        """Take over a mission of a capsule, on the engine thread; `_look` starts it.
+        """Store the mission of a capsule for `_look` to start; called on the engine thread.
 
-        The present mission is interrupted, so that it marks and writes nothing more.
+        The present mission is interrupted, so that it stores no more checkpoints and segments.
         """
         self._coming = (state,)
         running = self._running

@@ -1,4 +1,4 @@
-"""The perception node: a camera frame becomes a row of the KV arena, and its handle is shared."""
+"""The perception node: prefills frames into rows of the KV arena, and shares their handles."""
 
 from __future__ import annotations
 

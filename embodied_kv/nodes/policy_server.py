@@ -35,7 +35,7 @@ class RosLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
-        # rclpy remembers one severity for each line of source that logs
+        # rclpy accepts one severity for each source line that logs.
         if record.levelno >= logging.ERROR:
             self._log.error(line)
         elif record.levelno >= logging.WARNING:
@@ -126,7 +126,7 @@ class PolicyServerNode(SuiteNode):
 
     def reload(self) -> bool:
         """Read keys and certificate again; return False if there are none."""
-        names = 'api_keys_file', 'certificate'  # in any state of the node
+        names = 'api_keys_file', 'certificate'  # declared in every state of the node
         if not any(self.get_parameter(name).value for name in names):
             return False
         if self._server is not None:

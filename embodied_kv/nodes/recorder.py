@@ -1,7 +1,7 @@
-"""The recorder node: write the messages of a robot to one file.
+"""The recorder node: writes the messages of a robot to one MCAP file per recording.
 
-Between recordings, it subscribes to the instruction only. During a recording, it counts every
-message that was received, or lost by the middleware, and is not in the file.
+Between recordings, it subscribes to the instruction only. During a recording, it counts the
+messages that are missing in the file because the recorder dropped or the middleware lost them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ except ImportError:  # before ROS 2 Iron
     from rclpy.qos_event import SubscriptionEventCallbacks
 
 MIB = 2**20
-LEAST = 2**20  # bytes that a recording needs
+LEAST = 2**20  # minimum space (bytes) for a recording
 PERIOD = 1.0  # s between two reports
 STATE = 'recording/state'
 REPAIR = 'finish it with python -m embodied_kv.data.repair'
@@ -83,7 +83,7 @@ class RecorderParams:
 
 @dataclass(frozen=True)
 class InstructionParams:
-    """The instruction at the start, which the observing nodes of a suite have in common."""
+    """The initial instruction, a parameter that the recorder shares with the observing nodes."""
 
     instruction: str = param('', 'Instruction at the start, as of perception')
 
@@ -110,12 +110,12 @@ class Recorder(SuiteNode):
         self._contract = to_text(self.embodiment.contract)
         self._kept = dict(topic.kept_as for topic in self._topics) | {STATE: RecordingState}
         self._names = {topic: self.resolve_topic_name(topic) for topic in self._kept}
-        if self._instruction is None:  # else a message was received since
+        if self._instruction is None:  # no message was received yet
             self._instruction = self.params.read(InstructionParams).instruction.strip() or None
         self._queue: RecordingQueue | None = None
         self._path, self._state = Path(), RecordingState()
         self._listening: list[tuple[Subscription, RecordedTopic]] = []
-        self._outcome, self._is_whole = '', False  # of the recording that ended last
+        self._outcome, self._is_whole = '', False  # of the last recording
         self._states = self.publisher(RecordingState, STATE, qos.STATUS)
         self.serve(Record, 'record', self.while_active(self._answer))
         self.every(PERIOD, self._check)
@@ -200,7 +200,7 @@ class Recorder(SuiteNode):
             self._take_rest(subscription, topic)
             self.destroy_subscription(subscription)
         self._listening = []
-        self._publish_state()  # the last count of dropped messages in the file
+        self._publish_state()  # adds the final count of dropped messages to the file
         queue = self._queue
         queue.close(why)
         self._is_whole = queue.is_whole
@@ -232,7 +232,7 @@ class Recorder(SuiteNode):
         )
 
     def _take_rest(self, subscription: Subscription, topic: RecordedTopic) -> None:
-        """Record the messages that wait with the middleware, at most as many as can wait."""
+        """Record the messages that are queued in the middleware, at most the queue depth."""
         with subscription.handle:
             for _ in range(topic.profile.depth):
                 taken = subscription.handle.take_message(topic.kind, True)
@@ -284,7 +284,7 @@ class Recorder(SuiteNode):
         for part in sorted(self._folder.glob(f'*.mcap{PART}')):
             try:
                 is_unfinished = not is_being_written(part)
-            except OSError as error:  # of another user, or no regular file
+            except OSError as error:  # owned by another user, or not a regular file
                 self.log_warning(f'part {part.name}', reason(error))
                 continue
             if is_unfinished:
@@ -343,7 +343,7 @@ class Recorder(SuiteNode):
 
 
 def main() -> None:
-    """Run the executable `recorder`, in a process of its own."""
+    """Run the executable `recorder`."""
     executable.run(Recorder)
 
 

@@ -1,4 +1,4 @@
-"""The robot: all nodes of a suite in one process, on one engine."""
+"""The executable `robot`: all nodes of a suite in one process with one engine."""
 
 from __future__ import annotations
 

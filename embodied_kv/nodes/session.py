@@ -1,7 +1,7 @@
 """The session node: snapshot, restore, fork and rollback of a robot's session as services.
 
-Knows services and parameters. Does not know what a capsule contains. Its callbacks wait for the
-engine thread and for files, so a thread of its own serves them.
+The module knows services and parameters, but not what a capsule contains. A separate thread serves
+the node, because its callbacks wait for the engine thread and for files.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CAPACITY = (-1, 2**30)  # MiB
 
 @dataclass(frozen=True)
 class SessionParams:
-    """Where capsules are stored, and how much may have changed when one is restored."""
+    """Parameters of the storage of capsules, and limits for restoring them."""
 
     capsule_directory: str = param(
         '~/.ros/embodied_kv/capsules',
@@ -110,7 +110,7 @@ class SessionParams:
 
     @property
     def limits(self) -> Limits:
-        """Return the limits of re-entry."""
+        """Return the limits within which a restore resumes actions and planner."""
         return Limits(
             self.max_joint_distance,
             self.max_image_change,
@@ -120,7 +120,7 @@ class SessionParams:
 
 
 class Session(SuiteNode, Participant):
-    """Serves `capsule/*`, and publishes each completed verb on `capsule/events`."""
+    """Serves `capsule/*`, and publishes each completed operation on `capsule/events`."""
 
     may_wait = True
 

@@ -1,6 +1,6 @@
-"""The command watchdog: forwards velocity set-points to the controllers, and zeros without them.
+"""The command watchdog: forwards velocity set-points to controllers; sends zeros if they cease.
 
-It is a separate process next to the action node, on the same machine. It imports neither torch nor
+The watchdog is a separate process on the machine of the action node. It imports neither torch nor
 the engine, so it starts within a second, and their failures do not affect it.
 """
 
@@ -55,7 +55,7 @@ class WatchdogParams:
 
 
 class WatchdogNode(Node):
-    """Owns the velocity and twist command topics of the robot of its namespace.
+    """Node that publishes the velocity and twist commands of the robot in its namespace.
 
     Raises ContractError for a contract that cannot be used, ValueError for another parameter.
     """
@@ -79,7 +79,7 @@ class WatchdogNode(Node):
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the controllers hold zero after `end`."""
+        """Return whether `end` was called and all zeros were sent."""
         return self._watchdog.is_finished
 
     def end(self, grace: float = GRACE) -> None:
@@ -141,9 +141,9 @@ class WatchdogNode(Node):
 
 
 def serve(node: WatchdogNode, stopping: Sequence[object]) -> None:
-    """Run the node until `stopping` holds something and the controllers hold zero.
+    """Run the node until a signal is in `stopping` and all zeros were sent.
 
-    A first item lets the present motion be completed, a second one ends it at once.
+    The first signal lets the motion be completed within GRACE s, a second one ends it at once.
     """
     executor = SingleThreadedExecutor(context=node.context)
     executor.add_node(node)

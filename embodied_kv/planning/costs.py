@@ -14,8 +14,8 @@ from collections import deque
 log = logging.getLogger(__name__)
 
 AUTO, FULL, KEEP = 'auto', 'full', 'keep'
-NEAR = 2.0  # a prompt is like one that has at most this many times its tokens
-LEAST = 3  # measurements of a method by which prompts like them are judged
+NEAR = 2.0  # maximum ratio of the token counts of two comparable prompts
+LEAST = 3  # measurements of comparable prompts before a method is judged
 NEWEST = 64  # measurements that are kept of a method
 
 

@@ -139,7 +139,7 @@ class MissionEnd:
 
 
 class Mission:
-    """A mission from a state on.
+    """Runs a mission from a given state on.
 
     `rewinds` states whether a failed step rolls the computation back. `on_state` receives every
     change of the state, on the same thread.
@@ -191,7 +191,7 @@ class Mission:
     def _begin(self) -> None:
         """Query the scene, and execute an interrupted step again unless it is refused now.
 
-        It ends soon if it was done already.
+        The step ends soon if it was done already.
         """
         state, robot = self.state, self._robot
         robot.look()
@@ -257,7 +257,6 @@ class MissionPart:
         self._state, self._go_on = state, go_on
 
     def freeze(self) -> FrozenPart:
-        """Return the state."""
         state = self._state()
         return FrozenPart(facts={'mission': state and facts_of(state)})
 
@@ -282,7 +281,7 @@ class MissionPart:
             ) from error
 
 
-TRIES = 3  # of a failing step
+TRIES = 3  # attempts at a failing step
 # Between sentences: a semicolon, a line break, or a full stop before a space and a capital letter,
 # except after a title.
 SENTENCES = re.compile(

@@ -4,8 +4,8 @@ A `NoteTaker` numbers task records and decides which frames count; its `Domain` 
 sentence means. It returns memory segments as (id, kind, text).
 
 Answers arrive in any order, because a stream that a capsule restores is about an old frame; for
-each object the newest frame counts. While a mission runs, it evaluates its scene queries itself,
-and single answers are ignored (`follow_mission`).
+each object the newest frame counts. While a mission runs, it evaluates its own scene queries, and
+single answers are ignored (`follow_mission`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INSTRUCTION_DELAY = 150_000_000  # delay (ns) after which frames reflect an inst
 
 
 class NoteTaker:
-    """The conversion of instructions and answers to memory segments.
+    """Converts instructions and answers to memory segments.
 
     `tasks` is the number of task records that are kept (0: none); the oldest is overwritten.
     `known` has the (id, step) of the existing segments.
@@ -56,7 +56,7 @@ class NoteTaker:
             self._looked = math.inf if running else stamp
 
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
-        """Record an instruction since `stamp` (ns); return that of an unfinished one before it."""
+        """Record an instruction as of `stamp` (ns); return that of the last one if unfinished."""
         instruction = instruction.strip()
         if not instruction or instruction == self._instruction:
             return []

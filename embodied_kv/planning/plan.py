@@ -111,6 +111,6 @@ class MemoryStats:
     plans: int  # number of plans
     fresh: int  # number of units that were computed
     transitions: Mapping[str, int]  # transitions of groups, by name
-    invalidated: Mapping[str, int]  # tokens that lost their KV, by construction
+    invalidated: Mapping[str, int]  # tokens that lost their KV, by cause
     chosen: Mapping[str, int]  # number of plans by the methods that `auto` chooses from
     seconds_saved: float  # by plans with KEEP, compared with full recomputation

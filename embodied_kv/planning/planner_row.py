@@ -66,7 +66,7 @@ class PlannerRow:
         load: Loads stored KV, see `Prefill`.
         step: Runs a piece of computation on the engine thread, and waits for it.
         kv_budget: The budget that it shares.
-        rows: Provides the row until `close`; None: an arena with one row.
+        rows: Provides the row until `close`; None: a new arena with one row.
 
     Raises:
         ValueError: All rows are taken, or a method is unknown.
@@ -235,7 +235,7 @@ class PlannerRow:
     def _decode(
         self, held: RowPlan, stops: Collection[int], hidden: Tensor | None = None
     ) -> Iterator[int]:
-        """Yield the tokens that follow; `hidden` is that of the prompt, for the first token."""
+        """Yield the tokens that follow; `hidden` is that of `fill`, for the first token."""
         if not (held.plan.answer or held.plan.over):
             held = self._step(torch.inference_mode()(partial(self._first, held, stops, hidden)))
             yield from held.plan.answer

@@ -100,7 +100,7 @@ class Decoding:
 
 
 class PlannerRows:
-    """The rows of a model; as a pool, those that are free."""
+    """The KV rows of a planner; as a pool of the KV budget, the free ones."""
 
     name = 'free planner rows'
 

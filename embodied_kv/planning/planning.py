@@ -98,7 +98,7 @@ class Planning(AbstractContextManager):
         step: Runs a piece of computation on the engine thread, and waits for it.
         renew: Discard KV of another planner and keep the segments.
         kv_budget: The budget that the row shares, and loaded KV if it is in the same memory.
-        rows: Provides the row, where several robots share the planner; None: its own arena.
+        rows: Provides the row if several robots share the planner; None: a new arena.
 
     Raises:
         ValueError: The planner is recurrent, the parameters do not fit its row, or no row is free.
@@ -209,7 +209,6 @@ class Planning(AbstractContextManager):
         return [(s.id, s.step) for s in self.memory.segments if s.kind == 'task']
 
     def stats(self) -> MemoryStats:
-        """Return the current statistics."""
         with self._lock:
             store, groups = self.memory.store, self.memory.groups
             static = sum(group.static for group in groups)
@@ -235,7 +234,7 @@ class Planning(AbstractContextManager):
     def warm(self, most: int | None = None) -> int:
         """Compute missing KV of at most that many units, and return their number.
 
-        Units that are too long for a prompt, because `tokens` was larger before, are skipped.
+        Units longer than `max_context_tokens`, which may have been larger before, are skipped.
         With the method `auto` nothing is computed if plans are faster without stored KV.
         """
         units, longest = self.memory.units(), self.config.max_context_tokens
@@ -424,13 +423,13 @@ def open_planning(
 
 
 def planner_folder(planner: str, name: str, say: Say = silent, offline: str = '') -> Path:
-    """Return the folder of a planner: that one, or of the bundled planner of a contract.
+    """Return the folder of `planner`, or else of the bundled planner `name` of a contract.
 
     Args:
         planner: A folder, or owner/name@revision on the Hugging Face hub; '' for the bundled one.
         name: The bundled planner.
         say: Receives the commit of a planner of the hub.
-        offline: Why nothing may be fetched, so that only the cache is used; '' if it may.
+        offline: Reason to fetch nothing and use only the cache; '' to allow fetching.
 
     Raises:
         ValueError: Both are empty, or there is no such planner.

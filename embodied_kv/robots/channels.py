@@ -1,4 +1,4 @@
-"""Message and action types that a contract may name, and what can be selected of each.
+"""Message and action types that a contract may name, and the fields that it may select of each.
 
 This module contains the names of fields. It does not import ROS; the nodes do.
 """
@@ -48,7 +48,7 @@ COMMANDED = {
 def check_selection(
     type_: str, select: Sequence[str], unit: str, allowed: Mapping[str, tuple[str, str]]
 ) -> None:
-    """Check that a type, its selection and a unit go together. Raises ValueError.
+    """Check that a type, its selection and a unit match. Raises ValueError.
 
     allowed: OBSERVED or COMMANDED.
     """

@@ -358,7 +358,7 @@ class Contract(Part):
             yield f'limits must name moved axes only (got {", ".join(unknown)}); remove them'
 
     def _misdeclared(self) -> Iterator[str]:
-        """Yield joints and stop topics that are declared as what they cannot be."""
+        """Yield impossible declarations of joints and stop topics."""
         positions = []
         for source in self.action:
             for select in source.select:

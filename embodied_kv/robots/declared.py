@@ -40,15 +40,14 @@ class Declared:
     """All facts about a checkpoint that a contract contains; None: the checkpoint contains it.
 
     state_names, action_names: names in the checkpoint of each number, in its order. state_dims,
-    action_dims: how many numbers the robot has, which names also state. state_units,
-    action_units: what one SI unit is in the unit of each number. views: names in the checkpoint
-    of the views that have a camera. relative: for each number of an action, whether it is an
-    offset from the observed state of the same index. state_in_prompt: whether the prompt of a
-    pi0.5 contains the state; the other families have a token for it. normalization: 'quantiles' or
-    'mean_std' for 'state' and 'action'. resize: 'bilinear' (LeRobot) or 'pillow' (openpi).
-    conversion: 'aloha' is openpi's `adapt_to_pi`. lerobot_before_0_5: whether LeRobot before 0.5.0
-    trained it, which padded the state and the images otherwise. chunk_size: actions of an
-    inference. fps: of actions, 1/s.
+    action_dims: how many numbers the robot has; names take precedence. state_units, action_units:
+    one SI unit in the unit of each number. views: names in the checkpoint of the views that have a
+    camera. relative: for each number of an action, whether it is an offset from the observed state
+    of the same index. state_in_prompt: whether the prompt of a pi0.5 contains the state; the other
+    families have a token for it. normalization: 'quantiles' or 'mean_std' for 'state' and
+    'action'. resize: 'bilinear' (LeRobot) or 'pillow' (openpi). conversion: 'aloha' is openpi's
+    `adapt_to_pi`. lerobot_before_0_5: whether LeRobot before 0.5.0 trained it, which padded the
+    state and the images differently. chunk_size: actions of an inference. fps: of actions, 1/s.
 
     Raises ValueError with the name of an invalid field.
     """

@@ -1,4 +1,4 @@
-"""A robot as the suite uses it: its contract, and what is derived from it."""
+"""A robot: its contract, and the conversions and outputs that are derived from it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Embodiment:
 
     @classmethod
     def of(cls, contract: Contract) -> Embodiment:
-        """Return the robot of a contract."""
         return cls(contract, StateMap(contract), ActionMap(contract), outputs(contract))
 
     @property

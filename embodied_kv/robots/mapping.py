@@ -1,7 +1,7 @@
-"""Convert between the SI units of a robot and the numbers of its policy, as the contract states.
+"""Convert between the SI units of a robot and the numbers of its policy, by the contract.
 
 `StateMap` converts joint states to the state of the policy. `ActionMap` converts a chunk of the
-policy to SI, in the order of the numbers of an action. `outputs` assigns these to controllers.
+policy to SI, in the order of an action. `outputs` assigns the numbers to controllers.
 """
 
 from __future__ import annotations

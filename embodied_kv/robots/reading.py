@@ -55,7 +55,7 @@ def of_text(text: str, name: str) -> Contract:
 
 
 def parse(values: dict, name: str) -> Contract:
-    """Return a contract from the values of YAML. name: as of `of_text`. Raises ContractError."""
+    """Return a contract from the values of YAML. name: as in `of_text`. Raises ContractError."""
     try:
         return Contract.model_validate(values)
     except ValidationError as error:
@@ -101,7 +101,7 @@ def _line(where: str, location: Sequence[str | int], problem: Any) -> str:
 
 
 def _field(location: Sequence[str | int]) -> tuple[type[BaseModel] | None, Any]:
-    """Return the section and the field of a location, None for what is not known."""
+    """Return the section and the field of a location; None if unknown."""
     names = [part for part in location if isinstance(part, str)]
     model: type[BaseModel] | None = Contract
     if names[:1] in (['observations'], ['actions'], ['limits']) and len(names) > 1:

@@ -1,4 +1,4 @@
-"""Units of a policy's numbers, and what they are in SI.
+"""Units of a policy's numbers, and their conversion to SI.
 
 A policy may be trained in degrees, millimetres or fractions of a stroke; ROS uses SI. A number per
 step is a difference between two actions; the time between two actions gives its value per second.

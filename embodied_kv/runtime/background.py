@@ -1,9 +1,9 @@
-"""Compilation by other processes: later, next to a running engine, or now.
+"""Compilation by other processes: now, or later, while an engine runs.
 
-A process that compiles later uses only processor time that nothing else needs (SCHED_IDLE), and
-ends while it is paused, so that it takes no memory either; the interrupted job is compiled again
-later. Every process ends with its parent, however the parent ends. The jobs are sent to the
-process by pickle over a pipe; no file is unpickled.
+A process that compiles later uses only idle processor time (SCHED_IDLE). Pausing ends it, so that
+it takes no memory; the interrupted job is compiled from the start later. Every process ends with
+its parent, however the parent ends. The jobs are sent to the process by pickle over a pipe; no
+file is unpickled.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ AT_ONCE = 4  # upper bound of the processes that compile now; each needs about 1
 class Background:
     """A process that compiles `jobs`, one after another, unless it is paused. It begins paused.
 
-    prepare: a step, repeated on its thread while it returns True, that adds to `jobs` before the
-    process starts; each step must end without a signal from outside.
+    prepare: a step that adds to `jobs` before the process starts; it is repeated on this object's
+    thread while it returns True, and each step must end without a signal from outside.
 
-    folder: of packages. lower: a function of a module, called by the process before it compiles.
-    say: receives a line for the user, on its own thread. places: of each job among more, as '3 of
-    12'; by default among `jobs`. is_idle: use only processor time that nothing else needs. Methods
-    may be called from any thread.
+    folder: folder of the packages. lower: a module-level function that the process calls before it
+    compiles. say: receives a line for the user, on this object's thread. places: place of each job
+    among all, such as '3 of 12'; by default among `jobs`. is_idle: use only idle processor time.
+    Methods may be called from any thread.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class Background:
         self._want(False)
 
     def join(self) -> None:
-        """Wait until all jobs are compiled that can be; call `resume` before."""
+        """Wait until the process has tried all jobs or given up; call `resume` before."""
         self._thread.join()
 
     def stop(self) -> None:
-        """End the process for good, and wait for its end."""
+        """End the process, do not start it again, and wait for its end."""
         with self._changed:
             self._over = True
         self._want(False)
@@ -87,7 +87,7 @@ class Background:
     def _end(self, process: subprocess.Popen) -> None:
         self._paused = True
         _signal(process, signal.SIGTERM)
-        timer = threading.Timer(GRACE, self._kill, (process,))  # if it is busy in C
+        timer = threading.Timer(GRACE, self._kill, (process,))  # if it is busy in C code
         timer.daemon = True
         timer.start()
 
@@ -106,7 +106,7 @@ class Background:
             try:
                 if self._prepare():
                     continue
-            except Exception as error:  # of the engine, which may have ended
+            except Exception as error:  # for example because the engine ended
                 self._say(f'nothing is compiled for the next start: {reason_of(error)}')
                 return
             process = _start(self._policy)
@@ -137,7 +137,7 @@ def compile_now(
     lower: Callable[[], object],
     say: Callable[[str], object],
 ) -> list[str]:
-    """Compile all jobs, in a process per core and at most `AT_ONCE`; return names with a package.
+    """Compile all jobs in a process per core, at most `AT_ONCE`; return the names of the compiled.
 
     say: receives a line for the user, on several threads.
     """
@@ -194,7 +194,7 @@ def _ended(process: subprocess.Popen) -> int:
     """Return the exit status of a process that ends, negative for a signal."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(GRACE)
-    _signal(process, signal.SIGKILL)  # compilers that outlived it
+    _signal(process, signal.SIGKILL)  # compilers that outlive it
     return process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Memory with a name that never moves."""
+"""Named memory that never moves."""
 
 from __future__ import annotations
 
@@ -47,7 +47,6 @@ class Buffer:
 
     @property
     def bytes(self) -> int:
-        """Return its size in bytes."""
         return self.tensor.nbytes
 
     @torch.inference_mode()
@@ -105,7 +104,7 @@ class Buffers:
     def require_unmoved(self) -> None:
         """Raise BufferMovedError if one of them moved."""
         for buffer in self._by_name.values():
-            tensor = buffer.tensor  # as `_place`, without two calls for each, before every replay
+            tensor = buffer.tensor  # inlined `_place`, because this runs before every replay
             if (tensor.data_ptr(), tensor.dtype, tensor.shape) != buffer.place:
                 buffer.require_unmoved()
 

@@ -1,10 +1,9 @@
 """Computations compiled ahead of time: traced, compiled by inductor once, kept in a folder.
 
 Every tensor that a computation touches is an input of the compiled code, so weights are shared and
-only sizes are constants. The file of a package is named after the trace, the device and torch, so
-the package of other code is never loaded. Tracing takes seconds, so a recipe (`recipes`) leads to
-the package of a computation that was traced before; its results are compared with those of the
-computation.
+only sizes are constants. The file name of a package depends on the trace, the device and torch, so
+the package of other code is never loaded. Tracing takes seconds, so a recipe (`recipes`) names the
+package of a computation that was traced before, whose results the package must then reproduce.
 """
 
 from __future__ import annotations
@@ -89,7 +88,6 @@ class Layout:
     device: torch.device
 
     def empty(self) -> Tensor:
-        """Return a tensor of this layout."""
         return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
 
 
@@ -141,17 +139,17 @@ def trace(fn: Computation, buffers: Buffers) -> Traced:
 class Compiler:
     """The compiled computations of one process, whose packages are kept in a folder.
 
-    missing: jobs of computations without a package, if it builds none. pending: computations that
-    `trace_next` is to trace, if it defers that. packages: the loaded package of each name. made,
-    traced: number of computations that it compiled and traced so far.
+    missing: jobs of computations without a package, if it builds none. pending: computations for
+    `trace_next`, if it defers traces. packages: the loaded package of each name. made, traced:
+    number of computations that it compiled and traced so far.
 
     threads: number of threads that the packages run on. say: receives a line for the user; the log
     by default. folder: of packages; the user's cache by default. names: of all computations to
     compile, to report progress. lower: registers the lowerings of this project's operators before
     inductor compiles. traced_form: context in which computations are traced. builds: compile what
-    has no package; otherwise it is added to `missing`. defers: do not trace what has no recipe, as
-    that takes seconds; it is added to `pending` and runs eagerly until the next start. facts: all
-    that a trace depends on except tensors; '' if unknown, so that each computation is traced.
+    has no package; otherwise it is added to `missing`. defers: do not trace what has no recipe,
+    which takes seconds; it is added to `pending` and runs eagerly until the next start. facts: all
+    that a trace depends on except tensors; '' if unknown: each computation is traced.
     """
 
     def __init__(
@@ -178,7 +176,7 @@ class Compiler:
         self.folder = folder or default_folder()
 
     def compile(self, name: str, fn: Computation, buffers: Buffers) -> Computation | None:
-        """Return the computation compiled; None, after a line with the reason, if that fails.
+        """Return the compiled computation; None if it fails (with a line), is missing or pending.
 
         If the first `TRIES` computations fail, no other one is tried. buffers: all that it writes.
         """
@@ -216,7 +214,7 @@ class Compiler:
         return _bind_inputs(loader, extracted, traced.inputs)
 
     def trace_next(self) -> None:
-        """Trace the oldest pending computation; it is missing unless it has a package.
+        """Trace the oldest pending computation, and add it to `missing` unless it has a package.
 
         The next start loads the package. The inputs must be bound to no row.
         """
@@ -247,7 +245,7 @@ class Compiler:
         if not self._facts:
             return {}, ''
         with buffers.preserved():
-            fn()  # what a module makes in its first run is there from then on
+            fn()  # the first run of a module may create tensors that it keeps
         known = recipes.named_tensors(fn)
         facts = '\n'.join([self._facts, *compile_target(known.values(), self.threads)])
         return known, recipes.key(name, facts, known)

@@ -31,7 +31,7 @@ class MissingShapeError(LookupError):
 
 
 class Shape(NamedTuple):
-    """The kind of a computation and its sizes; 0 for a size that plays no part."""
+    """The kind of a computation and its sizes; 0 for an unused size."""
 
     kind: str
     rows: int
@@ -62,7 +62,7 @@ V = TypeVar('V', bound=View)
 class Graph(Generic[V]):
     """The computation of one shape. `GraphCache.capture` makes it; after that it is only replayed.
 
-    Two graphs that share a buffer hand a value over: what one replay writes, the next one reads.
+    Two graphs can share a buffer: one replay writes what a replay of the other one reads.
 
     name: its shape as text. view: bound before a replay. buffers: all that it writes, and all that
     it reads except constants (weights, tables). replays: number of replays so far.
@@ -107,8 +107,8 @@ class GraphCache:
     one stream, and they leave results in their buffers only.
 
     compiler: compiles the shapes in its `names`; None: nothing is compiled. captures: number of
-    captures so far; replays do not change it. watch: class of a context for a first run of each
-    computation before its capture, made of what it declares to write; None: no such run on a CPU.
+    captures so far; replays do not change it. watch: context manager, made with the buffers that a
+    computation declares to write, for a first run before its capture; None: no such run on a CPU.
     """
 
     watch: ClassVar[type[Any] | None] = None
@@ -123,7 +123,6 @@ class GraphCache:
         self._pool = torch.cuda.graph_pool_handle() if self._stream.cuda is not None else None
 
     def __len__(self) -> int:
-        """Return the number of graphs."""
         return len(self._graphs)
 
     def __getitem__(self, shape: Shape) -> Graph[Any]:
@@ -197,7 +196,7 @@ class GraphCache:
 
     @torch.inference_mode()
     def _capture(self, fn: Computation, written: Buffers, stores: Sequence[Buffer]) -> Computation:
-        """Return what runs `fn` again."""
+        """Return a function that runs `fn` again."""
         declared = Buffers([*written, *stores])
         for buffer in declared:
             if buffer.device.type != 'cpu' and buffer.device != self._stream.device:
@@ -208,7 +207,7 @@ class GraphCache:
         run: Computation = partial(run_eagerly, fn)
         if self.watch is not None or self._stream.cuda is not None:
             with self._capture_stream():
-                # Each run begins where the first does: what a run counts up may have an end.
+                # Each run begins with the same bytes, because counters may have an upper bound.
                 with written.preserved(), self.watch(declared) if self.watch else nullcontext():
                     _warm_up(fn, written)
                 if self._stream.cuda is not None:
@@ -219,9 +218,9 @@ class GraphCache:
         return run
 
     def _record(self, fn: Computation) -> Computation:
-        """Capture as `torch.cuda.graph`, which would free memory and wait for the device each.
+        """Capture as `torch.cuda.graph`, but without freeing memory and waiting each time.
 
-        Calls that other threads make at that time, to copy or to allocate, do not fail.
+        Calls that other threads make during the capture, to copy or to allocate, do not fail.
         """
         if not self.captures:
             gc.collect()
@@ -270,9 +269,9 @@ class GraphCache:
         The next configure loads its packages.
 
         Args:
-            say: Takes a line for the user.
-            submit: Runs a function between two steps of the thread that replays, and waits for it:
-                each pending computation is traced so before the process starts.
+            say: Receives a line for the user.
+            submit: Runs a function between two steps of the thread that replays, and waits for it;
+                it traces each pending computation before the process starts.
         """
         if (c := self._compiler) is None or not (c.missing or c.pending):
             return None
@@ -303,7 +302,7 @@ class GraphCache:
     def compile_now(self, say: Callable[[str], object]) -> list[str]:
         """Compile what is missing, for the next configure, and return the names of what succeeded.
 
-        say: takes a line for the user, on several threads.
+        say: receives a line for the user, on several threads.
         """
         if (c := self._compiler) is None or not c.missing:
             return []
@@ -312,13 +311,12 @@ class GraphCache:
 
 
 def run_eagerly(fn: Computation) -> None:
-    """Run a computation without capture."""
     with torch.inference_mode():
         fn()
 
 
 def _replay_captured(graph: torch.cuda.CUDAGraph, fn: Computation) -> None:
-    """Run what was captured of `fn`, whose memory the graph knows by address only."""
+    """Replay a graph. It knows the memory of `fn` by address only, so `fn` is kept with it."""
     graph.replay()
 
 

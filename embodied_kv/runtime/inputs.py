@@ -27,7 +27,7 @@ class StepInputs:
     """The fields of a kind of step, each as long as its longest use.
 
     On CUDA the host's side is pinned, and `send` copies all of it asynchronously on the current
-    stream; so one thread writes and sends, and it waits for a sent step before it writes the next
+    stream. So one thread must write and send, and wait for a sent step before it writes the next
     one. On a CPU both sides are the same memory, and nothing is sent.
     """
 

@@ -1,4 +1,4 @@
-"""The tensors that a compiled computation takes, kept so that it need not be traced again.
+"""The input tensors of a compiled computation, kept so that it need not be traced again.
 
 A recipe is a small JSON file next to the packages: the digest of a package, and for each of its
 inputs the path on which the tensor is reached from the computation (`self.layers[3].weight`). Its

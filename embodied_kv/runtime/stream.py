@@ -2,7 +2,7 @@
 
 On CUDA these are streams and events. A CPU does everything in order, so there a stream orders
 nothing and an event is done when it is recorded. Tests set `Stream.emulated` to a class whose
-streams are as late on a CPU as those of a device may be.
+streams on a CPU are as late as those of a device may be.
 """
 
 from __future__ import annotations

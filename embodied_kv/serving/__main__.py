@@ -55,9 +55,9 @@ def command() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | None = None) -> None:
-    """Serve until SIGINT or SIGTERM; SIGHUP reads keys and certificate again.
+    """Serve until SIGINT or SIGTERM; SIGHUP reloads keys and certificate.
 
-    Without keys and a certificate, SIGHUP ends the process. `wait` replaces the wait for a signal.
+    If neither is configured, SIGHUP ends the process. `wait` replaces the wait for a signal.
     """
     parser = command()
     given = vars(parser.parse_args(arguments))
@@ -140,7 +140,7 @@ def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
 
 
 class _Renamed(argparse.Action):
-    """Refuse an option under its former name. const: its present name."""
+    """Rejects an option under its former name; `const` is its present name."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, const: str) -> None:
         nothing = argparse.SUPPRESS

@@ -1,6 +1,6 @@
-"""A batch of robots from observations to chunks, in time for each deadline, and its latency.
+"""Inference for a batch of robots, each by its deadline, and the latency of a batch.
 
-This module knows the engine and its time budget. All functions run on the engine's thread.
+All functions with an engine run on its thread.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class TimedObservation(Observation):
     """An observation with the limits that its client requests.
 
     Attributes:
-        deadline: Of its chunk; infinity for none.
+        deadline: When the chunk must be ready, s, steady clock; infinity for no deadline.
         steps: Maximum number of Euler steps; 0 for all.
         horizon: How much of the chunk is executed. None: the client decides, and the server
-            expects all of it.
+            assumes all of it.
         execution: The newest execution of its session that the client has reported.
     """
 
@@ -49,10 +49,10 @@ class TimedObservation(Observation):
 
 
 class KeptRows:
-    """The newest row of each robot, leased until its next one; capsules and language read it.
+    """The newest prefix row of each robot, leased until its next one, for capsules and language.
 
-    Rows that a full batch does not need are available for this. Beyond that, the row of the
-    robot that was served least recently is dropped.
+    At most `most` rows are kept, which leaves enough for a full batch. Beyond that, the row of
+    the least recently served robot is dropped.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -74,7 +74,7 @@ class KeptRows:
         return lease.handle if lease else None
 
     def drop(self, robot: str) -> None:
-        """Release the row of a robot that has gone, or that has a newer frame elsewhere."""
+        """Release the row of a robot, if one is kept."""
         lease = self._leases.pop(robot, None)
         if lease is not None:
             lease.release()
@@ -91,18 +91,17 @@ def serve(
     deadline: float,
     kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
-    """Return a chunk or an error for each observation, each of another robot.
+    """Return a chunk or an error for each observation.
 
     An invalid observation is left out, and the others are served in one batch. If a batch fails
-    for another reason, each observation is tried alone, up to the first that is late. Rows are
-    kept in `kept`, or freed once the chunks are computed. Raises the error of the engine if no
-    robot could be served.
+    for another reason, each observation is tried alone, up to the first that is late. Raises the
+    error of the engine if no robot could be served.
 
     Args:
         engine: The engine.
-        observations: The batch.
+        observations: The batch, with one observation per robot.
         deadline: End of the last Euler step, s, steady clock.
-        kept: Where rows are kept.
+        kept: Keeps the rows; None to free them once the chunks are computed.
     """
     try:
         return _batch(engine, observations, deadline, kept)
@@ -135,16 +134,17 @@ def serve_in_time(
     kept: KeptRows | None = None,
     hand_on: Callable[[TimedObservation, ActionChunk | Exception], None] = lambda *_: None,
 ) -> list[ActionChunk | Exception]:
-    """Return as `serve` does, each by its own deadline, which costs the others no Euler step.
+    """Serve each observation by its own deadline, and return as `serve` does.
 
-    An observation without time left gets a LateError. Observations with equal plans are one batch,
-    the most urgent first. Where its deadline took steps from others of the batch, those are
-    served again: a chunk with fewer steps is used only if no time is left for a better one.
+    An observation without time left gets a LateError. Observations with equal numbers of planned
+    Euler steps form one batch, the most urgent first. If the most urgent deadline cut the steps of
+    others in the batch, those are served again: a chunk with fewer steps is used only if no time
+    is left for a better one.
 
     Args:
         engine: The engine.
         frames: The batch.
-        kept: Where rows are kept.
+        kept: As in `serve`.
         hand_on: Called with each result once it is final, while others are still computed.
     """
     results: dict[str, ActionChunk | Exception] = {}
@@ -184,8 +184,8 @@ def serve_in_time(
 def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
     """Return the seconds of a batch of 1, 2, 4 ... max_batch_robots robots with all Euler steps.
 
-    The median of `repeats` measurements after a warm-up. Values never fall with the size, because
-    a larger batch that was measured faster is not faster by its size.
+    Each value is the upper median of `repeats` + 1 runs, of which the first is a warm-up. Values
+    never fall with the size, because a faster measurement of a larger batch is noise.
     """
     seconds, least = {}, 0.0
     for size in doubling(engine.config.max_batch_robots):
@@ -205,7 +205,7 @@ def profile_of(model: ModelConfig, seconds: dict[int, float]) -> Profile:
 
 
 def chunk_bytes(model: ModelConfig) -> int:
-    """Return the size of one robot's answer: its actions and the confidence of each."""
+    """Return the bytes of one robot's answer: its actions and the confidence of each."""
     return FLOAT * model.chunk_size * (model.action_dim + 1)
 
 
@@ -238,7 +238,7 @@ def _steps(result: ActionChunk | Exception | None) -> int:
 
 
 def _plans(engine: Engine, frames: Sequence[TimedObservation]) -> dict[str, int]:
-    """Return, by robot, the Euler steps in time after a prefill of all; 0 for too few."""
+    """Return, by robot, the Euler steps that fit after a prefill of all; 0 if too few fit."""
     budget, count = engine.budget, len(frames)
     ready = time.monotonic() + budget.latency.estimate('prefill', count)
     most = budget.euler_steps

@@ -1,4 +1,4 @@
-"""An engine of this process with its thread, warm-up, compiler and listeners."""
+"""An engine in this process with its thread, warm-up, compiler and listeners."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ MEASURING = 'measuring'
 
 
 class EngineRunner:
-    """A warm engine on its thread until `stop`; also a context manager.
+    """Runs a warmed-up engine on its thread until `stop`; also a context manager.
 
     Another process compiles graphs that are not compiled yet, unless `hold_compiler` forbids it.
     `tokens` counts the tokens decoded since the start.
 
     Args:
         policy: The loaded policy.
-        config: Of the engine. Raises ValueError for values that no engine can have.
+        config: The engine's configuration. Raises ValueError for invalid values.
         period: Seconds between two frames of a robot; None for the duration of a chunk.
         say: Receives a line for the user.
-        defers_traces: Trace what is not compiled, which takes seconds each, between two steps
-            while nothing holds the compiler; otherwise before the start.
+        defers_traces: Trace uncompiled graphs (seconds each) between two steps while nothing
+            holds the compiler; False traces them before the start.
     """
 
     def __init__(
@@ -135,9 +135,10 @@ class EngineRunner:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def flush(self) -> None:
-        """Pass the last deltas of ended streams to the listeners; not on the engine thread.
+        """Pass the last deltas of ended streams to the listeners.
 
-        If the engine thread is busy for longer than FLUSH, they follow later.
+        Must not be called on the engine thread. If that thread is busy for longer than FLUSH, the
+        deltas follow later.
         """
         with contextlib.suppress(TimeoutError):
             self.device.call(lambda: self._on_deltas(self.engine.deltas())).result(FLUSH)

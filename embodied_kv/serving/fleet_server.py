@@ -1,8 +1,7 @@
 """The thread that serves a fleet: requests become batches of engines, and chunks become answers.
 
-It owns the dispatcher: only this thread calls it, and events of other threads are queued. It holds
-the newest observation of each robot. An engine is a function from observations to a future of
-chunks. This module knows no messages.
+Only this thread calls the dispatcher; events from other threads are queued. The thread keeps the
+newest observation of each robot. An engine is a function from observations to a future of chunks.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ PATIENCE = 0.1  # s; maximum wait for idle time of the engine
 
 
 class IdleTime:
-    """The time in which no request waits for the engine, for other work to wait for.
+    """Lets other work wait until no request waits for the engine.
 
     Args:
         seconds: Returns for how long (s), from a moment on, no request waits or is expected.
@@ -77,16 +76,16 @@ class ServedChunk:
 
 
 class FleetServer(threading.Thread):
-    """Serves robots by a dispatcher.
+    """Serves robots with a dispatcher.
 
     Args:
         dispatcher: The scheduling core.
-        serve: By the name of each engine, the function that serves a batch.
+        serve: The function that serves a batch, by the name of the engine.
         deliver: Receives each receipt, on this thread.
         trace_writer: Records executions; None for no trace.
-        clock: Returns the time, s, never falling. The owner of another clock calls `step` and
-            does not start the thread.
-        on_idle: Called on this thread whenever no request waits for an engine, or is held.
+        clock: Returns the monotonic time, s. With another clock, do not start the thread but
+            call `step`.
+        on_idle: Called on this thread whenever no request waits, or the waiting ones are held.
         on_vanished: Called on this thread with the name of a robot that was removed.
     """
 
@@ -107,7 +106,7 @@ class FleetServer(threading.Thread):
         self._on_idle, self._on_vanished = on_idle, on_vanished
         self._forecast = Forecast()
         self._events: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._observations: dict[str, Observation] = {}  # robot -> the newest of its newest round
+        self._observations: dict[str, Observation] = {}  # robot -> newest one of its newest round
         self._restore: dict[str, float] = {}  # engine -> when it is tried again
         self._failures = Throttled(log.warning)
         self._faults = Throttled(log.error)
@@ -120,7 +119,7 @@ class FleetServer(threading.Thread):
     def made(self, frame: Observation, result: Result) -> None:
         """Answer one observation of a batch while the engine serves the others.
 
-        The robot may send its next request at once, which must find this round answered.
+        The round is recorded as answered before the robot's next request, which may come at once.
         """
         self._events.put(partial(self._made, frame, result))
 
@@ -134,7 +133,7 @@ class FleetServer(threading.Thread):
         """Return for how long (s) no request waits for this engine or is expected; 0 if one does.
 
         A request waits while its batch is in flight, and while it is neither in a batch nor held
-        for others. While one is held, an expected request only fills its batch.
+        for a fuller one. While one is held, expected requests do not count: they fill its batch.
         """
         dispatcher = self.dispatcher
         if dispatcher.engines[engine].in_flight or not self._events.empty():
@@ -156,7 +155,7 @@ class FleetServer(threading.Thread):
     def step(self, pause: float = 0.0) -> bool:
         """Handle the next event within `pause` s, if any, and what is due by time.
 
-        Returns False if the event was the end.
+        Returns False if the event was that of `stop`.
         """
         works = [self._watch, self._dispatch]
         try:
@@ -210,7 +209,7 @@ class FleetServer(threading.Thread):
             self._trace.forget(robot)
 
     def _watch(self) -> None:
-        """Take the work of overdue engines, and try failed ones again."""
+        """Take back batches of overdue engines, refuse hopeless requests, retry failed engines."""
         now = self._clock()
         self._failures.flush()
         self._faults.flush()
@@ -242,7 +241,7 @@ class FleetServer(threading.Thread):
         now = self._clock()
         try:
             results = work.result()
-        except Exception as error:  # of the engine: another engine, or a later batch, serves them
+        except Exception as error:  # of the engine: another one, or a later batch, serves them
             self._failures(
                 dispatch.engine, f'engine {dispatch.engine} failed: {shown(repr(error), LINE)}'
             )
@@ -296,7 +295,7 @@ class FleetServer(threading.Thread):
 
 
 def _answer(waiting: Waiting, request: Request | None, result: Result, sent: float) -> Answer:
-    """Return the answer with the execution horizon of the chunk; request: None if outdated."""
+    """Return the answer with the chunk's execution horizon; `request` is None if outdated."""
     queued, chunk, fault = sent - waiting.arrived, None, ''
     if isinstance(result, Exception):
         fault = f'no chunk could be made: {result}'

@@ -30,10 +30,10 @@ def load_policy(
 
     Args:
         embodiment: The robot by its contract.
-        name: Of a preset; '' for the dimensions of the checkpoint, or of UNTRAINED for 'random'.
+        name: A preset; '' for the dimensions of the checkpoint, or of UNTRAINED for 'random'.
         checkpoint: A path, owner/name@revision of the Hugging Face hub, 'random', or '' for the
             bundled weights of the preset.
-        config: Of the engine.
+        config: The engine's configuration.
         say: Receives an informative line for the user.
         warn: Receives a warning for the user.
 

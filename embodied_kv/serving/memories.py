@@ -1,7 +1,6 @@
-"""Memories of robots without a model: their segments and plans, by name of the memory.
+"""Memories that a policy server keeps for robots without a model, by name.
 
-This module knows planners, their rows and folders. Its calls may wait for files and for the
-engine's thread.
+Calls may wait for files and for the engine's thread.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from embodied_kv.serving.fleet_server import IdleTime
 
 T = TypeVar('T')
 UNUSED = 60.0  # s without a request after which another memory may take a row
-UNITS = 16  # maximum per request for precomputed KV
+UNITS = 16  # maximum number of units whose KV one request precomputes
 SENT = 'text', 'whole', 'method', 'segments', 'tokens', 'memory', 'computed', 'loaded', 'fresh'
 SENT += 'retries', 'hops', 'seconds_fresh', 'seconds_first_token', 'seconds'  # fields of a plan
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    """`memory.NAME` of a policy server, in addition to the parameters of a robot's memory."""
+    """Parameters `memory.NAME` of a policy server, in addition to those of a robot's memory."""
 
     enabled: bool = parameter(False, 'Keep the memory of robots without a model, and plan with it')
     planner_rows: int = parameter(
@@ -54,13 +53,13 @@ class _Memory:
 
 
 class Memories:
-    """Up to as many open memories as the planner has rows; the others are on the disk.
+    """Open memories, at most as many as the planner has rows; the others are only on the disk.
 
     Args:
         path: Folder of the planner. Raises as `load_planner`.
         params: Where memories are kept.
-        config: Of planning.
-        rows: Of the planner.
+        config: Parameters of planning.
+        rows: Number of rows of the planner.
         device: The engine's thread, on which the planner computes in short steps.
         idle: The idle time of the engine, in which these steps run.
         kv_budget: The KV budget of the device.
@@ -96,11 +95,10 @@ class Memories:
         kv_budget: KvBudget,
         say: Say = silent,
     ) -> Memories | None:
-        """Return the memories of a server; None unless enabled. `planner`: of the contract.
+        """Return the memories of a server; None unless enabled. Raises ValueError, OSError.
 
-        say: receives the commit of a planner of the Hugging Face hub.
-
-        Raises ValueError, OSError.
+        `planner` is that of the contract; `say` receives the commit of a planner of the Hugging
+        Face hub.
         """
         if not kept.enabled:
             return None
@@ -108,7 +106,7 @@ class Memories:
         return cls(path, params, config, kept.planner_rows, device, idle, kv_budget)
 
     def close(self) -> None:
-        """Close all memories; their segments are on the disk at any time."""
+        """Close all memories; their segments are always on the disk."""
         with self._lock:
             memories = list(self._open.values())
             self._open.clear()
@@ -126,7 +124,7 @@ class Memories:
         try:
             if verb not in ('plan', 'warm'):
                 return VERBS[verb](memory.planning, **given)
-            # A request never waits here: a client that reconnects would hold another worker.
+            # Requests never wait here: a client that reconnects would block another worker.
             if not memory.plans.acquire(blocking=False):
                 raise RobotMemoryError(
                     'a memory must make one plan at a time (got another one); wait for that plan',

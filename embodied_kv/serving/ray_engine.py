@@ -1,8 +1,8 @@
 """An engine on another machine of a Ray cluster: observations are sent, chunks are returned.
 
-Ray is an optional extra that is imported when an engine is created. Observations and chunks cross
-as msgpack (`websocket.codec`), so that neither side unpickles them. Ray's own transport does
-pickle: **Warning**: each process that can join the cluster can run code in it, so its ports must
+Ray is an optional extra that is imported when an engine is created. Observations and chunks are
+sent as msgpack (`websocket.codec`), so that neither side unpickles them. **Warning**: Ray's own
+transport uses pickle. Each process that can join the cluster can run code in it, so its ports must
 be in a private network.
 """
 
@@ -62,7 +62,7 @@ class CloudConfig:
     def open(
         self, preset: str, checkpoint: str, config: EngineConfig, contract: Contract
     ) -> RemoteEngine | None:
-        """Return the engine; None if no cloud is named. Raises as `RemoteEngine`."""
+        """Return the engine; None without `cloud_address`. Raises as `RemoteEngine`."""
         if not self.cloud_address:
             return None
         if not preset:
@@ -89,7 +89,7 @@ def ray() -> ModuleType:
 
 
 class EngineActor:
-    """One engine on the other machine, on the one thread of the actor."""
+    """A Ray actor with one thread, which runs an engine on the other machine."""
 
     def __init__(self, model: str, checkpoint: str, config: dict, contract: dict) -> None:
         config, robot = EngineConfig(**config), Embodiment.of(Contract.model_validate(contract))
@@ -107,14 +107,14 @@ class EngineActor:
 
 
 class RemoteEngine:
-    """The policy server's end of an engine in a Ray cluster.
+    """The policy server's client of an engine in a Ray cluster.
 
     Args:
         address: Address of the Ray cluster; '' for a cluster of this machine.
         model: Name of the preset.
         checkpoint: As for `load_policy`.
-        config: Of the engine.
-        contract: Of the robots.
+        config: The engine's configuration.
+        contract: The contract of the robots.
         link: The network to the engine.
 
     Raises:
@@ -149,11 +149,11 @@ class RemoteEngine:
     def __call__(
         self, frames: Sequence[TimedObservation], deadline: float
     ) -> Future[list[ActionChunk | Exception]]:
-        """Return the chunks of a batch, each by the deadline of its frame.
+        """Return a future of the chunks of a batch, each by the deadline of its frame.
 
         Args:
             frames: The batch.
-            deadline: Of all of them, s, steady clock of this machine.
+            deadline: Latest deadline of all frames, s, steady clock of this machine.
         """
         packed = pack_observations(frames, deadline)
         promise: Future[list[ActionChunk | Exception]] = Future()

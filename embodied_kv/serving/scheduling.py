@@ -71,7 +71,7 @@ class SchedulingConfig:
                 raise ValueError(f'{name} must be one of {", ".join(allowed)} (got {value!r})')
 
     def profile_of(self, most: int, measure: Callable[[], Profile]) -> Profile:
-        """Return the profile of an engine with batches of `most` robots. Raises ValueError."""
+        """Return the file's or a measured profile. Raises ValueError for batches above `most`."""
         if not self.profile:
             return measure()
         found = read(Path(self.profile).expanduser())

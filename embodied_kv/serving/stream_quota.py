@@ -1,8 +1,4 @@
-"""The part of a batch engine that belongs to one robot: its stream quota and its session part.
-
-This module knows live streams, and the rows that are kept between rounds. It knows neither
-batches nor what a robot executes.
-"""
+"""The part of a batch engine that belongs to one robot: its stream quota and its session part."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.session.engine_part import Branch, EnginePart
 
-BEGUN = 2  # tokens of a stream that has taken part in a common decode step
+BEGUN = 2  # minimum tokens of a stream that has taken part in a common decode step
 
 
 class QuotaError(CodedError):
@@ -31,10 +27,10 @@ class QuotaError(CodedError):
 class StreamQuota:
     """An equal share of the engine's streams for each robot. Any thread may call the methods.
 
-    A stream holds at most one prefix row that nothing else holds. So with up to `capacity` streams
-    a batch finds its rows, and each robot keeps its newest one, without the end of any stream. A
-    robot at its quota ends its own oldest stream that has taken part in a common decode step, and
-    no other: streams of other robots continue at any rate of questions.
+    A stream holds at most one prefix row that nothing else holds. Up to `capacity` streams
+    therefore leave enough rows for a batch and for the newest row of each robot. A robot at its
+    quota ends its own oldest stream that has taken part in a common decode step, so its questions
+    end no stream of another robot.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -77,8 +73,8 @@ class StreamQuota:
     def room(self, robot: str, streams: int = 1, ends: bool = True) -> Iterator[None]:
         """Reserve room for more streams of a robot in this context.
 
-        Raises QuotaError before anything has changed. `ends`: at its quota, the oldest streams of
-        the robot end for the new ones.
+        Raises QuotaError before anything has changed. `ends` states whether, at its quota, the
+        oldest streams of the robot end for the new ones.
         """
         with self._lock:
             own = self.of(robot)
@@ -113,11 +109,11 @@ class StreamQuota:
 
 
 class ServedPart(EnginePart):
-    """The session of a robot that is served in batches: a restore brings back its newest row.
+    """The engine's part of a session that is served in batches; it includes the newest row.
 
-    If no row of the robot is kept, a capsule has none, and a restore leaves the current one.
-    Streams continue within the robot's quota, so that no stream of another robot ends for them.
-    All methods run on the engine's thread, between two batches.
+    A capsule has no row if none of the robot was kept; its restore leaves the current row. Streams
+    continue within the robot's quota, so that no stream of another robot ends for them. All
+    methods run on the engine's thread, between two batches.
     """
 
     def __init__(self, engine: Engine, robot: str, kept: KeptRows, quota: StreamQuota) -> None:
@@ -144,8 +140,8 @@ class ServedPart(EnginePart):
             return super().branch(frozen, branches)
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Resume the session; the frozen row is the newest one of the robot until its next."""
-        for stream in self.streams():  # first: they may fill its quota
+        """Resume the session; the frozen row is the robot's newest until its next frame."""
+        for stream in self.streams():  # first, because they may fill the quota
             self._kv.streams.release(stream, 'replaced')
         super().resume(frozen)
         number, copy = frozen.facts['current'], frozen.facts['action']

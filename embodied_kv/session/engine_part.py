@@ -1,6 +1,6 @@
 """The rows and decode streams of one robot, frozen and resumed: the engine's part of a capsule.
 
-Does not know tiers, files or when a capsule is taken. Random states are stored as facts (seeds).
+Random states are stored as facts (seeds).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from embodied_kv.types import ActionChunk, Guide
 
 @dataclass(frozen=True)
 class Branch:
-    """How a resumed stream differs from the frozen one; the seed None keeps its own."""
+    """How a resumed stream differs from the frozen one; the seed None keeps the frozen seed."""
 
     seed: int | None = None
 
@@ -41,7 +41,7 @@ class EnginePart:
     """The engine's part of a session of `robot`; every method runs on the engine thread.
 
     freezes_frame: whether a capsule has the row of the newest frame, which `replay` and a policy
-    server read. A robot that prefills its own frames reads it never again, except for streams.
+    server read. On a robot that prefills its own frames, only streams read it again.
     """
 
     name, depth = 'session', 'planner'
@@ -77,12 +77,12 @@ class EnginePart:
         return handle.stamp if handle else 0
 
     def freeze(self) -> FrozenPart:
-        """Copy the live streams with their rows, and the newest frame's; valid bytes only.
+        """Copy the live streams with their rows, and the newest frame's row; valid bytes only.
 
         Tensors: 'row/I/k' and 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed
-        copy [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
+        row [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
         action prefix; 'row/I/columns' and '.../density', prompt scores; 'stream/I/k', '.../v'.
-        Facts of a row: 'budgets', the tokens of each layer of a compressed copy; 'scored', the
+        Facts of a row: 'budgets', the tokens of each layer of a compressed row; 'scored', the
         number of text tokens with scores, if streams wait for compression.
         """
         streams = self.streams()
@@ -105,7 +105,7 @@ class EnginePart:
         current: Lease | None,
         action: Lease | None,
     ) -> FrozenPart:
-        """Freeze with leases on the newest frame, and on the copy that its actions read."""
+        """Freeze with leases on the newest frame and on the compressed row that actions read."""
         leases = [stream.lease for stream in streams] + [current, action]
         read = {_read_by(lease): lease for lease in leases if lease is not None}
         numbers = {what: i for i, what in enumerate(read)}
@@ -165,7 +165,7 @@ class EnginePart:
     def check(self, frozen: FrozenPart, branches: int = 1) -> None:
         """Raise CapsuleError for a damaged capsule, or one without room for all its streams.
 
-        branches: the number of times that each stream is resumed.
+        branches: the number of times that each stream would be resumed.
         """
         self._check_whole(frozen)
         self._check_keep_ratio(frozen.facts)
@@ -200,7 +200,7 @@ class EnginePart:
                 raise CapsuleError(f'a stream of the capsule does not fit: {error}') from error
 
     def _check_whole(self, frozen: FrozenPart) -> None:
-        """Raise CapsuleError for facts or tensors that no session of this engine has."""
+        """Raise CapsuleError for facts or tensors that no session of this engine can have."""
         model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
         most = self._kv.prefixes.k.shape[3]
         bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
@@ -228,7 +228,7 @@ class EnginePart:
         return self._engine.compression.keep_ratios[LANGUAGE]
 
     def _check_keep_ratio(self, facts: Mapping) -> None:
-        """Raise CapsuleError if a stream would be compressed by another keep ratio."""
+        """Raise CapsuleError if a stream would be compressed with another keep ratio."""
         then, now = facts['keep_ratio'], self._keep_ratio
         decided = self._engine.compression.decide()
         waits = decided.by != 'row' and any(
@@ -283,7 +283,7 @@ class EnginePart:
     def _grow(
         self, frozen: FrozenPart, i: int, row: Lease, branch: Branch, undo: ExitStack
     ) -> DecodeStream:
-        """Resume stream i on an adopted row, with decode KV of its own; `undo` ends it."""
+        """Resume stream i on an adopted row, with its own decode KV; `undo` ends it."""
         facts = frozen.facts['streams'][i]
         seed = {} if branch.seed is None else {'seed': branch.seed}
         lease = row.share()

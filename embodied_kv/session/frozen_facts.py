@@ -1,7 +1,4 @@
-"""Checks of the facts of the engine's part of a capsule, before any of them is used.
-
-Knows names, types and bounds. Does not know tensors, nor how much room there is.
-"""
+"""Checks of the facts of the engine's part of a capsule, before any of them is used."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ INT64 = 2**63
 
 @dataclass(frozen=True)
 class Bounds:
-    """The tokens that a model knows, the most tokens of a row, and the layers of a copy."""
+    """Vocabulary size, maximum tokens of a row, and layers of a compressed row."""
 
     vocabulary: int
     tokens: int
@@ -25,7 +22,7 @@ class Bounds:
 
 
 def check(facts: Fact, bounds: Bounds) -> None:
-    """Raise CapsuleError with the name of the first fact that no session of this engine has."""
+    """Raise CapsuleError that names the first fact that no session of this engine can have."""
     whole = _keys(facts, 'session', ('rows', 'current', 'action', 'streams', 'keep_ratio'))
     ratio = whole['keep_ratio']
     _require(_is_number(ratio) and 0 < ratio <= 1, 'keep_ratio', 'above 0, at most 1', ratio)
@@ -107,7 +104,7 @@ def _is_number(value: Fact) -> bool:
 
 
 def _is_text(value: Fact) -> bool:
-    """Return whether it is a string that a message can carry: without lone surrogates."""
+    """Return whether the value is a string without lone surrogates, which UTF-8 cannot encode."""
     return isinstance(value, str) and value.encode(errors='replace').decode() == value
 
 

@@ -1,7 +1,5 @@
 """The channel between the nodes of one robot: requests of the session to them, and notifications.
 
-Knows scenes, streams and capsules by name. Does not know nodes, topics or the session itself.
-
 | method | implemented by | called by, on the thread |
 |---|---|---|
 | `makes_frames`, `scene` | perception; remote action | `SceneObserver`, its caller's |
@@ -27,7 +25,7 @@ from embodied_kv.capsule.reentry import Depth, SceneSummary
 from embodied_kv.kv.decode_stream import DecodeStream
 
 PATIENCE = 2.0  # s to wait for a frame
-POLL = 0.02  # s between two checks whether there is one
+POLL = 0.02  # s between two checks for a frame
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Participant:
 
     @property
     def makes_frames(self) -> bool:
-        """Return whether it makes frames for a watched robot without an instruction."""
+        """Return whether the node makes frames for a watched robot without an instruction."""
         return False
 
     def scene(self) -> SceneSummary | None:
@@ -55,7 +53,7 @@ class Participant:
         return None
 
     def on_instruction(self, instruction: str) -> None:
-        """Put an instruction in force; '' lets the arm stand."""
+        """Put an instruction in force; '' keeps the arm still."""
 
     def on_hold(self) -> None:
         """Keep the arm where it is: a restore resumed nothing."""
@@ -68,7 +66,7 @@ class Participant:
 
 
 class Participants(Participant):
-    """All participants of the session of one robot, as one. From any thread."""
+    """All participants of the session of one robot, as one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +109,7 @@ class Participants(Participant):
 
 
 class SceneObserver:
-    """The present scene, from the participants that make frames. From any thread.
+    """The present scene, from the participants that make frames. Thread-safe.
 
     Frames of a robot without an instruction are made only while it is watched.
     """

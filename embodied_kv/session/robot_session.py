@@ -1,8 +1,7 @@
 """The session of one robot: snapshot, restore, fork and rollback, by the names of capsules.
 
-Knows parts, the registry and the engine thread. Does not know what a part freezes, nor the client.
 State is copied on the engine thread, between two steps; tiers and files are used on the thread of
-the caller, which may wait. Nothing is captured or computed again.
+the caller, which may wait. No CUDA graph is captured again, and nothing is recomputed.
 
 Source: Execution-State Capsules, section 3.
 """
@@ -114,7 +113,7 @@ class RobotSession:
     def snapshot(
         self, name: str, scene: SceneSummary | None = None, tier: Tier = Tier.DEVICE
     ) -> tuple[Capsule, float]:
-        """Freeze the session between two steps and store it; return the engine seconds, too.
+        """Freeze the session between two steps and store it; return also the engine time (s).
 
         name: '' for a free name made of process and boundary. Raises CapsuleError.
         """
@@ -126,7 +125,7 @@ class RobotSession:
     def restore(self, name: str, now: SceneSummary | None) -> Resumed:
         """Resume from a capsule, as deep as the present scene allows; present streams end.
 
-        now: the present scene, None if there is none. Raises CapsuleError and changes nothing.
+        now: the present scene, None if there is none. If it raises CapsuleError, nothing changes.
         """
         capsule = self.registry.get(name)
         decision = choose_depth(_scene(capsule), now, self.limits)
@@ -135,8 +134,8 @@ class RobotSession:
     def rollback(self, name: str = '', exclude: Collection[str] = ()) -> Resumed:
         """Resume from a capsule of this session, or from the newest one that no mission took.
 
-        Text since then is discarded. The state of the actor is not restored, as the world has
-        moved on. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
+        Text since then is discarded. The state of the actor is not restored, because the world has
+        changed. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
         another session.
         """
         capsule = self.registry.get(name or self._newest())
@@ -157,7 +156,7 @@ class RobotSession:
         """Resume the streams of a capsule once for every branch, in addition to the live ones.
 
         The branches share the prefix rows; only decode KV is copied. Returns the streams by
-        branch, and the engine seconds. Raises CapsuleError and changes nothing.
+        branch, and the time (s) on the engine thread. If it raises CapsuleError, nothing changes.
         """
         if not branches:
             raise CapsuleError('a fork needs at least one branch')
@@ -184,7 +183,7 @@ class RobotSession:
     def _on_engine(self, work: Callable[[], T]) -> tuple[T, float]:
         """Return the result when the device has completed it, and the seconds that it took.
 
-        Another thread copies the frozen tensors on another stream.
+        The device must be done, because another thread copies frozen tensors on another stream.
         """
 
         def timed() -> tuple[T, float]:
@@ -288,13 +287,13 @@ def _scene(capsule: Capsule) -> SceneSummary | None:
 class StepCheckpoints:
     """Capsules before the steps of a mission, at most one at a time. For one thread.
 
-    They are named `name` and a number. `tier` stores them, or the host if the session has no such
-    tier.
+    Their names are `name` and a number. `tier` stores them, or the host if the session has no
+    such tier.
     """
 
     def __init__(self, session: RobotSession, name: str, tier: Tier) -> None:
         self._session, self._name, self._tier = session, name, tier
-        self._newest = ''  # that was taken here
+        self._newest = ''  # name of the last capsule that was taken here
 
     def take(self, scene: Callable[[], SceneSummary | None]) -> Tier:
         """Take a capsule with the present `scene`, and return the tier that stores it.

@@ -1,7 +1,7 @@
 """The node of the simulated robot: it publishes cameras and joints and executes trajectories.
 
-The node also publishes the true state, for the demo; the suite does not subscribe to it. All runs
-on one thread: the simulation steps at absolute deadlines, and callbacks run between them.
+The node also publishes the true state, for the demo; the suite does not subscribe to it. The node
+has one thread: the simulation steps at absolute deadlines, and callbacks run between them.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from embodied_kv.nodes.common.parameters import Parameters, param
 from embodied_kv.nodes.common.process import leave
 from embodied_kv.text import shown
 
-MOST = 0.25  # s: longest simulated step; a longer pause of the process stops the time
-REST = 0.4  # s after a reset in which trajectories, of the last scene, are ignored
+MOST = 0.25  # s: longest simulated step; the rest of a longer pause is not simulated
+REST = 0.4  # s after a reset in which trajectories are ignored: they are for the last scene
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Sim(Node):
 
     Publishes `camera/NAME/image`, `joint_states` and the true state (`objects`, `held`) of one
     moment with one stamp, and /clock if enabled. Executes `joint_trajectory`; stamp 0 means now.
-    Service `reset`: a new scene, in which the arm rests for REST.
+    The service `sim/reset` starts a new scene, in which trajectories are ignored for REST.
     """
 
     def __init__(self, **arguments) -> None:

@@ -27,7 +27,7 @@ PARTS = {'joints', 'objects', 'held'}
 
 @dataclass(frozen=True, eq=False)
 class TrueMoment:
-    """The true state at a stamp (ns), which the pictures also have.
+    """The true state at a stamp (ns), which is also that of the images.
 
     scene: its seed. joints: float64 [7], rad and m. poses: float64 [things, 7], `Tabletop.poses`.
     """

@@ -1,7 +1,7 @@
 """The arm's joints and lengths, and its kinematics in closed form.
 
-Frames: x forward, y left, z up, origin on the table under the
-arm's base. All joints at zero is an upside-down L: upper arm up, forearm forward, gripper down.
+Frames: x forward, y left, z up, origin on the table under the arm's base. With all joints at zero
+the arm is an upside-down L: upper arm up, forearm forward, gripper down.
 
 With Ry, Rx, Rz right-handed rotations and q the joints, the gripper point (between the
 fingertips) is

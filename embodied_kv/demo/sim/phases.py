@@ -1,4 +1,4 @@
-"""The phases of a scripted expert: what a good robot does next, by the positions of all things.
+"""The phases of a scripted expert: its next action, from the positions of all things.
 
 The rules are stateless and work in batches of tables, so every moment can be labelled for every
 task, also after a failure. `training.policy.expert` derives actions from them.
@@ -74,13 +74,13 @@ class TableMoment:
         away, rim = within.any(1), np.where(within, tables.size[..., 2], 0).max(1)
         self.apart = distance(self.p, self.thing)
         period = np.where(round_, np.nan, np.pi / 2)
-        across = np.where(away, 0, self.roll)  # its neighbour is inward or outward
+        across = np.where(away, 0, self.roll)  # the other thing is inward or outward
         self.grasp_roll = nearest_roll(self.thing[:, 3], self.thing, across, period)
         self.grasp_height = np.maximum(np.maximum(self.thing[:, 2], 0.016), rim + ABOVE_RIM)
         over_a_wall = (rim > 0.02) & (self.gap > OPENED)
         self.grasp_error = np.where(over_a_wall, 0.005, 0.012)
 
-        # the place for it
+        # the goal of the grasped thing
         spot, _ = spot_in(at, tables.movable, orders.target, orders.place)
         beside, _ = spot_beside(at, tables.radius, orders.target, orders.place)
         self.spot = np.where(self.beside[:, None], beside, spot)

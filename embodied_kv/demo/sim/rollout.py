@@ -1,4 +1,4 @@
-"""A tabletop that follows chunks of actions in simulated time, as the live robot in real time."""
+"""A tabletop that follows action chunks in simulated time, like the live robot in real time."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = (
 
     The position of a thing must agree with the contents of the places, else the known position
     remains, and a new thing is ignored: with one wrong answer in twenty, every table of five
-    things would else be remembered wrongly. Without known things every answer is accepted.
+    things would otherwise be remembered wrongly. Without known things every answer is accepted.
     """
     places = [name for name in names if name.endswith(RECEPTACLES)]
     things = [name for name in names if name not in places]
@@ -121,11 +121,11 @@ class _NameResolver:
         }
 
     def in_any(self, name: str, answers: Sequence[str]) -> bool:
-        """Return whether one of the answers names it."""
+        """Return whether one of the answers names a thing."""
         return any(self._resolve(n) == name for answer in answers for n in NAMED.findall(answer))
 
     def holders(self, name: str, holds: Mapping[str, str]) -> set[str]:
-        """Return the places that contain it by their answers."""
+        """Return the places whose answers contain a thing."""
         return {place for place, answer in holds.items() if self.in_any(name, [answer])}
 
     def place(self, name: str, answer: str) -> str:

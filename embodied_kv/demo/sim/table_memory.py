@@ -87,12 +87,12 @@ class KnownTable:
 
     @property
     def moves(self) -> tuple[int, ...]:
-        """Numbers of the records that moved a thing, newest first."""
+        """Return the numbers of the records that moved a thing, newest first."""
         return tuple(n for n, record in reversed(self.records.items()) if record.moved)
 
     @property
     def last(self) -> dict[str, int]:
-        """The number of the last record that moved each thing."""
+        """Return the number of the last record that moved each thing."""
         return {r.task.target: n for n, r in self.records.items() if r.moved}
 
     def origin(self, name: str, unknown: str = TABLE) -> str:

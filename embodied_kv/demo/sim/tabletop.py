@@ -198,7 +198,6 @@ class Tabletop:
         return [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
 
     def truth(self) -> Truth:
-        """Return the true state."""
         return Truth(self.objects(), self.gripper_position(), self.held())
 
     def held(self) -> str:

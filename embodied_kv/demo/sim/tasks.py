@@ -217,7 +217,7 @@ def gap(a: ObjectTruth, b: ObjectTruth) -> float:
 
 
 def _is_behind(other: ObjectTruth, thing: ObjectTruth, sign: float) -> bool:
-    """Return whether it blocks the fingers that go down to push the thing to a side."""
+    """Return whether `other` blocks the fingers that go down to push the thing to a side."""
     way = (other.position - thing.position)[:2]
     way[1] += sign * (circle(thing.shape, thing.size) + BEHIND)
     beyond = np.maximum(np.abs(way) - FINGERS, 0)

@@ -63,7 +63,7 @@ class Checkpoint:
         return tuple(slot for slot in self.slots if slot not in self.config.views)
 
     def padding(self, part: str) -> str:
-        """Return that the files have more dims of 'state' or 'action' than the robot, or ''."""
+        """Return a note if the files have more dims of a part than the robot, else ''."""
         return f' of {self.padded[part]} in its files' if part in self.padded else ''
 
     def tokenizer(self) -> Tokenizer:

@@ -27,8 +27,8 @@ FIRST = {'rename_observations_processor': {'rename_map'}, 'to_batch_processor': 
 class Stated:
     """What a folder states about the dimensions of its model.
 
-    settings: config.json. state_width: the dims to which LeRobot pads the state. views: their
-    number. tokenizer: returns its file. say: receives lines for the user about what is fetched.
+    settings: config.json. state_width: the dims to which LeRobot pads the state. views: number of
+    views. tokenizer: returns its file. say: receives lines for the user about what is fetched.
     """
 
     path: Path
@@ -44,10 +44,10 @@ class Family:
     """A policy of LeRobot.
 
     preprocessor: processor steps in the order in which LeRobot runs them, each with its supported
-    settings. max_text: tokens of a prompt by default. dimensions: those of a model, of what a
-    folder states and the dimensions of pi0.5. was_padded: LeRobot before 0.5.0 padded states and
-    images. with_state: the prompt may contain the state. begins: the prompt begins with <bos>.
-    adds_cameras: LeRobot adds empty cameras that are not among the features.
+    settings. max_text: tokens of a prompt by default. dimensions: returns those of a model from
+    what a folder states and the dimensions of pi0.5. was_padded: LeRobot before 0.5.0 padded
+    states and images. with_state: the prompt may contain the state. begins: the prompt begins with
+    <bos>. adds_cameras: LeRobot adds empty cameras that are not among the features.
     """
 
     preprocessor: Mapping[str, set[str]]

@@ -1,4 +1,4 @@
-"""Checkpoints on the Hugging Face hub, and the files there that other files only name.
+"""Checkpoints on the Hugging Face hub, and files there that a checkpoint only names.
 
 The cache is that of huggingface_hub (HF_HOME), which keeps a folder for each commit. Only files
 that are read here are fetched, none of them pickled.
@@ -135,7 +135,7 @@ def _download(repository: str, revision: str, is_local: bool = False) -> Path:
 
 
 def _reason(repository: str, revision: str, error: Exception) -> str:
-    """Return what the hub said, with the remedy."""
+    """Return the reason why the hub failed, with the remedy."""
     if isinstance(error, GatedRepoError):
         return (
             f'{repository} is gated; accept its licence on the hub, and log in with '

@@ -1,4 +1,4 @@
-"""Checkpoints of LeRobot: the folder that `save_pretrained` writes, and how LeRobot processes.
+"""Checkpoints of LeRobot: the folder that `save_pretrained` writes, and the processing in it.
 
 Files that contradict each other, and settings that would change the result and are not supported,
 are refused by name.
@@ -122,7 +122,7 @@ def describe(
     in_prompt = family.with_state and facts.settle('state_in_prompt', True)
     for name, value in dict(resize='bilinear', conversion='none').items():
         facts.settle(name, value)
-    # LeRobot introduced the field after it had stopped to pad the state.
+    # LeRobot introduced the field after it had stopped padding the state.
     is_new = not family.was_padded or 'use_relative_actions' in settings
     old = facts.settle('lerobot_before_0_5', False if is_new else None)
     chunk_size, fps = facts.settle('chunk_size', settings.get('chunk_size')), facts.settle('fps')
@@ -177,7 +177,7 @@ def describe(
 
 @dataclass(frozen=True)
 class Step:
-    """A processor step. state_file: of its statistics. artifacts: path of each setting."""
+    """A processor step. state_file: its statistics. artifacts: path of the file of a setting."""
 
     settings: Mapping[str, Any]
     state_file: Path | None
@@ -293,7 +293,7 @@ class LeRobotFolder:
 
     @property
     def family(self) -> Family:
-        """Return what distinguishes the policy."""
+        """Return the family of the policy."""
         return FAMILIES[self.settings['type']]
 
     def refuse(self, what: str) -> None:
@@ -399,9 +399,9 @@ class LeRobotFolder:
     def vector(self, feature: str, mode: str, declared: int | None) -> Vector:
         """Return the state or the action. declared: its dims in the contract.
 
-        LeRobot keeps the input_features of the base model that it fine-tunes, and its normaliser
-        does not compare them with the data, so that the statistics count for a state. The padding
-        of the network is ignored. Raises CheckpointError.
+        The dims of a state are those of its statistics, because LeRobot keeps the input_features
+        of the base model that it fine-tunes, and its normaliser does not compare them with the
+        data. The padding of the network is ignored. Raises CheckpointError.
         """
         is_state, width = feature == STATE, self.width(feature)
         shape = self.dims('input_features' if is_state else 'output_features', feature)
@@ -426,7 +426,7 @@ class LeRobotFolder:
     ) -> tuple[float, dict[str, NDArray[np.float64]], str]:
         """Return eps and the statistics of a feature, and where they are, for errors.
 
-        Both processors must have the same.
+        Both processors must have the same statistics.
         """
         found = []
         for step in (self.before['normalizer_processor'], self.after['unnormalizer_processor']):

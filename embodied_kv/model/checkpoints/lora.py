@@ -96,7 +96,6 @@ class FoldedWeights:
 
 
 def has_adapters(weights: Weights) -> bool:
-    """Return whether any tensor belongs to an adapter."""
     return any('lora' in name.lower() for name in weights.names)
 
 

@@ -73,7 +73,7 @@ def describe(
     statistics.refuse_wide(str(path), 'actions', counts['action'], width, folder / 'config.json')
     names, dims = {}, {}
     for part, count in counts.items():
-        # Statistics of all dims of the network do not tell how many of them the robot has.
+        # From statistics of all dims of the network, the number of the robot's dims is unknown.
         wanted, is_padded = facts.declared_dims(part), count == width
         names[part] = facts.settle(f'{part}_names', needed=is_padded and wanted is None)
         dims[part] = facts.dims(part, min(wanted or count, count) if is_padded else count)
@@ -117,7 +117,7 @@ def describe(
         tokenizer_path=find_tokenizer(folder, TOKENIZERS, ADVICE),
         slots=SLOTS,
         n_action_steps=chunk_size,
-        says=() if is_pi0 else None,  # it was trained on actions alone
+        says=() if is_pi0 else None,  # pi0 was trained on actions alone
         fps=fps,
         state_names=names['state'],
         action_names=names['action'],
@@ -181,7 +181,7 @@ def statistics_path(folder: Path) -> Path:
 
 def _read(folder: Path) -> tuple[Mapping[str, Any], WeightSource]:
     """Return the settings and the weights with adapters folded in. Raises CheckpointError."""
-    if is_jax(folder):  # without a config
+    if is_jax(folder):  # a folder without a config
         weights = JaxWeights(folder)
         return {'action_dim': weights.action_dim}, weights
     settings = read_json(folder / 'config.json')

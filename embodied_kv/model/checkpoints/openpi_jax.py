@@ -220,7 +220,7 @@ class JaxWeights:
         """Return the tensor in the dtype of its leaf, float32 where an adapter is added."""
         leaf, piece = self._pieces[name]
         if self._last is None or self._last[0] != leaf:
-            self._last = None  # before the next one, because a leaf may have some gigabytes
+            self._last = None  # freed before the next read: a leaf may have gigabytes
             self._last = leaf, self._leaves.read(leaf)
         value = self._last[1][piece.at]
         if leaf in self._adapters:
@@ -249,7 +249,7 @@ class JaxWeights:
         return a.shape[-1]
 
     def _found_in(self, leaf: str) -> Iterator[Piece]:
-        """Yield the tensors of a leaf; an unknown leaf is a tensor of its own name."""
+        """Yield the tensors of a leaf; an unknown leaf is one tensor with its name."""
         if leaf in SINGLE:
             yield SINGLE[leaf]
         elif (head := HEAD.fullmatch(leaf)) is not None:

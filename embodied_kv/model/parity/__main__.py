@@ -39,7 +39,6 @@ def compare(path: str, device: str = 'cpu') -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
         prog='python -m embodied_kv.model.parity',
         description='Compare the model with recorded results of a public reference.',

@@ -42,7 +42,7 @@ OPENPI_CAMERAS = {
         'cam_right_wrist': 'right_wrist_0_rgb',
     },
 }
-# The transforms of every pi0.5 of openpi, and those with fields that are read here.
+# The transforms of openpi that are supported.
 OPENPI_KNOWN = {
     *OPENPI_CAMERAS,
     *('InjectDefaultPrompt', 'DeltaActions', 'Normalize', 'ResizeImages', 'TokenizePrompt'),
@@ -142,7 +142,7 @@ def exit_status(paths: Sequence[str], compare: Callable[[str], bool]) -> int:
 
     A path that raises CheckpointError is named on stderr.
     """
-    torch.backends.cudnn.allow_tf32 = False  # a convolution in float32 would have 10 bits
+    torch.backends.cudnn.allow_tf32 = False  # it would compute a float32 convolution with 10 bits
     status = 0
     for path in paths:
         try:
@@ -285,6 +285,6 @@ def recorded_widths(dims: Mapping[str, int]) -> ModelConfig | None:
 
 
 def widths(dims: Mapping[str, int]) -> ModelConfig:
-    """Return PI05 with the widths of `dims` in case.json, which neither project records."""
+    """Return PI05 with the widths in `dims` of case.json; neither project records them."""
     parts = config_parts(WIDTHS, dims.__getitem__)
     return replace(PI05, name='recorded', dtype='float32', **parts)

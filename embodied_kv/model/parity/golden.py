@@ -95,7 +95,6 @@ class Golden:
         self.expected = sorted(name for before, found, name in names if found and not before)
 
     def read(self, name: str) -> Tensor:
-        """Return a recorded quantity."""
         return self._tensors.read(f'expected.{name}').to(self.device)
 
     def model(self) -> Pi05:
@@ -108,7 +107,7 @@ class Golden:
         return model.to(self.device)
 
     def times(self) -> Tensor:
-        """Return our own times, float32 [steps]."""
+        """Return the times that this package computes, float32 [steps]."""
         steps = number(self._tensors.metadata, 'num_steps')
         return flow_times(steps).to(self.device)
 
@@ -249,7 +248,7 @@ class Prefix:
 
 
 def suffix_quantities(golden: Golden, model: Pi05, prefix: Prefix) -> dict[str, Quantity]:
-    """Return the quantities of the action expert, on the recorded states and on its own.
+    """Return the quantities of the action expert, from the recorded states and from its own.
 
     The recorded times are used: with random weights a velocity depends on the last bit of t.
     """

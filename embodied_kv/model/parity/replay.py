@@ -1,7 +1,7 @@
 """The values that a policy computes for a recorded case.
 
 The network runs as the engine runs it: valid tokens, packed into a row of the arena. The state is
-normalised by the formula alone; for a robot it is bounded too (`Scaling.bounded`).
+normalised by the formula alone, without the bound of the engine (`Scaling.bounded`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from embodied_kv.model.expert import Modulation, flow_times
 from embodied_kv.model.parity.cases import Case, Quantity
 from embodied_kv.model.policy import Policy
 
-# EXACT tolerates another last bit of float64 in numpy's arcsine; float32 must agree.
+# EXACT tolerates a different last bit of float64 in numpy's arcsine; float32 must agree.
 EXACT, PIXEL, CHUNK, VELOCITY, ROUNDING = 1e-12, 1e-6, 1e-4, 1.5e-4, 1e-6
 EMBEDDING, KV = 1e-5, 5e-5
 # The last velocity of a chunk differs by 1.9e-4 with AVX-512 and by 6.5e-5 with AVX2, of values up
 # to 7: x_t differs by the rounding of nine steps.
 LATER_VELOCITY = 5e-4
-# openpi in JAX encodes the time in float32, and its angles are up to 1571 rad: adaptive norms.
+# For adaptive norms: openpi in JAX encodes the time in float32, with angles up to 1571 rad.
 JAX_NORMS = 1e-3
 
 
@@ -50,7 +50,7 @@ class Run:
     """One observation through the network: its prefix in a row, then its chunk.
 
     packed: the embedded prefix without the state token, [1, n, width]. state_row: the embedded
-    state token, [1, 1, expert width]; None without. cache: the view of the suffix.
+    state token, [1, 1, width of its reader]; None without. cache: the view of the suffix.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Replay:
         self._times = case.read(record, 'timesteps')
         expert, encoded = policy.model.expert, case.encoded_times()
         self._tables = expert.modulation(self._times.to(policy.model.device))
-        # With the recorded encodings, if there are any, a difference of the network alone is seen.
+        # With the recorded encodings, if there are any, only the network can differ.
         self._recorded = (
             self._tables
             if encoded is None
@@ -200,7 +200,7 @@ class Replay:
         packed, blocks = run.packed[0], np.zeros((1, len(valid)), bool)
         if self._is_prefix_state:
             packed = torch.cat([packed, run.state_row[0]])
-            blocks[0, int(valid.nonzero().max())] = True  # in a block of its own
+            blocks[0, int(valid.nonzero().max())] = True  # its own block
         yield 'prefix_embeddings', Quantity(scattered(packed), EMBEDDING, valid[None])
         there, order = valid.numpy(), np.cumsum(blocks)
         yield 'prefix_pad_mask', _exact(there[None])

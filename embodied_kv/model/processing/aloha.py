@@ -1,8 +1,8 @@
 """Conversion between ALOHA's joints and those of the base model: openpi's `adapt_to_pi`.
 
-policies/aloha_policy.py. Fourteen dims: six joints and a gripper, left arm, then right.
-In the state the opening of a gripper becomes the angle of its motor; in actions angles remain
-angles with another range. The two directions are not inverse to each other.
+Source: policies/aloha_policy.py of openpi. Fourteen dims: six joints and a gripper, left arm, then
+right. In the state the opening of a gripper becomes the angle of its motor; in actions angles
+remain angles with another range. The two directions are not inverse to each other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Resizing of camera pictures to the input of the network, by several conventions.
 
-All keep the aspect ratio. They centre the picture on black, an odd pixel right and below; that of
-SmolVLA has the black left and above. They differ in rounding and antialiasing, which changes
-actions by up to a tenth of their range. Cropping and rotation by the contract come before.
+All keep the aspect ratio. They centre the picture on black, with an odd pixel right and below;
+SmolVLA's convention has all black left and above. They differ in rounding and antialiasing, which
+changes actions by up to a tenth of their range. The contract crops and rotates before.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Resize:
 
     fit: uint8 [H, W, 3], height, width -> [height, width, 3] of `dtype`. spread: maps float32
     pixels of that range to [-1, 1], in place. black: padding value before `spread`. is_centred:
-    else the picture is right and below.
+    otherwise the padding is left and above only.
     """
 
     name: str
@@ -90,7 +90,7 @@ def _interpolated(image: NDArray, height: int, width: int) -> NDArray:
 
 
 def _in_floats(image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.float32]:
-    """Resize as LeRobot, which divides by 255 before: policies/common/vla_utils.py."""
+    """Resize as LeRobot, which first divides by 255: policies/common/vla_utils.py."""
     return _interpolated(image.astype(np.float32) / np.float32(255), height, width).clip(0, 1)
 
 

@@ -23,9 +23,9 @@ OPENPI_EPS = 1e-6
 # A joint with quantiles closer than this (rad, m) did not move in the data.
 NEAR_CONSTANT = 1e-4
 # A number stood still in the data if the network's -1 … 1 spans less than this (rad, m). Its
-# normalised value is bounded, because the network was trained with the noise of a sensor there.
+# normalised value is bounded, because the network was trained with sensor noise alone there.
 STILL = 0.01
-LARGEST = 10.0  # the bound
+LARGEST = 10.0  # the bound of the normalised value
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +90,13 @@ class Scaling:
         return self.span / RANGES[self.mode][0]
 
     def normalise(self, x: ArrayLike) -> NDArray[np.floating]:
-        """Return the network's values of x [..., dims] in policy units, as it may receive them."""
+        """Return the network's values of x [..., dims] in policy units, within their bounds."""
         return self.bounded(self.exact(x))
 
     def bounded(self, y: NDArray[np.floating]) -> NDArray[np.floating]:
         """Return normalised values [..., dims], within LARGEST of 0 for numbers that stood still.
 
-        Without the bound a joint that spans 0.9 mrad in the data and is 0.05 rad away is 106.
+        Without the bound, a joint that spans 0.9 mrad in the data reads 106 if 0.05 rad away.
         """
         return np.where(self.still, np.clip(y, -LARGEST, LARGEST), y)
 

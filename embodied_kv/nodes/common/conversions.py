@@ -130,7 +130,7 @@ def trajectory_message(
 
 
 def text_message(delta: TextDelta) -> TextDeltaMsg:
-    """Return a delta as a message, without zeros, at which a ROS string ends."""
+    """Return a delta as a message, with NUL characters replaced, because they end a ROS string."""
     message = TextDeltaMsg(
         stream=delta.stream,
         sequence=delta.sequence,

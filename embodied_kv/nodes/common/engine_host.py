@@ -1,6 +1,6 @@
 """The engine of this process: built once, at the first configure, and shared by its nodes.
 
-The process owns the engine; a node gives back its leases and streams only.
+The process owns the engine; a node releases only its leases and streams.
 """
 
 from __future__ import annotations
@@ -36,12 +36,11 @@ LATER = (
 
 
 class HandleFeed:
-    """The handles of the new frames of one robot, for each listener in order. Thread-safe.
+    """Passes the handles of one robot's new frames to listeners, in order. Thread-safe.
 
-    `give` calls the listeners on the device thread as soon as a row is written, before the thread
-    begins other work, so that work which a listener submits there does not wait. A listener must
-    be quick; its exceptions are logged. The topic `kv_handle` carries the same handles for other
-    nodes of the process.
+    `give` runs on the engine thread as soon as a row is written, so that work which a listener
+    submits there begins next. A listener must be quick; its exceptions are logged. The topic
+    `kv_handle` carries the same handles.
     """
 
     def __init__(self) -> None:
@@ -62,12 +61,12 @@ class HandleFeed:
             self._listeners = tuple(known for known in self._listeners if known != listener)
 
     def give(self, handle: KvHandle) -> None:
-        """Hand a frame to all listeners."""
+        """Call all listeners with a handle."""
         with self._lock:
             for listener in self._listeners:
                 try:
                     listener(handle)
-                except Exception as error:  # of one reader; the others still get the frame
+                except Exception as error:  # of one listener; the others still get the handle
                     text = f'a reader of frames failed\n{trace(error)}'
                     self._faults(type(error).__name__, text)
 
@@ -85,7 +84,7 @@ class EngineHost(EngineRunner):
 
         Args:
             suite, config: Parameters of the engine.
-            say, warn: Take a line for the user.
+            say, warn: Receive a line for the log.
 
         Raises:
             ValueError: if the engine was built from other parameters, or cannot be built.
@@ -122,7 +121,7 @@ class EngineHost(EngineRunner):
 
     @classmethod
     def close(cls) -> None:
-        """Stop the device thread and free the engine, because the process ends."""
+        """Stop the engine thread and free the engine, because the process ends."""
         with cls._lock:
             host, cls._shared = cls._shared, None
         if host is not None:
@@ -148,7 +147,7 @@ class EngineHost(EngineRunner):
         if self.compiling is not None:
             say(LATER)
         gc.collect()
-        gc.freeze()  # these objects live on, so no collection has to visit them again
+        gc.freeze()  # keeps the objects that exist now out of later collections
         stats, costs = self.engine.kv.stats(), self.engine.latency
         say(
             f'engine ready in {time.monotonic() - began:.1f} s: {self.engine.policy.config.name}, '

@@ -22,19 +22,18 @@ from embodied_kv.nodes.common.lifecycle_node import SUCCESS, InvalidHandle, Suit
 from embodied_kv.nodes.common.process import leave, lock_path
 
 DISCOVERY = 1.0  # s to discover the nodes of a suite on another machine
-SWITCH = 0.0002  # s; with the 5 ms of Python, threads with deadlines would wait that long
+SWITCH = 0.0002  # s; Python's switch interval of 5 ms would delay threads with deadlines
 WAKE = 0.1  # s between two checks of the signals
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one of a terminal that closes
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closing terminal sends SIGHUP
 
 
 def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
-    """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and leave.
+    """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and exit.
 
-    SIGHUP does not end the process if a node has files to `reload`. Exits with status 1 if one of
-    the nodes is running in this namespace already, or if no node with `autostart` can be
-    configured. If the process before this one ended without such a signal, or while its arm was
-    stopped, the nodes are marked as `respawned`. A signal that arrives while an engine is loaded
-    or compiled ends the process without waiting for it.
+    SIGHUP does not end the process if a node has files to `reload`. The exit status is 1 if one of
+    the nodes is running in this namespace already, or if `bring_up` fails. If the previous process
+    ended without such a signal, or while its arm was stopped, the nodes are marked as `respawned`.
+    A signal that arrives while an engine is loaded or compiled ends the process without waiting.
     """
     faulthandler.enable()  # a crash of native code prints where it happened
     sys.setswitchinterval(SWITCH)
@@ -44,7 +43,7 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
         if number == signal.SIGHUP and any([node.reload() for node in nodes]):
             return
         stopping.append(number)
-        for name in SIGNALS:  # the next one ends the process at once; a closing terminal sends two
+        for name in SIGNALS:  # another one ends the process at once, but terminals repeat SIGHUP
             signal.signal(name, signal.SIG_IGN if name == signal.SIGHUP else signal.SIG_DFL)
 
     for name in SIGNALS:
@@ -71,16 +70,16 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
             nodes[0].get_logger().warning('the process ends before an engine was ready')
         for node in nodes:
             node.end()
-        if not is_loading:  # else it would wait for the thread, which cannot be interrupted
+        if not is_loading:  # `close` would wait for the loading thread
             EngineHost.close()
         rclpy.try_shutdown()
-    leave(code)  # Python would wait for that thread, or end while it runs native code
+    leave(code)  # a normal exit would wait for that thread, or crash in its native code
 
 
 def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
-    """Serve all nodes until `stopping`, and `bring_up` those with `autostart` from a thread.
+    """Serve all nodes until `stopping` is not empty, and call `bring_up` on another thread.
 
-    Nodes that may wait have a thread each. Return False, at once, if `bring_up` failed.
+    Each node with `may_wait` is served on a separate thread. Return False once `bring_up` fails.
     """
     failed = threading.Event()
 
@@ -108,19 +107,19 @@ def spin(nodes: Sequence[SuiteNode], stopping: list[int]) -> bool:
         serve([node for node in nodes if not node.may_wait], stopping)
     finally:
         for node in nodes:
-            node.brake()  # before anything waits
-        stopping.append(0)  # also where this thread failed
+            node.brake()  # before waiting for the threads
+        stopping.append(0)  # also after an exception of `serve`
         for thread in threads:
             thread.join()
     return not failed.is_set()
 
 
 def bring_up(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> bool:
-    """Configure and activate the nodes with `autostart`, one after another, readers first.
+    """Configure, then activate the nodes with `autostart` in reverse order: perception last.
 
-    Other threads must serve the nodes in the meantime: each transition runs on the thread of its
-    node. Return early if `stopping` is not empty. Return False if a configure failed and no node
-    with an engine or a policy server is ready.
+    Other threads must serve the nodes, because each transition runs on the thread of its node.
+    Return early if `stopping` is not empty. Return False if a configure failed and no node with an
+    engine or a policy server is ready.
     """
     starting = [node for node in reversed(nodes) if node.autostart]
     ready = []
@@ -152,12 +151,11 @@ def serve(nodes: Sequence[SuiteNode], stopping: Sequence[int]) -> None:
 
 @contextmanager
 def unique_in_namespace(names: Sequence[str]) -> Iterator[list[Path]]:
-    """Hold the names of nodes in the namespace of this process.
+    """Reserve the names of nodes in the namespace of this process.
 
     Yields a path for each name: `run` leaves a file there if the process ends without a signal.
-    Exits with status 1 if one of the nodes is running already. On this machine, locked files show
-    that at once, even for a node that starts at the same time. On other machines, ROS discovery
-    shows it after a while.
+    Exits with status 1 if one of the nodes is running already. Lock files detect it on this
+    machine, even if both start at the same time, and ROS discovery on other machines.
     """
     with ExitStack() as locks:
         yield _refuse_second(names, locks)

@@ -22,12 +22,12 @@ else:
     BRIDGE = CvBridge()
 BRIDGED = ('rgb8', 'bgr8', 'mono8', 'rgba8', 'bgra8')  # encodings that cv_bridge converts to rgb8
 
-# First bytes of each format, and bytes near its end, without which the image is truncated.
+# First bytes of each format, and bytes near its end that a truncated image lacks.
 FORMATS = {
     'JPEG': (b'\xff\xd8\xff', b'\xff\xd9'),
     'PNG': (b'\x89PNG\r\n\x1a\n', b'IEND\xaeB`\x82'),
 }
-TAIL = 64  # bytes before the padding in which the end is searched
+TAIL = 64  # number of bytes before the padding that are searched for the end
 DECODED = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
 
 

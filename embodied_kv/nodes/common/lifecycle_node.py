@@ -1,14 +1,14 @@
 """A lifecycle node of the suite; subclasses implement `setup`, `start` and `stop`.
 
 configure allocates and loads; activate starts; deactivate stops, after which nothing is published;
-cleanup frees. rclpy ignores exceptions in transitions, and its executor ends with an exception of
-a callback: here both are logged.
+cleanup frees. Exceptions in transitions, which rclpy ignores, and in callbacks, which end its
+executor, are logged instead.
 
 All transitions run on the thread that serves the node, so they never run next to its callbacks.
 The exception is `find_host`, the part of configure that takes long: `change_state` and the start
-of the process run it on another thread. The node has no topics then, and its services
-(`get_state`, parameters) answer. The executor sends the response to `change_state` when the
-transition has ended, and refuses other transitions until then.
+of the process run it on another thread. During that time the node has no topics, but its services
+(`get_state`, parameters) answer. The response to `change_state` is sent when the transition has
+ended, and other transitions are refused until then.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ class SuiteNode(LifecycleNode):
 
     Args:
         name: The name of the node.
-        own: The dataclasses of its own parameters.
+        own: The dataclasses of its parameters, in addition to SuiteParams.
     """
 
     may_wait, on_engine, engine_config = False, True, EngineConfig
     description = ''  # the URDF that the node was configured with, '' for none
-    respawned = False  # whether the process before this one ended unexpectedly
+    respawned = False  # whether the previous process ended unexpectedly, or with a stopped arm
     starting = False  # whether the process is about to configure or activate it
 
     def __init__(self, name: str, *own: type, **arguments: object) -> None:
@@ -106,7 +106,7 @@ class SuiteNode(LifecycleNode):
 
     @property
     def is_loading(self) -> bool:
-        """Return whether a thread of the node loads, which cannot be interrupted."""
+        """Return whether the loading thread is running, which cannot be interrupted."""
         return self._loader is not None and self._loader.is_alive()
 
     def end(self) -> None:
@@ -134,7 +134,7 @@ class SuiteNode(LifecycleNode):
     # ------------------------------------------------------------------ for subclasses to override
 
     def find_host(self) -> EngineHost | None:
-        """Return the engine or its replacement, None for none; an exception fails configure.
+        """Return the engine's host, its remote replacement, or None; an exception fails configure.
 
         Work that takes long belongs here. It may run on another thread, so it must not create
         topics, services or timers.
@@ -149,7 +149,7 @@ class SuiteNode(LifecycleNode):
         """Begin to work; `active` is true from now on."""
 
     def stop(self) -> None:
-        """Give back leases and streams; publishers still publish."""
+        """Release leases and streams; publishers still publish."""
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         """Return level, message and values for the diagnostics."""
@@ -185,7 +185,7 @@ class SuiteNode(LifecycleNode):
         return subscription
 
     def serve(self, kind: type, name: str, answer: Callable) -> None:
-        """Create a service until cleanup. answer: fill in the response, or raise an error."""
+        """Create a service until cleanup. answer: fills in the response, or raises an error."""
 
         def served(request: object, response: object) -> object:
             try:
@@ -250,7 +250,7 @@ class SuiteNode(LifecycleNode):
         self.log_warning(key, message)
 
     def log_error(self, key: str, message: str, burst: int = 1) -> None:
-        """Log an error, throttled as by `log_info`. burst: lines of this key at once."""
+        """Log an error, throttled as by `log_info` after `burst` lines of this key."""
         self._errors(key, shown(message, LINE), burst)
 
     def log_exception(self, what: str, error: Exception, burst: int = 1) -> None:
@@ -262,7 +262,7 @@ class SuiteNode(LifecycleNode):
         def guarded(*arguments: object) -> None:
             try:
                 callback(*arguments)
-            except Exception as error:  # it would end the executor, and its other nodes with it
+            except Exception as error:  # it would end the executor of this and other nodes
                 self.log_exception('a callback', error)
 
         return guarded
@@ -288,9 +288,9 @@ class SuiteNode(LifecycleNode):
                 future.set_exception(error)
 
     def _answering(self, change_state: Callable) -> Callable:
-        """Return a callback that refuses impossible transitions, which end rclpy before Kilted.
+        """Return a callback that refuses impossible transitions: rclpy before Kilted ends at them.
 
-        It returns a response, or for a configure the future of its outcome.
+        The callback returns a response, or for a configure the future of its outcome.
         """
 
         def answer(

@@ -1,10 +1,10 @@
 """ROS parameters from dataclasses: one parameter for each field, read back as the dataclass.
 
 The metadata of a field are `help`; `range` (of each element, for arrays); `check`, which raises
-ValueError for an invalid value; `old`, former names, `replaces` and `removed`, names of removed
-parameters with and without a replacement, which are refused; and `when`, the latest time of a
-change: 'start' (the default: read-only), 'configure' or 'live'. Misspelt names are refused, too:
-ROS would ignore them, and with `shaddow` instead of `shadow` the arm would move.
+ValueError for an invalid value; and `when`, the latest time of a change: 'start' (the default:
+read-only), 'configure' or 'live'. The names in `old` (former names), `replaces` and `removed`
+(removed parameters with and without a replacement) are refused. Misspelt names are refused, too,
+because ROS would ignore them: with `shaddow` instead of `shadow`, the arm would move.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Parameters:
         self.problems: dict[str, str] = {}
         for name, f in self._fields.items():
             self._declare(name, f)
-        self._refuse_names(node._parameter_overrides)  # rclpy shows undeclared ones nowhere else
+        self._refuse_names(node._parameter_overrides)  # undeclared names are only there
         node.add_on_set_parameters_callback(self._on_set)
 
     def check(self) -> None:
@@ -209,11 +209,11 @@ def _descriptor(f: Field) -> ParameterDescriptor:
 
 
 def _problem(name: str, value: Value, f: Field) -> str:
-    """Return what is wrong with a value of the right type; '' for nothing."""
+    """Return why a value of the right type is invalid; '' if it is valid."""
     low, high = f.metadata.get('range', (None, None))
     values = value if isinstance(f.default, tuple) else (value,)
     for element in values:
-        if low is not None and not low <= element <= high:  # also where it is not a number
+        if low is not None and not low <= element <= high:  # also refuses NaN
             return f'parameter {name} must be from {low} to {high} (got {element})'
     try:
         f.metadata.get('check', lambda value: None)(value)

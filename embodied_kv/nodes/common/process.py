@@ -1,4 +1,4 @@
-"""The lock files and the end of the processes of a suite. Imports neither ROS nor the engine."""
+"""Lock files and exit of the processes of a suite. Imports neither ROS nor the engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def leave(code: int) -> None:
     """End the process at once, without the exit handlers of Python and of native libraries.
 
     Call it when everything is closed. Threads of the DDS implementation can outlive the ROS
-    context. If static objects are destroyed next to them, a process that has done all its work
+    context. If static objects are destroyed while they run, a process that has done all its work
     ends with the status of a crash (rmw_fastrtps, issue 761).
     """
     sys.stdout.flush()

@@ -38,7 +38,7 @@ def type_name(kind: type) -> str:
 
 
 def counted(names: Iterable[str]) -> str:
-    """Return names in their order, each with its number where that is not 1."""
+    """Return the sorted names as text, each with its count if that is not 1."""
     found = sorted(Counter(names).items())
     return ', '.join(f'{name} ({count} times)' if count > 1 else name for name, count in found)
 
@@ -55,7 +55,7 @@ class SinglePublishers:
         self._node, self._remedy = node, remedy
         self._before: dict[str, str] = {}
         self._several: dict[str, str] = {}
-        self._unnamed: Counter[str] = Counter()  # checks of a topic with such a node
+        self._unnamed: Counter[str] = Counter()  # consecutive checks with an UNNAMED publisher
 
     @property
     def problem(self) -> str:
@@ -70,8 +70,8 @@ class SinglePublishers:
     def check(self, topics: Iterable[str]) -> None:
         """Compare topics with the ROS graph; call this periodically.
 
-        The result of two consecutive calls is reported, because the node of a new publisher is not
-        known at once. A node of unknown name is reported after `PATIENCE` calls.
+        A result is reported when two consecutive calls agree, because the node of a new publisher
+        is not known at once. A node of unknown name is reported after `PATIENCE` calls.
         """
         found = {
             topic: shown(counted(publishers(self._node, topic)), LINE)

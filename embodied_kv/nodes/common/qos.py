@@ -8,7 +8,7 @@ from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 # Only the newest message of cameras and joints matters; lost ones are not sent again.
 SENSOR = QoSProfile(depth=1, reliability=ReliabilityPolicy.BEST_EFFORT)
 JOINTS = QoSProfile(depth=32, reliability=ReliabilityPolicy.BEST_EFFORT)
-# They wait until a state is requested: a quarter of a second at 1000 Hz.
+# Messages stay queued until a state is requested: a quarter of a second at 1000 Hz.
 JOINT_STATES = QoSProfile(depth=256, reliability=ReliabilityPolicy.BEST_EFFORT)
 HANDLE = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
 INSTRUCTION = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE)
@@ -23,12 +23,12 @@ STATUS = QoSProfile(
 
 
 def action(duration: float) -> QoSProfile:
-    """Return the profile of commands, none of which outlives its chunk. duration: s."""
+    """Return the profile of commands, which expire after the duration (s) of a chunk."""
     return QoSProfile(
         depth=1, reliability=ReliabilityPolicy.RELIABLE, lifespan=Duration(seconds=duration)
     )
 
 
 def heard(profile: QoSProfile, depth: int) -> QoSProfile:
-    """Return the profile of a subscriber to every message: as reliable, with a deeper queue."""
+    """Return a profile with the same reliability and durability, and a queue of `depth`."""
     return QoSProfile(depth=depth, reliability=profile.reliability, durability=profile.durability)

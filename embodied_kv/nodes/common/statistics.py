@@ -26,7 +26,7 @@ class PeriodMeter:
         self._last = now
 
     def restart(self) -> None:
-        """Forget all intervals; the next one begins with the next event."""
+        """Forget all intervals."""
         self._last = math.nan
         self._intervals.clear()
 

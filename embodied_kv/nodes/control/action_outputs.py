@@ -28,8 +28,8 @@ SUCCEEDED, REPLACED, CANCELLED, STALLED = 'succeeded', 'replaced', 'cancelled', 
 REFUSED, ABORTED, UNREACHABLE = FAULTS = ('refused', 'aborted', 'unreachable')
 
 ANSWER = 1.0  # s that a server may take to accept or refuse a goal
-PERIOD = 0.1  # s between two goals of a gripper, which may wait for the newest position
-SAME = 1e-4  # rad or m: a gripper's goal that is closer to the one before it is the same goal
+PERIOD = 0.1  # minimum time (s) between two goals of a gripper
+SAME = 1e-4  # rad or m: a gripper's goal that is closer to the previous one is the same goal
 # error_code of control_msgs/action/FollowJointTrajectory
 ERRORS = {
     -1: 'INVALID_GOAL',
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def is_fault(self) -> bool:
-        """Return whether the controller does not do what it was sent."""
+        """Return whether the controller does not execute the goal."""
         return self.state in FAULTS
 
     def __str__(self) -> str:
@@ -81,7 +81,7 @@ def action_type(name: str) -> Any:
 
 
 class GoalClient:
-    """Client of one action, whose newest goal counts, until `close`.
+    """Client of one action until `close`; a new goal replaces the previous one.
 
     `send`, `cancel` and `problem` may be called from any thread and do not wait.
 
@@ -90,7 +90,7 @@ class GoalClient:
         action: The class of the action.
         name: Its name.
         report: Called for each goal that ends, on the thread of the executor; for UNREACHABLE on
-            the thread that sends. It must not raise.
+            the thread that calls `send`. It must not raise.
         clock: The steady time in seconds.
     """
 
@@ -113,7 +113,7 @@ class GoalClient:
         self._closed = False
 
     def send(self, goal: Any) -> None:
-        """Send a goal, which replaces those before it."""
+        """Send a goal, which replaces the previous one."""
         if not self._client.server_is_ready():
             self._tell(UNREACHABLE, 'no action server')
             return
@@ -154,7 +154,7 @@ class GoalClient:
     def _answered(self, number: int, done: Future) -> None:
         handle = done.result()
         with self._lock:
-            # Answers come in order: one that is missing behind this one was lost.
+            # Answers arrive in order, so those to earlier goals are lost if they are missing.
             self._asked = {n: t for n, t in self._asked.items() if n > number}
             cancelled = number <= self._cancelled
             if handle.accepted:
@@ -179,13 +179,13 @@ class GoalClient:
         """Return the state and the reason of a goal that was accepted and ended.
 
         A joint_trajectory_controller aborts a replaced goal as INVALID_GOAL, other servers cancel
-        it: the order of the goals decides.
+        it. So the order of the goals decides whether a goal was replaced.
         """
         code = getattr(result, 'error_code', 0)
         reason = ': '.join(filter(None, (ERRORS.get(code), getattr(result, 'error_string', ''))))
         if status == GoalStatus.STATUS_SUCCEEDED:
             return SUCCEEDED, reason
-        if code in VIOLATIONS:  # they count, although a newer goal was sent since
+        if code in VIOLATIONS:  # reported even if a newer goal was sent
             return ABORTED, reason
         if getattr(result, 'stalled', False):
             return STALLED, reason
@@ -214,13 +214,13 @@ class GoalClient:
 class FollowTrajectoryClient(GoalClient):
     """Client of a control_msgs/action/FollowJointTrajectory controller.
 
-    The controller applies its own tolerances. To brake, publish a braking trajectory and cancel at
-    rest only, because a cancelled controller stops at once.
+    The controller applies its own tolerances. To brake, publish a braking trajectory, and cancel
+    only at rest, because a cancelled controller stops abruptly.
 
     Args:
         node: The node.
         output: An output of the type FOLLOW_TRAJECTORY.
-        report: As of GoalClient.
+        report: See GoalClient.
 
     Raises:
         ValueError: if control_msgs is not installed.
@@ -237,13 +237,13 @@ class FollowTrajectoryClient(GoalClient):
 class GripperClient(GoalClient):
     """Client of a control_msgs/action/GripperCommand or ParallelGripperCommand controller.
 
-    A position is sent if it differs from the one before, at most once per PERIOD; the newest one
-    is always sent. A stalled gripper holds an object, which is not a fault.
+    A position is sent if it differs from the previous one, at most once per PERIOD; the newest
+    one is never skipped. A stalled gripper holds an object, which is not a fault.
 
     Args:
         node: The node.
         output: An output of a type in GRIPPERS, with its max_effort.
-        report: As of GoalClient.
+        report: See GoalClient.
 
     Raises:
         ValueError: if control_msgs is not installed.
@@ -255,7 +255,7 @@ class GripperClient(GoalClient):
         self._waiting = Lock()
         self._wanted: float | None = None  # the newest position
         self._sent: float | None = None  # the position of the newest goal
-        self._at = -PERIOD  # when that was sent
+        self._at = -PERIOD  # when that goal was sent (s)
         self._timer = node.create_timer(
             PERIOD / 2, self._send_newest, clock=Clock(clock_type=ClockType.STEADY_TIME)
         )
@@ -307,9 +307,9 @@ class GripperClient(GoalClient):
 
 
 class _Client(ActionClient):
-    """An action client whose goals may be sent from another thread than the executor's.
+    """An action client whose goals may be sent from any thread.
 
-    rclpy drops an answer that arrives before the request is registered.
+    It needs a lock, because rclpy drops an answer that arrives before its request is registered.
     """
 
     def __init__(self, node: Node, action: Any, name: str) -> None:

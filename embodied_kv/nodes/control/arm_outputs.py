@@ -1,7 +1,7 @@
 """Send commands and set-points to the controllers of a robot, by topics and actions.
 
-Positions, trajectories and goals are sent directly. Velocities and twists go through the command
-watchdog; the node itself publishes nothing but zeros on those topics.
+Positions, trajectories and goals are sent directly. Velocities and twists are sent through the
+command watchdog; on their topics, the node publishes only zeros.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GOALS, GRIPPERS, TRAJ
 from embodied_kv.robots.mapping import Output
 
 PATIENCE = 0.5  # s that a command topic may lack a subscriber
-REPORTED = 5.0  # s for which the fault of a goal forbids to move
+REPORTED = 5.0  # s for which the fault of a goal forbids motion
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ArmOutputs:
         setpoint_rate: Set-points per second while the arm moves.
         stamped: Returns whether the clock of the controllers agrees with that of the node, so
             that a trajectory may carry its start time.
-        limits: The limits of the robot; None: those of the contract, as far as it has them.
+        limits: The limits of the robot; None: those in the contract.
 
     Raises:
         ValueError: The contract names an action whose package is not installed.
@@ -109,11 +109,11 @@ class ArmOutputs:
 
     @property
     def follow_setpoints(self) -> bool:
-        """Whether some controller receives one set-point after the other."""
+        """Whether some controller takes set-points instead of trajectories."""
         return bool(self._positions or self._velocities)
 
     def setpoint_joints(self, joints: int) -> NDArray[np.bool_]:
-        """Return which of so many joints have no controller that executes trajectories."""
+        """Return the joints without a trajectory controller, bool [joints]."""
         found = np.ones(joints, bool)
         for controller in self._trajectories:
             found[list(controller.output.index)] = False
@@ -122,8 +122,8 @@ class ArmOutputs:
     def problem(self) -> str:
         """Return why the controllers would not execute a command; '' if they would.
 
-        A topic without a subscriber is a problem after PATIENCE; of a velocity controller it is
-        one at once, because the zeros of a failing command watchdog would be lost.
+        A topic without a subscriber is a problem after PATIENCE. For a velocity controller it is
+        one at once, because the zeros that stop its joints would be lost.
         """
         now = time.monotonic()
         deaf = [c for c in self._topics if not c.publisher.get_subscription_count()]
@@ -140,15 +140,15 @@ class ArmOutputs:
         return next(filter(None, problems), self._link.problem() if self._link else '')
 
     def watch(self, position: NDArray[np.float64]) -> None:
-        """Note the reference position [axes] of a moving arm for the states of controllers."""
+        """Note the reference position [axes] of a moving arm, for `ControllerStates`."""
         self._states.send(position)
 
     def explanation(self) -> str:
-        """Return a cause in the controllers for an arm that does not follow; '' if unknown."""
+        """Return why the controllers do not follow the reference trajectory; '' if unknown."""
         return self._states.explanation()
 
     def command(self, command: Command) -> None:
-        """Send a motion to the controllers of trajectories; nothing where the motion continues.
+        """Send the motion of a command to trajectory controllers; a stop cancels gripper goals.
 
         Raises RefusedError if the process was suspended before the motion was sent.
         """
@@ -172,10 +172,10 @@ class ArmOutputs:
             publisher.publish(message)
 
     def setpoint(self, setpoint: Setpoint) -> None:
-        """Send a set-point to the other controllers; velocities by the command watchdog.
+        """Send a set-point to the other controllers, velocities through the command watchdog.
 
-        A position that is not known is not sent. Where the watchdog has a problem, the velocity
-        controllers receive zeros from here.
+        Unknown positions (NaN) are not sent. If the watchdog has a problem, this node sends zeros
+        to the velocity controllers.
         """
         if setpoint.positions is not None:
             for controller in self._positions:
@@ -193,7 +193,7 @@ class ArmOutputs:
             self._publish_zeros()
 
     def zero(self) -> None:
-        """Send zero to every velocity controller, both directly and by the command watchdog."""
+        """Send zero to each velocity controller, both directly and through the watchdog."""
         if self._link is not None:
             self._link.send([0.0] * len(self._index))
             self._publish_zeros()

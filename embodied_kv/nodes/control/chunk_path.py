@@ -1,8 +1,7 @@
-"""The predicted chunk as a path of one link, for RViz and Foxglove.
+"""Publish the predicted path of one link during a chunk, for RViz and Foxglove.
 
-The module knows the kinematics of the URDF and the message. It does not know how chunks are made
-or executed. The control loop hands commands over and never waits: the path is computed and
-published by the thread that serves the node.
+The control loop hands commands over and never waits: the thread that serves the node computes and
+publishes the path.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.text import listed
 
 TOPIC = 'predicted_path'
-PERIOD = 0.1  # s between two paths, at least
+PERIOD = 0.1  # minimum time (s) between two paths
 
 
 class ChunkPath:
@@ -57,7 +56,7 @@ class ChunkPath:
         node.every(PERIOD, self.show)
 
     def see(self, command: Command) -> None:
-        """Note the newest command. From the thread of the control loop."""
+        """Note the newest command; called on the thread of the control loop."""
         self._command = command if command.source in (FRESH, PREVIOUS) else None
 
     def show(self) -> None:
@@ -69,7 +68,7 @@ class ChunkPath:
             self._publisher.publish(self.message(command))
 
     def message(self, command: Command | None) -> Path:
-        """Return the poses of the link during the actions that will be executed; None: none."""
+        """Return the poses of the link during the actions to execute; none without a command."""
         header = Header(frame_id=self.frame)
         if command is None:
             return Path(header=header)
@@ -82,7 +81,7 @@ class ChunkPath:
 
 
 def _chain(tool_frame: str, robot_description: str) -> tuple[str, tuple[str, ...]]:
-    """Return the root link, and the joints that move the link. Raises ValueError."""
+    """Return the root link, and the joints from it to `tool_frame`. Raises ValueError."""
     if not robot_description:
         raise ValueError(
             "robot_description must be a URDF where tool_frame is set (got ''); set the parameter "
@@ -97,7 +96,7 @@ def _chain(tool_frame: str, robot_description: str) -> tuple[str, tuple[str, ...
 
 
 def _pose(place: NDArray[np.float64], orientation: NDArray[np.float64]) -> Pose:
-    """Return a place (m) [3] and an orientation (quaternion xyzw) [4] as a message."""
+    """Return a position (m) [3] and an orientation (quaternion xyzw) [4] as a message."""
     x, y, z = place.tolist()
     qx, qy, qz, qw = orientation.tolist()
     return Pose(position=Point(x=x, y=y, z=z), orientation=Quaternion(x=qx, y=qy, z=qz, w=qw))

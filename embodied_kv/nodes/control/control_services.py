@@ -1,8 +1,8 @@
 """Serve `control/arm`, `control/stop`, `control/reset` and `control/takeover`.
 
 The services have a separate ROS node, executor and thread, so that no other callback of the
-process delays a stop. Every change of the state is published on `control/state`. A change of the
-reason why nothing moves is published within a second.
+process delays a stop. `control/state` has every change of the state, and within a second every
+change of the reason why nothing moves.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from embodied_kv.text import LINE, reason, shown, trace
 
 CHECK_PERIOD = 1.0  # s between two checks whether the reason has changed
 WAKE = 0.1  # s between two checks whether the thread must end
-LAST = 3  # turns of the executor that send the result of the last goal
+LAST = 3  # executor iterations that send the result of the last goal
 INACTIVE = 'the action node is not active'
 CONFIRM = 0.25  # longest time (s) until the control loop confirms a decision
 
@@ -45,7 +45,7 @@ class OperatorShare:
         self._human, self._taken = 0.0, False
 
     def at(self, taken: bool) -> float:
-        """Return the share until now. taken: whether the operator has the arm from now on."""
+        """Return the share until now. taken: whether the operator moves the arm from now on."""
         now = time.monotonic()
         self._human += (now - self._seen) * self._taken
         self._seen, self._taken = now, taken
@@ -57,12 +57,12 @@ class ControlServices:
 
     Args:
         node: The action node; the services have its namespace and context.
-        safety: The safety state machine, which also serves while the node is not active.
+        safety: The safety state machine, which is also used while the node is not active.
         shadow: Whether nothing is commanded, in any state.
         contract: The contract of the robot.
         now: Returns the moment (s) on the clock of the control loop.
         stands: Returns for how long (s) the arm has stood still.
-        standstill_timeout: As of `InstructionServer`.
+        standstill_timeout: See `InstructionServer`.
 
     Raises:
         ValueError: An emergency-stop input of the contract cannot be read.
@@ -82,11 +82,11 @@ class ControlServices:
         self._shadow, self._now = shadow, now
         self._safety = safety
         self._loop: ControlLoop | None = None  # while the node is active
-        self._stops = safety.stops  # stops that were handled
+        self._stops = safety.stops  # number of handled stops
         self._lock = threading.Lock()
         self._share = OperatorShare()
         self._states = self.node.create_publisher(ControlState, 'control/state', qos.STATUS)
-        for kind, name, answer, inactive in (  # whether it serves while the node is inactive
+        for kind, name, answer, inactive in (  # inactive: served while the node is inactive, too
             (SetBool, 'arm', self._arm, False),
             (Trigger, 'stop', self._stop, True),
             (Trigger, 'reset', self._reset, True),
@@ -112,7 +112,7 @@ class ControlServices:
         self._thread.start()
 
     def attach(self, loop: ControlLoop | None) -> None:
-        """Control this loop from now on; None if the node is not active."""
+        """Use this control loop from now on; None if the node is not active."""
         with self._lock:
             self._loop, self._share = loop, OperatorShare()
         self.goals.attach(loop)
@@ -122,12 +122,12 @@ class ControlServices:
         return self._safety if self._loop is not None else None
 
     def publish_state(self) -> None:
-        """Publish the state; after a stop also clear the instruction. From any thread."""
+        """Publish the state; after a stop also clear the instruction. Thread-safe."""
         stops = self._safety.stops
         if stops != self._stops:
             self._stops = stops
             self.goals.clear()
-        with self._publishing:  # the message published last has the present state
+        with self._publishing:  # so that the last message has the present state
             message = self.message()
             self._published = message.state, message.reason
             self._states.publish(message)
@@ -227,8 +227,6 @@ class ControlServices:
             return response
 
         return answered
-
-    # ------------------------------------------------------------------
 
     def _serve(self) -> None:
         while not self._over:

@@ -1,9 +1,9 @@
 """Read the states that joint trajectory controllers publish, and their speed scaling.
 
 A controller of ros2_controllers publishes `control_msgs/msg/JointTrajectoryControllerState` as
-`controller_state`, next to its command topic or action. The states wait with the middleware until
-they are polled, because an executor would spend more time on them than on all other topics.
-Without the package control_msgs nothing is read.
+`controller_state`, next to its command topic or action. The states are polled from the middleware,
+because an executor would spend more time on them than on all other topics. Without the package
+control_msgs nothing is read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from embodied_kv.robots.mapping import Output
 COMMANDS = {TRAJECTORY: 'joint_trajectory', FOLLOW_TRAJECTORY: 'follow_joint_trajectory'}
 STATE = 'controller_state'
 SPEED_SCALING = 'speed_scaling_state_broadcaster/speed_scaling'  # percent
-MAX_SPEED_AGE = 1.0  # s for which a speed scaling counts
+MAX_SPEED_AGE = 1.0  # s for which a speed scaling is valid
 EVERY = 0.2  # s between two polls while the arm stands
 MISSING = (
     'controller_state of the trajectory controllers is not read, because control_msgs is not '
@@ -59,10 +59,10 @@ class ControllerStates:
 
     Args:
         node: The action node, configured.
-        outputs: The outputs of the robot. Those of other types are ignored, and those whose topic
-            is not named as by a joint_trajectory_controller.
-        limits: The limits of the robot; None: those of the contract. Where the contract leaves
-            them to a URDF, only the silence of a controller is then reported.
+        outputs: The outputs of the robot. Outputs of other types are ignored, and those whose
+            topic does not have the name of a joint_trajectory_controller's.
+        limits: The limits of the robot; None: those in the contract. If the contract leaves them
+            to a URDF, only the silence of a controller is then reported.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class ControllerStates:
         return self._first(ControllerReference.problem)
 
     def explanation(self) -> str:
-        """Return a cause in the controllers for an arm that does not follow; '' if unknown."""
+        """Return why a controller does not follow the reference trajectory; '' if unknown."""
         return self._first(ControllerReference.explanation)
 
     def _first(self, ask: Any) -> str:
@@ -126,7 +126,7 @@ class ControllerStates:
 
 
 def state_type() -> Any:
-    """Return the class of the states; None without the package control_msgs."""
+    """Return the message class of the states; None without the package control_msgs."""
     try:
         return importlib.import_module('control_msgs.msg').JointTrajectoryControllerState
     except (ImportError, AttributeError):
@@ -134,13 +134,13 @@ def state_type() -> Any:
 
 
 def _reference(state: Any, joints: Sequence[str]) -> list[float]:
-    """Return the reference of these joints, NaN where a state has none."""
+    """Return the reference positions of these joints, NaN for those that the state lacks."""
     known = dict(zip(state.joint_names, state.reference.positions, strict=False))
     return [known.get(joint, np.nan) for joint in joints]
 
 
 def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
-    """Return the tolerances of the tracking, [axes]; inf where they are not known."""
+    """Return the tracking tolerances (rad or m) [axes]; inf if they are unknown."""
     try:
         limits = limits_from_contract(robot, '') if limits is None else limits
     except LimitError:
@@ -149,11 +149,10 @@ def _allowed(robot: Embodiment, limits: Limits | None) -> NDArray[np.float64]:
 
 
 class SpeedScaling:
-    """Speed scaling of the trajectory controllers, as the driver of a UR publishes it.
+    """Speed scaling of the trajectory controllers, as published by drivers of Universal Robots.
 
-    A scaled trajectory controller executes a trajectory more slowly than it was sent, and the
-    reference trajectory of the control loop runs equally slowly. The subscription lasts until the
-    cleanup of the node.
+    A scaled trajectory controller executes a trajectory more slowly than it was sent. The control
+    loop slows its reference trajectory equally. The subscription lasts until cleanup.
 
     Args:
         node: The action node.
@@ -166,7 +165,7 @@ class SpeedScaling:
         node.subscribe(Float64, SPEED_SCALING, self._hear, qos.SENSOR, always=True)
 
     def share(self) -> float:
-        """Return the speed scaling, 0 to 1; 1 where no driver publishes one."""
+        """Return the speed scaling, 0 to 1; 1 if no driver publishes one."""
         return self._share if 0.0 <= self._now() - self._arrived <= MAX_SPEED_AGE else 1.0
 
     def _hear(self, message: Float64) -> None:

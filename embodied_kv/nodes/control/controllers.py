@@ -17,7 +17,7 @@ from trajectory_msgs.msg import JointTrajectory
 from embodied_kv.robots.channels import GRIPPERS, JOINT_STATE, MULTI_ARRAY, TRAJECTORY, TWIST
 from embodied_kv.robots.mapping import Output
 
-# Between the action node and the command watchdog.
+# Topics between the action node and the command watchdog.
 SETPOINT, STATE = 'command_watchdog/setpoint', 'command_watchdog/state'
 KINDS = {
     TRAJECTORY: JointTrajectory,

@@ -88,7 +88,10 @@ class EmergencyStops:
         self._look()
 
     def _look(self) -> None:
-        """Stop an arm that may move; `problem` forbids to arm it."""
+        """Stop the arm if an input has a problem, which also prevents arming.
+
+        An input without a first message stops only an armed arm.
+        """
         safety = self._safety()
         if safety is None or safety.state == STOPPED:
             return

@@ -31,7 +31,7 @@ from embodied_kv.srv import Ask
 from embodied_kv.text import shown
 
 CHECK_PERIOD = 0.1  # s between two checks of a goal, and between two feedbacks
-ECHOES = 16  # instructions of this node that are expected back on the topic
+ECHOES = 16  # maximum number of this node's instructions that the topic has yet to return
 ASK_PERIOD = 1.0  # s between two success questions
 
 
@@ -54,8 +54,8 @@ class Goal:
         self.began, self.moment = time.monotonic(), moment
         self.observed, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.missed = 0  # periods that the loop had missed before this goal
-        self.was_seen = False  # a chunk of an observation since then was executed
-        self.stamp = math.inf  # stamp (ns) of the oldest such observation
+        self.was_seen = False  # whether a chunk observed after acceptance was executed
+        self.stamp = math.inf  # stamp (ns) of the oldest observation of such a chunk
         self.denial, self.denied = '', -math.inf  # the newest answer other than yes, and its time
         self.code, self.why = ErrorCode.NONE, ''
 
@@ -150,7 +150,7 @@ class InstructionServer:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
 
     def clear(self) -> None:
-        """Clear the instruction in force after a stop. From any thread."""
+        """Clear the instruction in force after a stop; called from any thread."""
         self._publish('')
 
     def end(self) -> None:
@@ -190,7 +190,7 @@ class InstructionServer:
         self._publish(goal.instruction)
 
     def _end(self, code: ErrorCode, why: str, stands: bool = True) -> None:
-        """End the present goal. stands: bring the arm to rest, as no newer one is in force."""
+        """End the present goal. stands: whether to end its instruction, so that the arm stands."""
         goal, self._goal = self._goal, None
         if goal is None:
             return
@@ -269,7 +269,7 @@ class InstructionServer:
             self._end(ErrorCode.PREEMPTED, why, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
-        """Ask the success question, but only after a chunk of a frame since the start."""
+        """Ask the success question every ASK_PERIOD, once a chunk observed since was executed."""
         now = time.monotonic()
         if not goal.was_seen:
             return
@@ -289,7 +289,7 @@ class InstructionServer:
             return
         if message.stream == self._asked:
             self._words += message.text
-            # An answer for an earlier frame, as a capsule may restore one, does not count.
+            # An answer about an earlier frame, which a capsule may restore, does not count.
             if message.finished and nanoseconds(message.header.stamp) >= goal.stamp:
                 if self._words.strip().lower().startswith('yes'):
                     self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")

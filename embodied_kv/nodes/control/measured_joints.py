@@ -13,9 +13,9 @@ from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.joint_merger import JointInput
 from embodied_kv.nodes.observation.joint_states import JointStates
 
-WHILE = 200_000_000  # ns over which a velocity is measured
-RECENT = 50_000_000  # ns over which a more recent velocity is measured
-COLLECT = 0.2  # s between two readings of the waiting messages of an idle arm
+WHILE = 200_000_000  # ns over which the velocity is measured
+RECENT = 50_000_000  # ns over which the recent velocity is measured
+COLLECT = 0.2  # s between two reads of the queued messages while the arm is idle
 
 
 class MeasuredJoints:
@@ -47,7 +47,7 @@ class MeasuredJoints:
     def now(self) -> Measured | None:
         """Return the plausible positions in the order of an action; None if none is known.
 
-        The moment is on the world's clock, and that of the oldest position. Positions of
+        The result has the moment of the oldest position, on the world's clock. Positions of
         continuous joints are unwrapped. An output that is no joint, and a joint that is missing,
         old or implausible, is NaN: `problem` returns why.
         """

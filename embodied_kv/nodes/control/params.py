@@ -14,7 +14,7 @@ MCL_CURRENT, MCL_FUTURE = 1, 2  # of mlockall on Linux
 
 
 def _horizon(text: str) -> None:
-    """Check the name of a policy; '' leaves it to the contract. Raises ValueError."""
+    """Check a policy of the execution horizon, '' for the contract's. Raises ValueError."""
     if text:
         execution_horizon.parse(text)
 

@@ -30,7 +30,7 @@ from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import LINE, reason, shown
 
 TOPIC = 'robot_description'
-NEEDED = 10.0  # s to wait for a description that the contract cannot do without
+NEEDED = 10.0  # s to wait for a description that the contract needs
 PUBLISHED = 5.0  # s to wait for the message of a publisher that is known
 POLL = 0.02  # s between two checks while configure waits
 PUBLISHERS = 8  # number of publishers whose latched descriptions are read
@@ -44,8 +44,8 @@ class RobotDescription:
     Args:
         node: The node, which is being configured.
         parameter: Value of its parameter robot_description; '' to read the topic.
-        safety: The safety state machine, which is disarmed by a description that disagrees.
-        wanted: Whether something other than the contract needs a URDF, as `tool_frame` does.
+        safety: The safety state machine, which is disarmed if a later description disagrees.
+        wanted: Whether something other than the contract needs a URDF, such as `tool_frame`.
 
     Raises:
         LimitError: The contract needs a URDF and none arrived.
@@ -75,7 +75,7 @@ class RobotDescription:
         node.log_info(TOPIC, f'robot_description received on {self._topic}')
 
     def problem(self, _: float) -> str:
-        """Return why the arm must not move: a description disagrees. '' if it may. Never waits."""
+        """Return why a later description forbids motion; '' if none does. Never waits."""
         return self._problem
 
     def _wait(self, wanted: bool) -> str | None:
@@ -108,7 +108,7 @@ class RobotDescription:
         return None
 
     def _hear(self, message: String) -> None:
-        """Compare a later description. The first one that disagrees counts until cleanup."""
+        """Compare a later description; the first difference forbids motion until cleanup."""
         if self._problem or (self.text and message.data == self.text):
             return
         try:
@@ -139,13 +139,13 @@ def _needed(robot: Embodiment) -> str:
 
 
 def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
-    """Return everything that commands depend on in a URDF, by name. None: there is no URDF.
+    """Return the properties of a URDF that commands depend on, by name. None: there is no URDF.
 
     Raises:
         ValueError: The URDF cannot be read, or the contract does not fit it.
     """
     if urdf is not None:
-        linear_in_urdf(urdf)  # refuses an empty one, too
+        linear_in_urdf(urdf)  # also refuses an empty URDF
     limits = limits_from_contract(robot, urdf or '')
     columns = {
         'lower limit': limits.lower,
@@ -163,7 +163,7 @@ def _used(robot: Embodiment, urdf: str | None) -> dict[str, object]:
 
 
 def _places(urdf: str) -> Iterator[tuple[str, object]]:
-    """Yield name and place of each joint: what the position of a frame follows from."""
+    """Yield the elements of each joint that determine the position of a frame, by name."""
     root = ElementTree.fromstring(urdf)
     for joint in root.findall('joint'):
         elements = [dict(e.attrib) for tag in PLACES for e in joint.findall(tag)]

@@ -1,7 +1,7 @@
-"""The parts of a capsule that nodes own: the instruction and the rest of the running chunk.
+"""The parts of a capsule that nodes own: the instruction and the leftover actions.
 
-All methods run on the engine thread, so that changes for other threads are only handed over. The
-module is in `nodes` because `session` may not import `control`.
+All methods run on the engine thread, so they only hand changes over to other threads. The module
+is in `nodes` because `session` may not import `control`.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ActionPart:
             )
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Start the actions now, as PREVIOUS, until a fresh chunk takes over."""
+        """Execute the actions from now on, as PREVIOUS, until a fresh chunk takes over."""
         if not frozen.tensors:
             return
         now, facts = self._now(), frozen.facts

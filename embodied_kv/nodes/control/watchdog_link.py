@@ -18,7 +18,7 @@ from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.controllers import SETPOINT, STATE
 
-MAX_AGE = 0.25  # s of a heartbeat; there are 20 per second
+MAX_AGE = 0.25  # maximum age (s) of a heartbeat; there are 20 per second
 REST = 1e-6  # rad/s or m/s below which a value is sent as zero: so every motion ends with zero
 REMEDY = (
     'start `ros2 run embodied_kv command_watchdog` in the namespace of the robot, on this machine '
@@ -67,8 +67,8 @@ class WatchdogLink:
     def send(self, values: Sequence[float]) -> None:
         """Publish a set-point, rad/s or m/s in the order of the velocity outputs.
 
-        The first set-point that is not zero starts a motion, zero ends it. If a set-point follows
-        the one before it too late, zeros are sent until the caller ends the motion.
+        The first set-point that is not zero starts a motion, zero ends it. If a set-point is too
+        late after the previous one, zeros are sent until the caller ends the motion.
         """
         values = [value if abs(value) >= REST else 0.0 for value in values]
         with self._lock:
@@ -94,7 +94,7 @@ class WatchdogLink:
     def problem(self) -> str:
         """Return why velocity controllers must not be moved now; '' if they may.
 
-        Where the watchdog has ended the present motion, that reason holds until zero was sent.
+        If the watchdog has ended the present motion, its reason holds until zero is sent.
         """
         with self._lock:
             self._poll()

@@ -1,1 +1,1 @@
-"""What a mission requests of the other nodes, by services, topics and actions."""
+"""Requests of a mission to the other nodes, by services, topics and actions."""

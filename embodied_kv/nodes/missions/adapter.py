@@ -15,7 +15,7 @@ from embodied_kv.planning.domain import Domain, Draft, SceneFacts, SceneQuery
 from embodied_kv.planning.mission import MissionPart, MissionState, Outcome, next_step
 from embodied_kv.session.robot_session import MISSION_PREFIX, RobotSession, StepCheckpoints
 
-ALL = 2**32 - 1  # the most segments that a query may request
+ALL = 2**32 - 1  # maximum number of segments that a query may request
 
 
 class MissionAdapter:
@@ -23,17 +23,17 @@ class MissionAdapter:
 
     Args:
         calls: Clients of the services.
-        session: The session of the robot, whose computation is marked and rolled back.
+        session: The session of the robot, for checkpoints and rollbacks.
         domain: The meaning of instructions and answers.
-        has_planner: Whether a planner plans; otherwise the sentences of the mission are its steps.
+        has_planner: Whether a planner plans; if not, the sentences of the mission are its steps.
         tier: The tier that stores the checkpoints of steps.
         step_seconds: The time limit (s) of a step.
         on_words: Receives the text of the mission.
         on_fault: Receives the failures that do not end the mission.
     """
 
-    # A rewound step does not put an instruction from before the mission in force again. The
-    # mission keeps its state, in which the step has failed.
+    # Parts that a rollback leaves alone: the mission keeps its state, in which the step has
+    # failed, and no instruction from before the mission is put in force.
     stay = MissionPart.name, InstructionPart.name
 
     def __init__(
@@ -52,8 +52,8 @@ class MissionAdapter:
         self._domain, self._has_planner = domain, has_planner
         self._before: list[Draft] = []  # content of the memory before the step
         self._remembers: bool | None = None  # whether there is a memory; None: not checked
-        self._own: dict[str, MemorySegment] = {}  # segments without a memory node
-        self._tasks = 0  # records of tasks among them
+        self._own: dict[str, MemorySegment] = {}  # by id, if there is no memory node
+        self._tasks = 0  # number of task records among them
         self._on_words, self._on_fault = on_words, on_fault
 
     def look(self, instruction: str = '') -> None:

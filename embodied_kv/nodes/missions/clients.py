@@ -1,7 +1,6 @@
 """The clients by which a mission uses services, language and actions, with interruptible waits.
 
-Knows clients. Does not know what is requested. The executor of the node receives the responses, so
-another thread waits here.
+The thread of the mission waits here, while the executor of the node receives the responses.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ SERVICES = {
 }
 PATIENCE = 20.0  # s to wait for a response, and for a service to appear
 DISCOVERY = 2.0  # s within which an active service is discovered
-AT_ONCE = 8  # open questions, of a robot with an engine of its own
-TRIES = 3  # of a question whose stream was evicted
+AT_ONCE = 8  # maximum number of open questions to a local engine
+TRIES = 3  # attempts at a question, because its stream may be evicted
 KEPT = 256  # streams whose text is kept
 POLL = 0.02  # s between two checks for an interrupt
 
@@ -113,8 +112,7 @@ class MissionClients:
     def act(self, instruction: str, time_limit: float) -> Outcome:
         """Carry out an instruction for at most `time_limit` s (above 0), and return the outcome.
 
-        Raises MissionInterruptedError unless the policy reports it as done, stands still, or time
-        is up.
+        Raises MissionInterruptedError unless the goal ends as done, TIMEOUT or NOT_DONE.
         """
         self.there(self._acting.server_is_ready, 'execute_instruction')
         goal = ExecuteInstruction.Goal(instruction=instruction, time_limit=time_limit)
@@ -140,7 +138,7 @@ class MissionClients:
         return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
 
     def _said(self, stream: int) -> str | None:
-        """Return the text of a stream that ended by itself; None if it was cut off."""
+        """Wait for the end of a stream, and return its text; None if it was cut off."""
         silent = 'language does not answer: is it active, do cameras send?'
         self._poll(lambda: stream in self._ends, silent, PATIENCE)
         with self._lock:
@@ -178,7 +176,7 @@ class MissionClients:
         return is_ready()
 
     def there(self, is_ready: Callable[[], bool], name: str) -> None:
-        """Wait until `is_ready`. Raises MissionInterruptedError, also after PATIENCE s."""
+        """Wait until `is_ready`. Raises MissionInterruptedError at an interrupt or PATIENCE."""
         self._poll(is_ready, f'{name} is not there: is its node active?', PATIENCE)
 
     def _poll(self, is_ready: Callable[[], bool], failure: str, patience: float) -> None:

@@ -1,10 +1,10 @@
-"""The clock on which a node measures the world, and the moments at which a frame is due.
+"""The world's clock of a node, and the throttle that decides when a frame is due.
 
 A node uses three clocks. Messages are stamped by the ROS clock (ns). The engine's deadlines are on
-the steady clock (s). Ages and timeouts are on the world's clock (s): ROS time where `use_sim_time`
-is set, so that a simulation may run slower, faster or not at all; else the steady clock, which
-cannot be set. A stamp becomes a moment of the world when its message arrives. A moment becomes a
-deadline when the engine is called, as if simulated time ran as fast as the steady clock.
+the steady clock (s). Ages and timeouts are on the world's clock (s): ROS time if `use_sim_time` is
+set, so that a simulation may run slower, faster or not at all; otherwise the steady clock, which
+cannot be set. A stamp is converted to a moment of the world's clock when its message arrives, and
+a moment to a deadline when the engine is called, as if simulated time ran at normal speed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import time
 
 from rclpy.clock import Clock
 
-EARLY = 0.25  # of a period that a frame may come before its time, because cameras jitter
+EARLY = 0.25  # share of a period by which a frame may be early, because cameras jitter
 
 
 class WorldClock:
-    """The world's clock (s) of a node with this ROS clock."""
+    """The world's clock (s) of a node; `ros` is its ROS clock."""
 
     def __init__(self, ros: Clock) -> None:
         self._ros = ros
@@ -50,7 +50,7 @@ class WorldClock:
 
 
 class FrameThrottle:
-    """A frame every `period` s on average, at the moments at which cameras send images."""
+    """Throttle that admits a frame every `period` s on average, when a camera sends an image."""
 
     def __init__(self, period: float) -> None:
         self.period = period

@@ -1,7 +1,7 @@
 """Receive the images, the joint states and the instruction of a robot.
 
-Messages are checked on arrival. `synchronizer` combines those that belong together, and a subclass
-uses the result. Moments are s on the world's clock, see `clock`.
+Messages are checked on arrival. `synchronizer` combines those that belong together. Moments are s
+on the world's clock, see `clock`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from embodied_kv.robots.channels import COMPRESSED
 from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
-SILENCE = 5.0  # s, steady clock: discovery over a network takes a second or two
+SILENCE = 5.0  # s, steady clock; discovery over a network takes a second or two
 AnyImage = Image | CompressedImage
 
 
 @dataclass(frozen=True)
 class ObservationParams:
-    """Parameters of nodes that observe."""
+    """Parameters of nodes that receive observations."""
 
     instruction: str = param(
         '',
@@ -75,7 +75,7 @@ class ObservationParams:
 
 
 class TopicMonitor:
-    """Warns once of each topic without messages, with the reason that ROS knows.
+    """Warns once of each topic without messages, with the cause that the ROS graph shows.
 
     types: topic -> class of its messages.
     """
@@ -200,11 +200,11 @@ class ObservationInputs:
         """Return why there was no new observation; '' if there was one."""
         if not self.instruction:
             return 'no instruction'
-        ahead = '; '.join(self._ahead.values())  # It is the cause of everything else missing.
+        ahead = '; '.join(self._ahead.values())  # the cause of all other problems
         return ahead if ahead and self._sync.waits else self._sync.waits
 
     def now(self) -> float:
-        """Return the time on the world's clock (s); restart if that begins or was set back."""
+        """Return the time on the world's clock (s); restart if time has begun or was set back."""
         now = self.clock.now()
         if now < self._latest or (now and not self._latest):
             self.restart()
@@ -288,7 +288,7 @@ class ObservationInputs:
         self.on_image()
 
     def _check_ahead(self, name: str, topic: str, ahead: float) -> None:
-        """Report a camera whose clock is ahead (s): no joint state is near such an image."""
+        """Report a camera whose clock is ahead (s), as no joint state is near its images."""
         if ahead <= self._max_ahead:
             self._ahead.pop(name, None)
             return
@@ -308,7 +308,7 @@ class ObservationInputs:
 
 
 class ObservationBuffer(ObservationInputs):
-    """The newest moment of a node that sends observations elsewhere."""
+    """Keeps the newest moment, for a node that sends observations to a policy server."""
 
     def __init__(self, node: SuiteNode, on_instruction: Callable[[str], None]) -> None:
         contract = node.embodiment.contract
@@ -327,22 +327,21 @@ class ObservationBuffer(ObservationInputs):
         return self._newest if is_recent else None
 
     def on_image(self) -> None:
-        """Keep the newest whole moment, of whose successor some images may have arrived."""
+        """Keep the newest complete moment; images of the next one may arrive before `newest`."""
         self._newest = self._sync.newest(self.now()) or self._newest
 
 
 def _bounds(node: SuiteNode) -> dict[str, Bounds]:
-    """Return the limits by joint that positions are checked against, as far as they are known.
+    """Return the known limits, by joint, that positions are checked against.
 
-    A node that only observes may have no robot_description. Then the limits that are written in
-    the contract hold.
+    A node that only observes may have no robot_description; then the contract's limits hold.
     """
     robot = node.embodiment
     urdf = node.description
     linear = linear_joints(robot, urdf)
     try:
         return bounds_of(limits_from_contract(robot, urdf), linear)
-    except LimitError:  # The node that moves the arm refuses it.
+    except LimitError:  # the action node refuses it
         pass
     bounds = {}
     for axis, is_linear in zip(robot.axes, linear, strict=True):

@@ -1,4 +1,4 @@
-"""Merge joint states that name some joints each into one state of a robot.
+"""Merge joint states, each of which has some joints, into one state of a robot.
 
 Stamps are ns on the ROS clock. Adding a message takes a few microseconds, because a driver may
 send 1000 messages a second. `control.plausibility` judges each sample; the merger keeps the
@@ -24,12 +24,12 @@ from embodied_kv.robots.channels import JOINT_STATE
 from embodied_kv.robots.units import unwrapped
 from embodied_kv.text import listed, shown
 
-HISTORY = 1024  # samples of a joint that are kept, to find those of an image that took its time
-INTERVALS = 8  # between messages of a source, by which its next one is expected
+HISTORY = 1024  # samples kept per joint, to find those that match a late image
+INTERVALS = 8  # intervals between messages of a source that predict its next one
 LATE = 20_000_000  # ns that a message may take from its stamp until it arrives
-SOURCES = 16  # kinds of messages that are kept apart: those that name other joints
-FROZEN = 5  # messages with one stamp in a row that show that the stamps stand still
-EPOCH = 10**17  # ns, three years: clocks that far apart are not two wrong clocks of one kind
+SOURCES = 16  # maximum number of sources
+FROZEN = 5  # repetitions of a stamp after which the clock of a source counts as stopped
+EPOCH = 10**17  # ns, three years: clocks that far apart are system time and simulated time
 SECOND = 1_000_000_000  # ns
 
 Sample = tuple[int, float, float]  # stamp, position, velocity
@@ -56,7 +56,7 @@ class UnknownStateError(LookupError):
 
 @dataclass(frozen=True, eq=False)
 class JointSample:
-    """The state of a moment in SI units, in the order of the description.
+    """The state of a moment in SI units, in the order of `JointMerger.names`.
 
     positions: float64 [joints], NaN for an unknown joint. velocities: float64 [joints], NaN where
     no driver publishes one. stamp: ns, of the known joint furthest from the requested moment.
@@ -78,7 +78,7 @@ class _Joint:
         self.name, self.topic, self.check = name, topic, JointCheck(bounds)
         self.samples: deque[Sample] = deque(maxlen=HISTORY)
         self.source: _Source | None = None  # of the last message that named it
-        self.refused = 0  # of the check, as far as it was reported
+        self.refused = 0  # `check.refused` at the last report
         self.note, self.offset = '', 0.0
 
     def restart(self) -> None:
@@ -101,7 +101,7 @@ class _Joint:
         return later
 
     def rate(self, stamp: int, over: int) -> float:
-        """Return the slope of the positions since a sample at least `over` ns before, or NaN."""
+        """Return the mean velocity before `stamp`, over `over` ns or all samples; NaN for one."""
         last, before = self.nearest(stamp), None
         for sample in reversed(self.samples):
             if last is not None and sample[0] < last[0]:
@@ -121,8 +121,9 @@ class _Joint:
 class _Source:
     """Messages that name the same joints.
 
-    joints: wanted joints with their places in the message. twice: wanted joints that it names more
-    than once. stamps: those of its newest messages. received: ns on the ROS clock, None: unknown.
+    joints: wanted joints with their places in a message. twice: wanted joints that are named more
+    than once. stamps: of the newest messages. received: when the last message arrived (ns on the
+    ROS clock); None: unknown.
     """
 
     def __init__(self, names: Sequence[str], wanted: Mapping[str, _Joint]) -> None:
@@ -164,14 +165,14 @@ class JointMerger:
     """Keep the plausible positions of some joints, and merge them into states. Thread-safe.
 
     Args:
-        inputs: Which joints are taken from which topic.
+        inputs: Topics, and the joints that are taken from each.
         max_age: Largest time (s) between a state and each of its samples.
         bounds: Limits by joint. Other joints are checked for finite positions only.
-        publishers: Return the names of the nodes that publish a topic.
+        publishers: Returns the names of the nodes that publish a topic.
         age_name: Name of the parameter that sets `max_age`, for messages.
 
     Raises:
-        ValueError: if two topics have one joint.
+        ValueError: if a joint is taken from two topics.
     """
 
     def __init__(
@@ -230,7 +231,7 @@ class JointMerger:
             received: When the message arrived (ns on the ROS clock), if that is known.
 
         Raises:
-            ValueError: if samples are refused. All other joints of the message are kept.
+            ValueError: if samples are refused. All other samples of the message are kept.
         """
         with self._lock:
             source = self._source(topic, tuple(names))
@@ -278,7 +279,7 @@ class JointMerger:
         return refused
 
     def at(self, stamp: int) -> JointSample:
-        """Return the state of a moment: of each joint the sample nearest to it.
+        """Return the state of a moment: the nearest sample of each joint.
 
         Raises:
             UnknownStateError: if a joint is not known, or not within `max_age` of the moment.
@@ -315,24 +316,24 @@ class JointMerger:
         return JointSample(positions, velocities, furthest), unknown
 
     def rates(self, stamp: int, over: int) -> NDArray[np.float64]:
-        """Return how fast each joint moved until a moment, by its positions: [joints], SI units.
+        """Return the velocities [joints] up to a moment in SI units, from the positions.
 
-        over: ns, at least, where so much is known. NaN for a joint with a single sample.
+        over: minimum interval (ns), if the samples cover it. NaN for a joint with a single sample.
         """
         with self._lock:
             return np.array([joint.rate(stamp, over) for joint in self._joints])
 
     def wrap(self) -> None:
-        """Bring continuous joints into (-pi, pi] by full turns; they are continuous after that."""
+        """Shift continuous joints by full turns, so that their next position is in (-pi, pi]."""
         with self._lock:
             for joint in self._joints:
                 if joint.check.bounds.continuous:
                     joint.offset = None
 
     def expects(self, stamp: int, now: int) -> bool:
-        """Return whether a message is about to arrive that lies nearer to this moment. now: ns.
+        """Return whether a message nearer to a moment is about to arrive. stamp, now: ns.
 
-        Its driver has sent it by now, at its usual rate, and it is not overdue yet.
+        This holds if its driver, at its usual rate, has sent it less than LATE ago.
         """
         with self._lock:
             for source in self._sources.values():
@@ -345,7 +346,7 @@ class JointMerger:
         return False
 
     def drop_after(self, stamp: int) -> None:
-        """Drop samples of later moments, because time was set back."""
+        """Drop samples later than `stamp`, because time was set back."""
         with self._lock:
             for joint in self._joints:
                 joint.drop_after(stamp)
@@ -364,7 +365,7 @@ class JointMerger:
     # ------------------------------------------------------------------ reasons
 
     def _explain(self, unknown: Sequence[UnknownJoint], stamp: int) -> str:
-        """Return why joints are unknown: of one in full, then the names of the others."""
+        """Return why one joint is unknown, and the names of the other unknown joints."""
         with self._lock:
             heard = [(topic, name) for topic, names in self._sources for name in names]
         if not heard:
@@ -407,7 +408,7 @@ class JointMerger:
         )
 
     def _stale(self, joint: _Joint, requested: int, nearest: int) -> str:
-        """Return why a plausible sample is too far from the requested stamp. nearest: its own."""
+        """Return why the sample with stamp `nearest` is too far from the requested stamp."""
         source, allowed = joint.source, self._allowed
         is_sure, now = source.received is not None, source.received or requested
         offset = source.stamps[-1] - now

@@ -1,8 +1,7 @@
 """Read the joint states of a robot from the topics of its drivers.
 
 An executor of rclpy spends far longer on waking up for a message than on taking it. So messages
-wait with the middleware until a state is requested, and the executor wakes up for awaited ones
-only.
+stay in the middleware until a state is requested. The executor only serves awaited messages.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from embodied_kv.robots.contract import Contract
 from embodied_kv.robots.sources import limited
 
 AGES = 50  # messages of a topic whose age at receipt is remembered
-EARLY, UNDER_WAY = -5_000_000, 50_000_000  # ns: ages at receipt that mean one clock
-# By type of message: its class, and what returns its names, positions and velocities.
+EARLY, UNDER_WAY = -5_000_000, 50_000_000  # ns: range of ages at receipt if the clocks agree
+# By type of message: its class, and a function that returns names, positions and velocities.
 READERS = {
     JOINT_STATE: (JointState, lambda m: (m.name, m.position, m.velocity)),
     POSE: (PoseStamped, pose_values),
@@ -78,7 +77,7 @@ class JointStates(JointMerger):
         max_age: Largest time (s) between a state and each of its samples.
         bounds: Limits by joint. Other joints are checked for finite positions only.
         received: Takes the topic of each message.
-        arrived: The executor calls it after a message that was awaited.
+        arrived: Called on the thread of the executor after an awaited message.
         age_name: Name of the parameter that sets `max_age`, for messages.
     """
 
@@ -124,13 +123,13 @@ class JointStates(JointMerger):
     def clocks_agree(self) -> bool:
         """Return whether the stamps of all drivers are of this machine's clock.
 
-        The youngest of the last messages of each topic decides: it was hardly under way.
+        The youngest of the last messages of each topic decides, because its transport was short.
         """
         youngest = [min(ages) if len(ages) >= AGES // 2 else None for ages in self._ages.values()]
         return all(age is not None and EARLY <= age <= UNDER_WAY for age in youngest)
 
     def awaits(self, stamp: int) -> bool:
-        """Return whether a sample nearer to a moment is about to arrive; it calls `arrived`."""
+        """Return whether a nearer sample is about to arrive; `arrived` is called when it does."""
         self.collect()
         self._group.awake = self.expects(stamp, self._clock.stamp)
         return self._group.awake

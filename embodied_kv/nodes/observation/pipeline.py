@@ -28,12 +28,13 @@ PAUSE = 1.0  # s without a frame until the reason is logged; three periods if th
 class ObservationPipeline(ObservationInputs):
     """Prefills the newest observation of a node, `control_frequency` times a second.
 
-    Without an instruction, frames are prefilled while the robot is watched, but their handles are
-    not published, so no action answers them. missing: views whose camera sends no images.
+    Without an instruction, frames are prefilled while a `SceneObserver` watches the robot, but
+    their handles are not published, so that the arm does not move. missing: views whose camera
+    sends no images.
 
     Args:
         node: The node that observes.
-        on_handle: Takes the handle of each frame, on the device thread.
+        on_handle: Takes the handle of each frame, on the engine thread.
         on_instruction: Takes each new instruction, '' for none.
     """
 
@@ -48,7 +49,7 @@ class ObservationPipeline(ObservationInputs):
         self._host, self._on_handle, self._period = node.host, on_handle, node.suite.period
         self._allowed = node.host.engine.budget.allowed  # s from a frame to its chunk's deadline
         self._throttle = FrameThrottle(self._period)
-        self._last = 0.0  # when the last frame was
+        self._last = 0.0  # moment of the last frame
         self._last_steady = -math.inf  # the same, on the steady clock
         self.missing: tuple[str, ...] = ()
         self._prefilled: tuple[Observation, SyncedMoment] | None = None  # the newest
@@ -69,7 +70,7 @@ class ObservationPipeline(ObservationInputs):
         self._warn_if_cut()
 
     def scene(self) -> SceneSummary | None:
-        """Return the newest frame in small; None if its row may no longer be used."""
+        """Return a summary of the newest frame; None if its row may no longer be used."""
         host = self._host
         if self._prefilled is None:
             return None

@@ -4,14 +4,13 @@ Stamps (ns, ROS clock) decide which images belong together. Moments (s, the worl
 `clock`) decide which views are alive and which images are recent.
 
 A synchronized moment consists of the image that arrived last and of the nearest image of each
-other view. It waits if a much better one is about to arrive: if the next image of the view with
-the oldest image, at the usual rate of that view, would halve the time between the images. So
-images of synchronized cameras are never mixed with earlier ones, and free-running cameras lose no
-moment.
+other view. It is delayed if the next image of the view with the oldest image is expected, at the
+usual rate of that view, to more than halve the time between the images. So images of synchronized
+cameras are never mixed with earlier ones, and free-running cameras lose no moment.
 
 Invariants: images of one moment lie within the tolerance, and none is older than `max_age`. Each
 moment is returned once and is newer than the last one. No image of a view is older than one that
-was returned. Without any living view, or without a required one, there is no moment.
+was returned. If no camera, or not every required one, sends images, there is no moment.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from embodied_kv.nodes.observation.joint_states import JointStates
 
 QUEUE = 16  # images of a view that wait for those of slower ones: half a second at 30 Hz
-INTERVALS = 8  # intervals between images of a view, which predict its next one
-SET_BACK = 0.5  # s that stamps jump back if time was set back; less is a late image
+INTERVALS = 8  # intervals between images of a view that predict its next one
+SET_BACK = 0.5  # s; stamps that jump back further show that time was set back
 
 
 class Stamped(NamedTuple):
@@ -93,7 +92,7 @@ class Synchronizer:
 
     Args:
         views: The views by name, in order.
-        joints: Returns the state of a moment.
+        joints: The joint states.
         tolerance: Largest time (s) between the stamps of one moment.
         timeout: Time (s) without an image after which a view is missing.
         max_age: Largest age (s) of an image.
@@ -121,8 +120,8 @@ class Synchronizer:
     def image(self, name: str, image: Stamped) -> bool:
         """Store the newest image of a view; return False if its stamp shows that time went back.
 
-        Time is set back by a reset or by a recording that begins again. Images of later times are
-        dropped then. An image that is a little older than the one before is ignored.
+        A reset or a recording that begins again sets time back; then later images are dropped. An
+        image that is a little older than the previous one is ignored.
         """
         view = self._views[name]
         view.received = image.received
@@ -148,7 +147,7 @@ class Synchronizer:
         return missing
 
     def newest(self, now: float) -> SyncedMoment | None:
-        """Return the moment of the image that arrived last; None if it was returned or waits."""
+        """Return the newest moment; None if it was returned already or is not complete."""
         missing = self.missing(now)
         views = {name: view for name, view in self._views.items() if name not in missing}
         if not views or any(self._views[name].required for name in missing):
@@ -176,7 +175,7 @@ class Synchronizer:
         return SyncedMoment(values, state, newest.stamp, newest.taken, newest.received)
 
     def _fit(self, images: dict[str, Stamped], now: float) -> bool:
-        """Return whether images may be one moment, and no better image is about to arrive."""
+        """Return whether images may form a moment, and no better image is about to arrive."""
         oldest = min(images, key=lambda name: images[name].stamp)
         apart = _apart(images.values())
         expected = self._apart_if_waiting(images, oldest)
@@ -195,9 +194,9 @@ class Synchronizer:
         return age <= self._max_age
 
     def _apart_if_waiting(self, images: dict[str, Stamped], oldest: str) -> int:
-        """Return the time (ns) between the images once the oldest view has sent its next one.
+        """Return the time (ns) between the images with the expected image of the oldest view.
 
-        It is the present time between them if that image has arrived or cannot be predicted.
+        If that image has arrived or cannot be predicted, return the present time between them.
         """
         apart, view = _apart(images.values()), self._views[oldest]
         interval = view.interval() or max(v.interval() or 0 for v in self._views.values())

@@ -1,1 +1,1 @@
-"""What the recorder records of a robot, and how messages go into a file."""
+"""The topics that the recorder records, and the conversion of their messages."""

@@ -1,4 +1,4 @@
-"""The topics of a robot that are recorded, by its contract, and how their messages are stored.
+"""The topics of a contract that are recorded, and the conversion of their messages.
 
 Messages are stored as received; raw images are compressed first. The schema of a topic is the text
 of its message definition, so readers of MCAP need no ROS.
@@ -31,7 +31,7 @@ from embodied_kv.robots.contract import Contract
 COMPRESSIONS = ('jpeg', 'png', 'none')
 INSTRUCTION = 'instruction'
 Convert = Callable[[bytes], bytes]
-IMAGES, OTHERS = 16, 256  # messages that wait with the middleware
+IMAGES, OTHERS = 16, 256  # queue depths of the subscriptions
 OWN = {  # in addition to the topics of the contract
     INSTRUCTION: (String, qos.INSTRUCTION),
     'action_chunk': (ActionChunk, qos.HANDLE),
@@ -52,8 +52,8 @@ PRIMITIVES = {
 class RecordedTopic:
     """A subscription of the recorder.
 
-    kept_as: the topic in the file, and its type. convert: converts the CDR of a message to that in
-    the file; None if they are equal.
+    kept_as: the topic in the file, and its type. convert: checks or converts a serialized message
+    (CDR) before it is stored; None: it is stored as received.
     """
 
     topic: str

@@ -39,8 +39,8 @@ from embodied_kv.types import ActionChunk, Guide
 
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
 RECENT = 1.0  # s for which an observation is the present scene of a capsule
-WAYS = 10  # requests in the median of the transport time
-SHORTEST = 1e-3  # s of the shortest deadline that is sent
+WAYS = 10  # number of requests in the median of the transport time
+SHORTEST = 1e-3  # minimum time (s) to a deadline that is sent
 UNSURE = (
     'execution_horizon must be whole or static:H (got confidence); the policy server does not '
     'state how sure its actions are'
@@ -51,7 +51,7 @@ UNSURE = (
 class _Asked:
     """A request in flight: its observation, when it was sent, and the loop that gets its chunk.
 
-    told_ms is the deadline that was sent, None for none. judges states whether the policy of the
+    told_ms: the deadline that was sent (ms); None for none. judges: whether the policy of the
     execution horizon was sent.
     """
 
@@ -66,22 +66,22 @@ class _Asked:
 
 
 class RemoteAction(ConnectedNode, Action):
-    """Sends the newest observation each control period, or at the end of an execution.
+    """Sends the newest observation each control period, or shortly before an execution ends.
 
-    One request is in flight at a time. The node has the name, the topics and the parameters of the
-    action node.
+    One request is in flight at a time. The node has the name and the topics of the action node,
+    and more parameters.
     """
 
     def __init__(self, **arguments: object) -> None:
         super().__init__(ObservationParams, **arguments)
         self._sequence = self._stale = 0
-        self._asking = threading.Lock()  # over `_asked`
+        self._asking = threading.Lock()  # guards `_asked`
         self.add_on_set_parameters_callback(self._on_horizon)
 
     def setup(self) -> None:
         self._remote = self.server_params
         self._asked: _Asked | None = None
-        self._timing: RequestTiming | None = None  # None: requests follow the rate
+        self._timing: RequestTiming | None = None  # None: a request per control period
         self._seen: SyncedMoment | None = None  # the newest observation that was read
         self._setup_commands(self.params.read(ActionParams))
         self._frames = ObservationBuffer(self, self.on_instruction)
@@ -108,7 +108,7 @@ class RemoteAction(ConnectedNode, Action):
             self._server.close()
 
     def _restart_requests(self) -> None:
-        """Send the newest observation next. The clock may have been set back."""
+        """Forget all requests, so that the newest observation is sent next."""
         self._pace.restart(self._latest)
         with self._asking:
             self._asked = None
@@ -130,14 +130,14 @@ class RemoteAction(ConnectedNode, Action):
             raise ValueError(UNSURE)
 
     def _on_horizon(self, parameters: Sequence[Parameter]) -> SetParametersResult:
-        """Refuse a horizon that needs what the connected server does not state."""
+        """Refuse a horizon by confidence if the connected server does not state confidences."""
         unsure = any(
             p.name == 'execution_horizon' and str(p.value).startswith('confidence')
             for p in parameters
         )
         is_connected = self.active and self._server.policy.is_connected
         more = self._server.extensions if is_connected else None
-        # Without a connection it is checked with the next one.
+        # Without a connection, `_check` checks it at the next one.
         unsure = unsure and is_connected and (more is None or not more.executions)
         return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
 
@@ -176,7 +176,7 @@ class RemoteAction(ConnectedNode, Action):
         allowed = settings.allowed(model, self.suite.period)
         return RealTimeChunking.of(settings, model, allowed)
 
-    # ------------------------------------------------------------------ asking
+    # ------------------------------------------------------------------ requests
 
     def _ask_if_due(self) -> None:
         now, before = self._world.now(), self._latest
@@ -245,7 +245,7 @@ class RemoteAction(ConnectedNode, Action):
         if more.deadlines and self._remote.send_deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
             left = self._latest_use(moment, now) - now - way
-            if left > SHORTEST:  # else it is late already, and any chunk is better
+            if left > SHORTEST:  # otherwise it is too late, and a late chunk is better than none
                 wishes['deadline_ms'] = left * 1e3
         if more.executions:
             wishes['execution_horizon'] = str(self._policy())
@@ -257,7 +257,7 @@ class RemoteAction(ConnectedNode, Action):
         """Return the time (s) until which a chunk of this observation can be used."""
         if self._timing is None:
             return moment.taken + self._control.allowed
-        # The arm executes until then, and stands if a chunk comes later.
+        # The arm executes until `ends`, then stands until the chunk arrives.
         needed = max(now, self._timing.ends) + self._control.allowed
         return min(needed, moment.taken + self._params.max_chunk_age)
 
@@ -303,7 +303,7 @@ class RemoteAction(ConnectedNode, Action):
             self.warn_throttled('reply', f'a reply cannot be used: {error}')
             return
         if asked.control is not self._control or asked.instruction != self._frames.instruction:
-            self._stale += 1  # of another task or time; the next request is due
+            self._stale += 1  # for another instruction, or from before the clock was set back
             return
         control, observed = asked.control, asked.moment.taken
         if self._is_refused(chunk, control):
@@ -317,9 +317,9 @@ class RemoteAction(ConnectedNode, Action):
         control.offer(chunk, observed=observed, guide=asked.guide)
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
-        """Return the chunk with its execution horizon; the server decides one by confidence.
+        """Return the chunk with its execution horizon; the server computes one by confidence.
 
-        Where requests follow executions, at most the chunk size of the preset is executed, since
+        With `request_ahead`, the horizon is at most the chunk size of the preset, because
         `missed_chunk_limit` does not end an execution.
         """
         made = super()._judged(chunk, deadline)
@@ -333,7 +333,7 @@ class RemoteAction(ConnectedNode, Action):
     def _executed(self, chunk: ActionChunk, round: int | None, observed: float) -> float:
         """Record the execution of a chunk; return for how long (s) the arm waited for it.
 
-        The actions count from so much later. With real-time chunking the control loop accounts for
+        The actions begin later by this time. With real-time chunking the control loop accounts for
         the delay, and 0 is returned.
         """
         timing = self._timing

@@ -1,8 +1,8 @@
 """The language node of a robot without a model: its policy server computes the text.
 
-The node has connections of its own, so that a question delays no chunk. A server of this package
+The node has separate connections, so that a question delays no chunk. A server of this package
 answers about the newest chunk of the action node, and continues the prompts of the contract on it.
-Without a recent chunk, the server is sent the newest frame first.
+Without a recent chunk, the node first sends the newest frame.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
 
 NEW = 1.0  # s for which the newest chunk shows the present scene
-ENDS = 'eos', 'length', 'cancelled', 'evicted', 'replaced', 'error'  # reasons, as of TextDelta
+ENDS = 'eos', 'length', 'cancelled', 'evicted', 'replaced', 'error'  # `reason` of TextDelta
 
 T = TypeVar('T')
 
 
 @dataclass(frozen=True)
 class _Question:
-    """A question in flight, about the chunk of the session `about`; '' for its own session."""
+    """A question in flight. about: session of the chunk; '': the session of the connection."""
 
     stream: int
     text: str
@@ -76,9 +76,9 @@ class RemoteLanguage(ConnectedNode):
 
     def start(self) -> None:
         self._asked: _Question | None = None
-        self._chunk, self._chunk_at = 0, -math.inf  # of the newest frame of the action node
-        self._stamp = 0  # of that frame
-        self._served = self._prompted = 0  # number of frames, and that of the last prompt
+        self._chunk, self._chunk_at = 0, -math.inf  # the newest chunk's number, and its arrival
+        self._stamp = 0  # stamp (ns) of its frame
+        self._served = self._prompted = 0  # chunks so far, and their number at the last prompt
         self._prompting = False
         self._frames.restart()
         self._server.open()
@@ -93,7 +93,7 @@ class RemoteLanguage(ConnectedNode):
     # ------------------------------------------------------------------ prompts
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        """Continue prompts on a new chunk: the server has a row of its frame."""
+        """Continue prompts on a new chunk, because the server has the row of its frame."""
         if message.source != ActionChunk.FRESH or message.sequence == self._chunk:
             return
         self._chunk, self._chunk_at = message.sequence, time.monotonic()
@@ -116,7 +116,7 @@ class RemoteLanguage(ConnectedNode):
         texts.add_done_callback(partial(self._on_text, asked, prompts))
 
     def _on_text(self, asked: _Question, prompts: list[str], work: Future[Reply]) -> None:
-        """Publish a text, and continue the next prompt. On the thread of the connection."""
+        """Publish a text, and continue the next prompt; called on the connection's thread."""
         try:
             if self.active:
                 self._publish(asked, *_text(work.result()))
@@ -205,7 +205,7 @@ class RemoteLanguage(ConnectedNode):
     def _read(
         self, asked: _Question, work: Future[Reply], read: Callable[[object], T]
     ) -> T | None:
-        """Return what `read` makes of a reply; None if it failed, or if the question has ended."""
+        """Return `read` of a reply; None if it failed, or if the question has ended."""
         if self._asked is not asked:
             return None
         try:

@@ -1,4 +1,4 @@
-"""A robot without a model: a policy server computes its actions, text, memory and capsules."""
+"""The executable `remote_robot`: a policy server computes actions, text, memory and capsules."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class RemoteMission(RemoteNode, Mission):
 
 
 def _named(name: str, kind: type[SuiteNode]) -> Callable[..., SuiteNode]:
-    """Return a constructor of this name, by which the executable locks the node."""
+    """Return a constructor with this name, under which the executable locks the node."""
     make = partial(kind)
     make.__name__ = name
     return make

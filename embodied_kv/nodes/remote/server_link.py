@@ -1,6 +1,6 @@
-"""The policy server of a robot without an engine: its parameters, a node's connection, checks.
+"""The connection of a node to a policy server: its parameters, and the checks of the server.
 
-Knows the contract and the log of a node. Does not know what the node requests.
+The module knows the contract and the log of a node, but not what the node requests.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ DIMENSIONS = 'pi05'  # preset of the chunk size, if neither the contract nor a p
 
 @dataclass(frozen=True)
 class RemoteParams:
-    """`server.NAME` of each node that connects to the policy server."""
+    """Parameters `server.NAME` of each node that connects to the policy server."""
 
     address: str = param(
         'ws://127.0.0.1:8000',
@@ -98,12 +98,12 @@ class RemoteParams:
 
 
 class RemoteNode(SuiteNode):
-    """A node of a robot without an engine, mixed in before the node that it changes."""
+    """Mixin for a node of a robot without an engine; it precedes the class of the node."""
 
     on_engine = False
 
     def find_host(self) -> RemoteHost:
-        """Return a host with the dimensions of the contract, and of `preset` if it is set."""
+        """Return a host with the dimensions of the preset, adapted to the contract."""
         return RemoteHost(self.embodiment.adapted(preset(self.suite.preset or DIMENSIONS)))
 
 
@@ -123,15 +123,15 @@ class ConnectedNode(RemoteNode):
 
 @cache
 def _process(pid: int) -> uuid.UUID:
-    """Return an id that no other process has, on this machine or another."""
+    """Return a random id of this process; `pid` renews it after a fork."""
     return uuid.uuid4()
 
 
 def session_id(node: str) -> str:
-    """Return the session id of the connection of a node, by the full name of the node.
+    """Return the session id of a node, by its full name.
 
-    It stays the same while the process lives, so a new connection continues the session. It is
-    unique to the node, also among nodes of the same name in other processes.
+    It stays the same while the process lives, so a new connection continues the session. Nodes of
+    the same name in other processes have other ids.
     """
     name = node.strip('/').replace('/', '.')[-40:].lstrip('._')
     return f'{name}-{uuid.uuid5(_process(os.getpid()), node).hex[:16]}'
@@ -141,9 +141,9 @@ class ServerLink:
     """The connection of a node to its policy server. Raises ValueError, OSError.
 
     Args:
-        node: Gives the contract and the log.
-        params: Of the server.
-        leftover_of: Actions of a chunk, if the server must accept leftover actions; otherwise 0.
+        node: The node, which has the contract and the log.
+        params: Parameters of the server.
+        leftover_of: Required chunk size of a server that must accept leftover actions; 0: none.
         fits: Raises ValueError for the extensions of a server that cannot move this robot.
     """
 

@@ -29,8 +29,8 @@ from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.text import reason, shown
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0  # s before a connection is tried again
-PING_SECONDS = 20.0  # minimum for the answer to a ping, as some servers compute in between
-TAKE_OVER_SECONDS = 5.0  # minimum for the first reply, which may take a session over
+PING_SECONDS = 20.0  # minimum timeout of a ping, because some servers compute in between
+TAKE_OVER_SECONDS = 5.0  # minimum timeout of the first reply, which may take a session over
 CLOSE_SECONDS = 1.0  # for the closing handshake
 MESSAGE_BYTES = 2**26  # maximum of a message; a capsule is the longest
 WORDS = 300  # characters of an error of the server that are shown
@@ -41,14 +41,15 @@ Reply = dict[str, object]
 
 
 class UnansweredError(ConnectionError):
-    """A request without a reply, and none will come; the message states the reason."""
+    """A request that will get no reply; the message states the reason."""
 
 
 @dataclass(frozen=True)
 class Address:
     """The URI of a policy server, ws://HOST:PORT or wss://HOST:PORT, and its API key ('': none).
 
-    `reply_timeout`: maximum time (s) for the handshake, and for a reply. Raises ValueError.
+    `reply_timeout`: maximum time (s) for the handshake, and for a reply. Raises ValueError for an
+    invalid URI.
     """
 
     uri: str
@@ -65,7 +66,7 @@ class Address:
 
     @staticmethod
     def key_of(file: str) -> str:
-        """Return the only word of a file, '' if none is named. Raises ValueError, OSError."""
+        """Return the key in a file; '' if `file` is empty. Raises ValueError, OSError."""
         if not file:
             return ''
         words = Path(file).expanduser().read_text(encoding='utf-8').split()
@@ -88,10 +89,11 @@ class RemotePolicy(threading.Thread):
     """A thread that keeps a connection from `start` to `stop`.
 
     Args:
-        address: Of the server.
+        address: The address of the server.
         fits: Called at each connection with the extensions of the server, None for none. It raises
             ValueError for a server that cannot move this robot.
-        say: Receives one line for each connection and each loss, on the thread.
+        say: Receives one line for each connection and each loss, on this thread. `stop` calls it
+            if the connection does not close.
         session: The session_id of all requests, so that each new connection continues the session;
             '' for one session per connection.
     """
@@ -309,7 +311,7 @@ def _refuse(job: _Job, why: str) -> None:
 def _read(message: bytes | str) -> Reply:
     """Return a message. Raises ValueError, with the error that the server sent, if any."""
     if isinstance(message, str):
-        line = message.strip().rpartition('\n')[2]  # openpi's ends with the error itself
+        line = message.strip().rpartition('\n')[2]  # the last line of openpi's traceback
         raise ValueError(f'the server reported: {shown(line, WORDS)}')
     found = codec.unpack(message)
     if not isinstance(found, dict):

@@ -24,7 +24,7 @@ from embodied_kv.types import ActionChunk
 
 
 class UnusableReplyError(ValueError):
-    """A reply that is no chunk of this robot; the message states the reason."""
+    """A reply that is not a chunk for this robot; the message states the reason."""
 
 
 class MissedDeadlineError(TimeoutError):
@@ -102,10 +102,10 @@ def chunk(
 
     Args:
         reply: The reply of the server.
-        action_dim: Numbers of an action of this robot.
+        action_dim: Length of an action of this robot.
         dt: Seconds between two actions.
-        stamp: Of the observation, ns.
-        sequence: Of the observation.
+        stamp: Stamp of the observation, ns.
+        sequence: Sequence number of the observation.
         judged: Whether to read `execution_horizon` and `confidence`, if present.
 
     Raises:
@@ -176,7 +176,7 @@ def _judgement(reply: Mapping[str, Any], actions: int) -> dict[str, Any]:
 
 
 def number(timing: Mapping[str, Any], name: str) -> float:
-    """Return a number of at least 0 that a server may report; 0 if it reports none."""
+    """Return a reported number from 0 to 1e6; 0 if it is absent or invalid."""
     value = timing.get(name, 0.0)
     is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
     return float(value) if is_number and 0 <= value < 1e6 else 0.0

@@ -30,8 +30,8 @@ T = TypeVar('T')
 class RemotePart:
     """A part that holds the bytes of a capsule of the server.
 
-    So a robot's capsule outlives the server, and any server whose engine has the same fingerprint
-    can resume it. Texts do not continue.
+    The robot's capsule therefore outlives the server, and any server whose engine has the same
+    fingerprint can resume it. Text streams are not continued.
     """
 
     name, depth = 'server', 'planner'
@@ -51,11 +51,11 @@ class RemotePart:
         self.committed, self.stamp = self.committed + 1, stamp
 
     def streams(self) -> list[DecodeStream]:
-        """Return no streams: the server has them."""
+        """Return no streams, because they are at the server."""
         return []
 
     def finish(self) -> None:
-        """Do nothing: no work is launched here."""
+        """Do nothing, because no device work is launched here."""
 
     def freeze(self) -> FrozenPart:
         """Return a part with the tensor 'capsule', uint8 [bytes]. Raises CapsuleError."""

@@ -24,7 +24,7 @@ SENT = 256  # segments of one request, at most
 class RemotePlanning:
     """A memory by its name; `policy` returns the connection, None while there is none.
 
-    The methods raise RobotMemoryError if the server refuses, is silent or sends an invalid reply.
+    The methods raise RobotMemoryError for a refusal, a missing reply and an invalid reply.
     """
 
     def __init__(self, policy: Callable[[], RemotePolicy | None], name: str) -> None:

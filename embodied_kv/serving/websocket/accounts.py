@@ -81,7 +81,7 @@ class Account:
     def __init__(self, name: str, most: int) -> None:
         self.name, self.pool = name, MessagePool(most)
         self.openings = Bucket(OPENING_RATE, OPENING_BURST)
-        self.verbs = asyncio.Lock()  # one snapshot, restore or reset at a time
+        self.verbs = asyncio.Lock()  # one capsule operation or reset at a time
         self.connections = self.requests = self.frames = self.bytes = 0
         self._frames = Bucket(FRAME_RATE, FRAME_RATE)
 

@@ -1,6 +1,6 @@
 """Admission of connections by key, address and number, and the pages that need no websocket.
 
-Freed memory of messages is returned to the system, which the C library does not do on its own.
+The memory of large messages is returned to the operating system, because the C library keeps it.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Admission:
     """Admits connections, and serves /healthz, /readyz and /metrics.
 
     Args:
-        config: Of the server. Raises ValueError, OSError if its keys cannot be read.
-        metrics: Of the server.
-        work: Runs what takes a moment.
+        config: The server's settings. Raises ValueError, OSError if its keys cannot be read.
+        metrics: The server's metrics.
+        work: Runs calls that take a moment.
         fault: Returns why no client can be served, '' if there is no fault.
         ready: Returns why no request is accepted, '' if requests are.
-        divide: Called with the names of all keys, also when they were read again.
+        divide: Called with the names of all keys, at the start and after each reload.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Admission:
         return MeteredConnection(self, *arguments, **options)
 
     async def admit(self, connection: MeteredConnection, request: Request) -> Response | None:
-        """Return None to admit the connection, or the response in place of it."""
+        """Return None to admit the connection, or the HTTP response that is sent instead."""
         path = request.path.partition('?')[0]
         if path in ('/healthz', '/readyz'):
             return self._state(connection, self.state(path))
@@ -160,7 +160,7 @@ class Admission:
         )
 
     def opened(self, connection: MeteredConnection) -> None:
-        """Count an open socket; of too many unadmitted ones the oldest of an address is closed."""
+        """Count an open socket; if too many are unadmitted, close the oldest of an address."""
         self._sockets.add(connection.transport)
         site = _site(connection.address)
         self._unopened.setdefault(site, {})[connection] = None
@@ -190,7 +190,7 @@ class Admission:
             handshake.cancel()
 
     def _begin_handshake(self, handshake: asyncio.Task) -> None:
-        """Count a TLS handshake until its task ends; of too many the oldest is closed."""
+        """Count a TLS handshake until its task ends; if there are too many, close the oldest."""
         self._handshakes[handshake] = None
         handshake.add_done_callback(lambda task: self._handshakes.pop(task, None))
         if len(self._handshakes) > self._most_unopened:
@@ -266,12 +266,12 @@ class Admission:
         if not keys:
             return ''
         given = _raw(headers[0]) if len(headers) == 1 else b''
-        # all are compared, so that the time reveals nothing
+        # all keys are compared, so that the duration reveals nothing
         fits = [k for k in keys if hmac.compare_digest(given, f'{SCHEME}{k}'.encode())]
         return fits[0] if fits else None
 
     async def _slow_down(self, connection: MeteredConnection) -> None:
-        """Delay the answer to a wrong key, the longer the more of them an address sends."""
+        """Delay the answer to a wrong key, more with each one from the same address."""
         site = _site(connection.address)
         bucket = self._wrong.setdefault(site, Bucket(WRONG_RATE, WRONG_BURST))
         self._wrong.move_to_end(site)
@@ -299,7 +299,7 @@ def _raw(header: str) -> bytes:
 
 
 def _site(address: str) -> str:
-    """Return an IPv4 address, or the /64 network of an IPv6 address: one client has all of it."""
+    """Return an IPv4 address, or the /64 network of an IPv6 address, which one client owns."""
     try:
         found = ipaddress.ip_address(address.partition('%')[0])
     except ValueError:

@@ -1,7 +1,6 @@
 """A request of a client: its extensions of openpi's protocol, and the observation for the engine.
 
-A client without extensions sends none of these keys and requests an inference. This module knows
-keys, ranges and the engine's model. It knows neither sockets nor sessions.
+A client without extensions sends none of these keys and requests an inference.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ID = re.compile(r'[A-Za-z0-9][A-Za-z0-9._-]{0,63}')
 LONGEST = 3600.0  # s of a deadline
 ACTIONS = 1000  # maximum of a chunk
 TOKENS = 4096
-ROUNDS = 2**53  # of a session: as many as a float64 counts
+ROUNDS = 2**53  # of a session: as many as a float64 counts exactly
 CHARACTERS = 4096  # of a question
 SEGMENTS = 256  # of a request
 ALL = 2**32 - 1  # maximum number of segments of a query
@@ -51,22 +50,22 @@ class Call:
 
     Attributes:
         endpoint: One of ENDPOINTS.
-        session: Its id; '' for the session of the connection.
+        session: Id of the session; '' for that of the connection.
         request: Id that the reply repeats; '' for none.
         deadline: Seconds from the receipt; infinity for none.
         steps: Maximum number of Euler steps; 0 for all.
-        leftover: float64 [n, action_dim], what the robot executes from its observation on, in the
-            policy's units; None if unknown.
+        leftover: float64 [n, action_dim], the actions that the robot executes from its observation
+            on, in the policy's units; None if unknown.
         delay: Number of these that will have passed when the chunk takes over.
-        question: Of `ask`.
-        about: Session whose newest chunk is asked about; '' for this one.
+        question: The question of `ask`.
+        about: Session about whose newest frame `ask` asks; '' for this one.
         evict: Whether the answer may end an older one of that session.
-        max_tokens: Of the answer.
-        name: Of a capsule; '' for a generated one, or for the newest.
+        max_tokens: Maximum number of tokens of the answer.
+        name: Name of a capsule; '' for a generated name, or for the newest capsule.
         capsule: The bytes of a capsule.
         memory: Name of a memory.
-        verb: Of the memory.
-        given: Arguments of the verb.
+        verb: Operation on the memory.
+        given: Arguments of the operation.
         horizon: How much of the chunk is executed; None: the client decides.
         execution: The newest execution that the client reports.
     """
@@ -130,7 +129,7 @@ def observation(
         parsed: The images, state and prompt of the request.
         call: The request.
         robot: Name of the session.
-        number: Of the round.
+        number: Number of the round.
         received: Moment of the receipt, s, steady clock.
         prompt: Default instruction; without one, only `look` needs no prompt.
     """
@@ -308,7 +307,7 @@ def _number(key: str, value: object) -> float:
     return float(found[0])
 
 
-GIVEN = {  # by verb of a memory: its arguments, and what parses them
+GIVEN = {  # by verb of a memory: its arguments and their parsers
     'upsert': {'segments': _segments},
     'remove': {'id': _text},
     'query': {'question': _text, 'count': _count(0, ALL), 'kind': _text},
@@ -320,7 +319,7 @@ GIVEN = {  # by verb of a memory: its arguments, and what parses them
 }
 OF_ALL = {'session_id': ('session', _id), 'request_id': ('request', _id)}
 NAME = {'name': ('name', _text)}
-KEYS = {  # by endpoint: the field of a Call for each key, and what parses it
+KEYS = {  # by endpoint: the field of a Call for each key, and its parser
     INFER: {
         'deadline_ms': ('deadline', _seconds),
         'euler_steps': ('steps', _count(1, 50)),

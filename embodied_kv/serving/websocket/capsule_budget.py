@@ -3,9 +3,8 @@
 A capsule is evicted only for capsules of its own tenant, least recently used first. The registry
 of each session bounds that session.
 
-Locking order: the KV budget (`kv_budget`) is claimed before `_lock` is taken. The kv_budget holds
-its own lock while capsules move, and reads byte counts at any moment, so these are returned
-without `_lock`.
+Locking order: the KV budget is claimed before `_lock` is taken. The KV budget holds its own lock
+while capsules move, and reads byte counts at any moment, so these are returned without `_lock`.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from embodied_kv.serving.websocket.config import MIB
 
 
 class CapsuleBudget:
-    """The budget, and a pool of the KV budget from `join` to `leave`. From any thread.
+    """The budget, which is a pool of the KV budget from `join` to `leave`. Thread-safe.
 
-    No other pool evicts a capsule, because it exists nowhere else; older ones of its tenant are
-    evicted for a new one last. `given_up` counts capsules evicted for those of other sessions.
+    No other pool evicts a capsule, because it exists nowhere else. For a new capsule, all other
+    pools evict before older capsules of its tenant are evicted. `given_up` counts capsules evicted
+    for those of other sessions.
 
     Args:
         most: Bytes of all capsules; each tenant has an equal part.
@@ -103,7 +103,7 @@ class CapsuleBudget:
     def _own(
         self, registry: Registry, session: str, size: int, lacking: float
     ) -> OwnEviction | None:
-        """Return what older capsules of the tenant can free of the kv_budget for a new one.
+        """Return what older capsules of the tenant can free of the KV budget for a new one.
 
         They cannot be computed again, so that all other pools evict before them.
         """

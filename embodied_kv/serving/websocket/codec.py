@@ -1,6 +1,7 @@
 """The binary messages of the protocol: msgpack with numpy arrays, as openpi's clients write it.
 
-Each message is validated. Decoding allocates no more memory than the message had.
+Each message is validated. Decoded arrays are views of the message, and its values are counted, so
+that a small message cannot take much memory.
 
 An array is a map of `__ndarray__`, `data` (bytes), `dtype` and `shape`, a scalar a map of
 `__npgeneric__`, `data` (a plain number) and `dtype`; these keys are bytes.
@@ -35,7 +36,7 @@ PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}  # a scalar
 
 
 class CodecError(ValueError):
-    """Bytes that are no valid message; the text states the reason."""
+    """A message that is not valid, or a value that cannot be packed, with the reason."""
 
 
 def pack(value: object, for_package: bool = False) -> bytes:

@@ -23,7 +23,7 @@ def _of_engine(name: str, default: int | float) -> Any:
 
 @dataclass(frozen=True)
 class ServedEngineConfig(EngineConfig):
-    """The default configuration of an engine that many clients share: it batches."""
+    """Configuration of an engine with defaults for many clients, which it serves in batches."""
 
     max_batch_robots: int = _of_engine('max_batch_robots', 8)
     rows: int = _of_engine(

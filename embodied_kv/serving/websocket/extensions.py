@@ -32,7 +32,7 @@ class ActionMeaning:
         joint: The joint, or the axis of a twist.
         kind: `position` (absolute, also for a relative contract), `velocity`, or `delta`, the
             displacement of a twist within one step.
-        unit: Of the contract, for example `rad/step`.
+        unit: The unit in the contract, for example `rad/step`.
     """
 
     name: str
@@ -96,19 +96,19 @@ class Extensions:
     Older servers do not send the fields that have a default.
 
     Attributes:
-        chunk_size, action_dim, dt: Of the policy's chunks.
+        chunk_size, action_dim, dt: Length, action length and action period (s) of chunks.
         leftover: A request may contain the actions that the robot still executes.
         deadlines: A request may have a deadline.
         questions: `ask` is answered.
-        min_euler_steps: Minimum of a chunk.
-        version: Of this package.
-        contract: The robot_type.
-        action_meaning: Of each number of an action; empty if the server does not state it.
-        fingerprint: Of the engine.
+        min_euler_steps: Minimum number of Euler steps of a chunk.
+        version: Version of this package.
+        contract: The robot_type of the contract.
+        action_meaning: Meaning of each number of an action; empty if the server does not state it.
+        fingerprint: Fingerprint of the engine.
         refusals: A request may ask for a reply `refused` in place of a closed connection.
         executions: A request may have an `execution_horizon` and report an `execution`.
-        words: `ask` accepts the contract's prompts and `about`, and there is `look`.
-        exports: There are `export` and `import`.
+        words: `ask` accepts the contract's prompts and `about`, and `look` is supported.
+        exports: `export` and `import` are supported.
         memory: The server keeps memories.
     """
 
@@ -139,7 +139,7 @@ class Extensions:
         fingerprint: str = '',
         memory: bool = False,
     ) -> Extensions:
-        """Return those of this server; `questions`: whether the contract allows questions."""
+        """Return the extensions of this server; `questions`: whether the contract allows any."""
         return cls(
             chunk_size=model.chunk_size,
             action_dim=model.action_dim,

@@ -44,9 +44,9 @@ from embodied_kv.throttle import WINDOW, Throttled
 
 T = TypeVar('T')
 BURST = 8  # warnings of a kind, of all clients, that are logged at once; others are counted
-GOODBYE_SECONDS = 2.0  # in which a client can read the reason of the end, and then close
+GOODBYE_SECONDS = 2.0  # time for a client to read the reason of the end, and then to close
 RENAME_RATE, RENAME_BURST = 1.0, 8  # changes of a connection's session, per second and at once
-ANSWER_SECONDS = 2.0  # for the answer to a ping that protects a session without keys
+ANSWER_SECONDS = 2.0  # time for the answer to a ping that protects a session without keys
 Reply = dict[str, object]
 
 log = logging.getLogger(__name__)
@@ -65,16 +65,16 @@ class ServerContext:
     """The state that all connections share.
 
     Attributes:
-        config, sessions, parser, metrics: Of the server.
+        config, sessions, parser, metrics: Those of the server.
         horizon: Maximum number of actions of a reply; 0 for all.
         metadata: The first message of a connection.
         work: Runs short computations.
-        waits: Runs what may wait for the engine.
+        waits: Runs work that may wait for the engine.
         plans: Runs requests of memories.
         memories: None if the server keeps none.
         draining: Set once the server shuts down.
-        leases: By the name of a session, its lease.
-        handlers: Of all connections.
+        leases: The leases by the name of the session.
+        handlers: The handlers of all connections.
     """
 
     config: ServerConfig
@@ -95,9 +95,9 @@ class ServerContext:
 
 
 def forget(error: BaseException | None) -> None:
-    """Drop the frames of an exception and of its causes.
+    """Drop the stack frames of an exception and of its causes.
 
-    They refer to the message, in a cycle with the task that raised it.
+    They refer to the message, in a reference cycle with the task that raised the exception.
     """
     while error is not None:
         error.__traceback__ = None
@@ -109,7 +109,7 @@ class SessionLease:
 
     A robot that lost power reconnects before its old connection is known to be dead, and continues
     its session. With keys this takes effect at once, because the key proves the identity. Without
-    keys a name is no proof, so that only a connection that answers no ping loses its session.
+    keys a name proves nothing, so that the old connection keeps its session if it answers a ping.
 
     `lost` is done once another connection has taken the session, with a message for the client.
     """
@@ -122,7 +122,7 @@ class SessionLease:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def take(self, name: str) -> Session:
-        """Return the session of that name, '' for the one that is held. Raises RefusedError.
+        """Return the session of that id, '' for the one that is held. Raises RefusedError.
 
         A connection that changes its session too often waits.
         """
@@ -143,7 +143,7 @@ class SessionLease:
     def named(self, session: str) -> str:
         """Return the name of a session of the same key, by its id; '' for ''."""
         scope = self._connection.scope
-        return f'{scope}:{session}' if session and scope else session  # no client can send that
+        return f'{scope}:{session}' if session and scope else session  # no client can send a colon
 
     def end(self) -> None:
         session, self._session = self._session, None
@@ -235,7 +235,7 @@ class ConnectionHandler:
                 raise RefusedError('messages must be binary frames of msgpack (got a text frame)')
             read = self._elsewhere(self._server.work, self._read, message)
             request = await self._in_time(read, gone, end)
-            call = calls.named(request)  # names the reply, also if the rest is refused
+            call = calls.named(request)  # gives the reply its id, even if the rest is refused
             call = await self._elsewhere(self._server.work, calls.read, request)
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
@@ -310,7 +310,7 @@ class ConnectionHandler:
             calls.IMPORT: lambda: {'name': session.take_over(call.name, call.capsule)},
             calls.RESET: lambda: self._server.sessions.reset(session),
         }
-        async with self._connection.account.verbs:  # so that the keys take turns
+        async with self._connection.account.verbs:  # one job per key, so that keys take turns
             result = await self._elsewhere(self._server.waits, verbs[call.endpoint])
         state = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
         return state | (result or {})
@@ -454,9 +454,9 @@ class ConnectionHandler:
         return await asyncio.get_running_loop().run_in_executor(executor, work, *of)
 
     async def _send(self, message: bytes | str, limit: float = math.inf) -> None:
-        """Send a message within `limit` s and the timeout of silence. Raises ClientLeftError."""
+        """Send a message within `limit` s and `client_timeout`. Raises ClientLeftError."""
         limit = min(limit, self._server.config.client_timeout)
         try:
             await asyncio.wait_for(self._connection.send(message), limit)
-        except asyncio.TimeoutError as error:  # before Python 3.11 no TimeoutError
+        except asyncio.TimeoutError as error:  # not a TimeoutError before Python 3.11
             raise ClientLeftError('the client accepts no reply') from error

@@ -1,4 +1,4 @@
-"""A separate port for probes: /healthz and /readyz, with a thread, a loop and limits of its own.
+"""A separate port for probes of /healthz and /readyz, with its own thread, event loop and limits.
 
 No client of the main port can delay a probe.
 """

@@ -39,7 +39,7 @@ class Observer(Protocol):
 
 
 class MeteredConnection(ServerConnection):
-    """A connection with limits from its socket on.
+    """A connection whose limits apply from the opening of its socket on.
 
     `scope`: name of its key, or ''; sessions are named within their scope. `address`: of the
     client, without a port. `end`: the reason of its end, if the server decided it.
@@ -78,13 +78,13 @@ class MeteredConnection(ServerConnection):
             self._give(self._held.popleft())
 
     def fail(self, code: CloseCode, why: str) -> None:
-        """Close at once, and drop what else was received."""
+        """Close at once, and drop what else is received."""
         self.end = self.end or why
         self._droppable = ABUSED
         self.protocol.fail(code, why)
 
     def revoke(self) -> None:
-        """Close it because its key was removed; its requests are not answered."""
+        """Close the connection because its key was removed; its requests are not answered."""
         self.fail(CloseCode.POLICY_VIOLATION, 'the key was revoked')
         self.send_data()
         self._refuse(0)

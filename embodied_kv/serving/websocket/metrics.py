@@ -49,8 +49,8 @@ class Metrics(Collector):
     """Own metrics of the server, and values that are collected at each request of the page.
 
     Args:
-        values: Returns those of the sessions.
-        of_keys: Returns those of each key.
+        values: Returns the values of the sessions.
+        of_keys: Returns the values of each key.
         kv_budget: The KV budget; its pools may change.
     """
 

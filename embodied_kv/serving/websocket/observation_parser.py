@@ -22,7 +22,7 @@ LARGEST = 1e6  # maximum of a number of the state, in any unit
 
 
 class RefusedError(ValueError):
-    """A request that cannot be served; the message states the remedy."""
+    """A request that cannot be served; the message states the reason."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +30,7 @@ class ParsedObservation:
     """The parsed content of a request.
 
     Attributes:
-        images: By view, uint8 [height, width, 3] as the parser fits them; None for no image.
+        images: By view, uint8 [height, width, 3], converted by `fit`; None for no image.
         state: float64 [state_dim].
         prompt: '' if the client sent none.
     """
@@ -43,8 +43,8 @@ class ParsedObservation:
 class ObservationParser:
     """Parses the requests of clients of a robot.
 
-    `questions`: whether its policy answers any. `prompts`: those that the contract continues.
-    `fit` converts an image, as `Policy.fitted`.
+    `questions`: whether its policy answers any. `prompts`: the prompts of the contract. `fit`
+    converts an image, as `Policy.fitted`.
     """
 
     def __init__(
@@ -118,8 +118,8 @@ def _paths(request: Mapping[str, object], path: str) -> Iterator[tuple[str, obje
 def image(key: str, value: object) -> NDArray[np.uint8]:
     """Return an image as uint8 [height, width, 3]. Raises RefusedError.
 
-    The input has its channels last or first, or floats from 0 to 1. Batch dimensions of one are
-    removed.
+    The input is uint8, or floats from 0 to 1, with its channels last or first. Batch dimensions of
+    one are removed.
     """
     while isinstance(value, np.ndarray) and value.ndim > 3 and len(value) == 1:
         value = value[0]
@@ -148,7 +148,7 @@ def image(key: str, value: object) -> NDArray[np.uint8]:
 def numbers(key: str, value: object, kinds: str = 'iuf') -> NDArray[np.float64]:
     """Return an array, a list or a number as float64; a number becomes [1]. Raises RefusedError.
 
-    `kinds`: the accepted kinds of numpy.
+    `kinds`: the accepted values of `dtype.kind`.
     """
     try:
         found = np.atleast_1d(np.asarray(value))
@@ -188,7 +188,7 @@ def prompt(value: object) -> str:
 
 
 def text(key: str, value: str, most: int) -> str:
-    """Return the text itself. Raises RefusedError if it is too long, or no valid UTF-8."""
+    """Return the text unchanged. Raises RefusedError if it is too long or not valid UTF-8."""
     if len(value) > most:
         raise RefusedError(f'{key} must have at most {most} characters (got {len(value)})')
     try:

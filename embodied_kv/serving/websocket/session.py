@@ -1,6 +1,6 @@
 """The session of one client: its rounds, and the capsules of its state.
 
-Only the session of which a capsule was taken, or that received its bytes, can restore it.
+Only the session from which a capsule was taken, or into which it was imported, can restore it.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ class Session:
     """A session.
 
     Attributes:
-        name: Of its robot at the dispatcher.
+        name: Name of its robot at the dispatcher.
         make: Creates the RobotSession that keeps its capsules, when it is needed.
         next: Number of its next round.
         first: First round of the current task.
         tasks: Number of tasks so far.
         account: Account of its requests for the scheduler; its own by default.
         tenant: Name of the key that opened it; '' without keys.
-        waiting: The future of the answer to it.
-        instruction: Of the current task.
+        waiting: The future of the answer to the newest request.
+        instruction: The instruction of the current task.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Session:
         self.first = self.next = next
 
     def snapshot(self, name: str) -> str:
-        """Take a capsule and return its name. Raises CapsuleError, also before the first frame."""
+        """Take a capsule, even before the first frame; return its name. Raises CapsuleError."""
         capsule, _ = self._kept().snapshot(name)
         return capsule.name
 
@@ -81,7 +81,7 @@ class Session:
     def take_over(self, name: str, data: bytes) -> str:
         """Add an exported capsule to this session and return its name. Raises CapsuleError.
 
-        `name`: '' for that of the capsule.
+        `name`: '' for the capsule's name.
         """
         own = self._kept()
         capsule = unpacked(data, own.registry.fingerprint)
@@ -103,7 +103,7 @@ class Session:
 
 
 class RoundPart:
-    """The number of the next round, which determines the noise of its chunk."""
+    """The next round's number as part of a capsule; it determines the noise of its chunk."""
 
     name, depth = 'rounds', 'planner'
 

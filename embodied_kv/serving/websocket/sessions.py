@@ -1,7 +1,7 @@
 """The sessions of all clients on one engine, served by the dispatcher of a fleet.
 
 A session begins with `open` and ends with `close`. Each answer is a future. Only `snapshot`,
-`restore` and `reset` block, until the engine's thread has run them. This module knows no sockets.
+`restore` and `reset` block, until the engine's thread has run them.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Text:
-    """An answer in words: its text and tokens, and the reason of its end, as in TextDelta."""
+    """The text of an answer, its number of tokens, and the reason of its end (`TextDelta`)."""
 
     text: str
     tokens: int
@@ -72,12 +72,12 @@ class Sessions:
 
     Args:
         engine: The engine of this process.
-        device: Its thread.
-        profile: Seconds of its batches.
+        device: The thread of the engine.
+        profile: The latency of its batches.
         kept: Number of named sessions that are remembered after their end, divided by tenant.
-        capsule_mib: Of the capsules of each session.
-        all_capsules_mib: Of the capsules of all sessions, divided by tenant.
-        fingerprint: Of the engine, for capsules; '' to compute it in `start`.
+        capsule_mib: Maximum size (MiB) of the capsules of each session.
+        all_capsules_mib: Maximum size (MiB) of all capsules, divided by tenant.
+        fingerprint: The engine's fingerprint, for capsules; '' to compute it in `start`.
         scheduling: The order of service. Raises OSError if its trace cannot be written.
         cloud: An additional engine, for batches that it answers sooner.
         server: Creates the server, for example one with another clock.
@@ -146,7 +146,7 @@ class Sessions:
         self._budget.leave()
 
     def divide(self, tenants: Sequence[str]) -> None:
-        """Divide what is kept equally between these tenants, and drop what others kept.
+        """Divide remembered sessions and capsules equally by tenant; drop those of other tenants.
 
         Requests of a tenant can only remove sessions and capsules of that tenant.
         """
@@ -163,7 +163,7 @@ class Sessions:
         return max(1, self._most_kept // max(1, len(self._ended)))
 
     def _forget(self, tenant: str, left: int) -> None:
-        """Drop the oldest ended sessions of a tenant until `left` remain; with the lock."""
+        """Drop the oldest ended sessions of a tenant until `left` remain; requires the lock."""
         ended = self._ended[tenant]
         while len(ended) > left:
             self._budget.forget(ended.popitem(last=False)[0])
@@ -224,8 +224,8 @@ class Sessions:
 
         Args:
             name: '' for an anonymous session.
-            account: That the scheduler charges; the session's own by default.
-            tenant: One of those of `divide`.
+            account: The account that the scheduler charges; the session's own by default.
+            tenant: One of the tenants of `divide`.
         """
         with self._lock:
             if name in self._open:
@@ -354,7 +354,7 @@ class Sessions:
         work: Callable[[], T],
         submit: Callable[[Callable[[], T]], Future[T]] | None = None,
     ) -> Future[T]:
-        """Run work on the engine's thread; RefusedError if the session has ended by then."""
+        """Run work on the engine's thread; RefusedError if the session or its task has ended."""
         task = session.task
 
         def checked() -> T:
@@ -393,12 +393,12 @@ class Sessions:
     def _serve_elsewhere(
         self, frames: Sequence[TimedObservation], overdue: float
     ) -> Future[list[Result]]:
-        """Serve by the other engine, and drop the rows of earlier frames."""
+        """Serve a batch with the other engine, and drop the rows of earlier frames."""
         self._device.call(lambda: [self._rows.drop(frame.robot) for frame in frames])
         return self._cloud(frames, overdue)
 
     def _awaited(self, promise: Future) -> bool:
-        """Return whether the caller is the first, and so must answer."""
+        """Return whether no other caller has answered, so that this one must."""
         with self._lock:
             answered = promise.running() or promise.done()
             return not answered and promise.set_running_or_notify_cancel()
