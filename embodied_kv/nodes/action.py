@@ -12,6 +12,7 @@ from std_msgs.msg import String
 from embodied_kv.control import execution_horizon
 from embodied_kv.control.chunk_plausibility import CLAMPED
 from embodied_kv.control.command import FRESH, PREVIOUS, STOP, Command
+from embodied_kv.control.confidence_signal import ConfidenceSignal
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.control.limits_from_contract import (
     confine_from_contract,
@@ -78,6 +79,7 @@ class Action(SuiteNode, Participant):
         super().__init__('action', ActionParams, *own, **arguments)
         self._period = PeriodMeter()
         self._execution_horizon, self._confidence = MeanMeter(), MeanMeter()
+        self._signal = ConfidenceSignal()
         self._safety = SafetyStateMachine()  # one per process, so a stop outlives transitions
         self._too_late = 0  # frames whose deadline was too close even for the fewest Euler steps
         self._work: Future | None = None
@@ -100,6 +102,7 @@ class Action(SuiteNode, Participant):
     def _setup_commands(self, params: ActionParams) -> None:
         """Set up everything that the control loop needs. Raises ValueError."""
         self._params, contract = params, self.embodiment.contract
+        self._signal = ConfidenceSignal()
         self._world = WorldClock(self.get_clock())
         self._urdf = RobotDescription(
             self, params.robot_description, self._safety, wanted=bool(params.tool_frame)
@@ -305,6 +308,7 @@ class Action(SuiteNode, Participant):
 
     def on_instruction(self, instruction: str) -> None:
         self._safety.set_instruction(instruction)
+        self._signal.restart()
 
     def on_hold(self) -> None:
         if self._part is not None:
@@ -358,7 +362,9 @@ class Action(SuiteNode, Participant):
             control = frame.control  # a control loop that was replaced executes nothing
             deadline = frame.observed + control.allowed
             if not self._is_refused(chunk, control):
-                control.offer(self._judged(chunk, deadline), guide=frame.guide)
+                chunk = self._judged(chunk, deadline)
+                self._validate(chunk, frame.observed)
+                control.offer(chunk, guide=frame.guide)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
         """Refuse a chunk if most values are far outside the contract's clamps; return whether."""
@@ -375,7 +381,26 @@ class Action(SuiteNode, Participant):
         chunk = replace(chunk, values=self.embodiment.actions.si(chunk.values), deadline=deadline)
         return execution_horizon.with_execution_horizon(chunk, self._policy())
 
+    def _validate(self, chunk: ActionChunk, observed: float) -> None:
+        """Measure whether the confidence of actions carries a signal, if the horizon uses it."""
+        if not isinstance(self._wanted_policy(), execution_horizon.Confidence):
+            return
+        if chunk.confidence is None or chunk.execution_horizon is None:
+            return
+        was_absent = self._signal.is_absent
+        self._signal.see(chunk, observed)
+        if self._signal.is_absent and not was_absent:
+            self.log_warning(
+                'confidence',
+                'the confidence of actions does not predict how much the next chunk revises them: '
+                f'{self._signal}, chance is 0.5; the execution horizon is {self._policy()} now',
+            )
+
     def _policy(self) -> execution_horizon.Policy:
+        """Return the policy of the execution horizon; constant if confidence has no signal."""
+        return self._signal.validated(self._wanted_policy())
+
+    def _wanted_policy(self) -> execution_horizon.Policy:
         """Return the policy of the execution horizon, from the parameter or the contract."""
         horizon = self.embodiment.contract.execution_horizon
         own = f'static:{horizon}' if horizon else 'whole'
@@ -447,6 +472,7 @@ class Action(SuiteNode, Participant):
             'Euler steps': self._steps,
             'execution horizon mean (actions)': f'{self._execution_horizon.mean():.1f}',
             'confidence mean': f'{self._confidence.mean():.2f}',
+            **({'confidence signal': str(self._signal)} if self._signal.pairs else {}),
             **self._outcome,
         }
         if self._safety.state == STOPPED:

@@ -6,6 +6,8 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.parameter import Parameter
 
 from embodied_kv.config import TINY
+from embodied_kv.control import confidence_signal
+from embodied_kv.control.execution_horizon import Static
 from embodied_kv.msg import ActionChunk
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.perception import Perception
@@ -75,6 +77,17 @@ def test_parameter_changes_while_the_robot_acts(robot):
     robot.until(said)
     assert 2 <= float(said()[-1]['execution horizon mean (actions)']) <= 3
     assert 0 <= float(said()[-1]['confidence mean']) <= 1
+
+
+def test_confidence_without_a_signal_gives_way_to_a_constant_horizon(robot, monkeypatch, capfd):
+    monkeypatch.setattr(confidence_signal, 'FEWEST', 2)
+    monkeypatch.setattr(confidence_signal, 'SIGNAL', 1.1)  # no share is enough
+    action = begin(robot, execution_horizon='confidence:0.2:2')
+    robot.until(lambda: isinstance(action._policy(), Static))
+    fresh(robot, execution_horizon=action._policy().actions)
+    assert 'confidence of actions does not predict' in capfd.readouterr().err
+    assert action.set_parameters(horizon('whole'))[0].successful
+    fresh(robot, execution_horizon=TINY.chunk_size)
 
 
 @pytest.mark.parametrize(

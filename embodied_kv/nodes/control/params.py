@@ -78,7 +78,8 @@ class ActionParams:
     execution_horizon: str = param(
         '',
         'Policy of H, the number of actions of a chunk that are executed before the arm holds: '
-        'whole, static:H, or confidence:T:H_MIN (as far as denoising has converged). '
+        'whole, static:H, or confidence:T:H_MIN (as far as denoising has converged, if that '
+        'predicts the revisions of the next chunk). '
         "'': the value of the contract",
         'live',
         check=_horizon,
