@@ -12,6 +12,7 @@ the chunk i periods later. That is compared with the updates:
 Spearman's rank correlation, over all actions and among those of one position (mean over
 positions): an action further in is revised more, whatever its updates are. The position itself is
 a score, too, as a baseline without updates. 95% intervals: percentiles of resampled episodes.
+`confidence_signal` is the measure by which the action node validates a horizon by confidence.
 
 The revision of an action shows how well the policy agrees with itself a little later, not whether
 the task succeeds: what is found holds for this proxy.
@@ -34,8 +35,11 @@ from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.common import report
 from benchmarks.common.command import command
+from embodied_kv.control.confidence_signal import ConfidenceSignal
+from embodied_kv.control.execution_horizon import Confidence, with_execution_horizon
 from embodied_kv.demo.sim.tasks import FAMILIES
 from embodied_kv.model.policy import Policy
+from embodied_kv.types import ActionChunk
 from training.evaluate import evaluation
 from training.evaluate.actors import Served
 from training.evaluate.cases import Case, Choice, Frame, Setting
@@ -44,6 +48,7 @@ from training.evaluate.worlds import World, run
 SEED = 5  # of scenes; evaluation and its benchmarks use 0 to 4
 SCORES = ('ratio', 'final', 'total', 'position')
 RESAMPLES = 200
+RULE = Confidence(0.2, 3)
 
 Made = dict[Case, list[tuple[np.ndarray, np.ndarray]]]  # by episode: values, updates of each chunk
 
@@ -134,6 +139,17 @@ def signal(episodes: Sequence[np.ndarray]) -> list[dict]:
     return rows
 
 
+def agreement(made: Made, dt: float) -> ConfidenceSignal:
+    """Return what the action node measures to validate a horizon by confidence. dt: s."""
+    found = ConfidenceSignal()
+    for chunks in made.values():
+        found.restart()
+        for number, (values, updates) in enumerate(chunks):
+            chunk = ActionChunk(values, dt, 0, 0.0, number, len(updates), 0.0, 0.0, updates)
+            found.see(with_execution_horizon(chunk, RULE), number * dt)
+    return found
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument('--episodes', type=int, default=4, help='of each family')
@@ -152,9 +168,10 @@ def measured(args: argparse.Namespace) -> dict:
     episodes = [actions(chunks, scale) for chunks in made.values()]
     ratios = np.concatenate([episode[:, 1] for episode in episodes])
     spread = [float(x) for x in np.percentile(ratios, (5, 50, 95))]
-    rows = signal(episodes)
+    rows, found = signal(episodes), agreement(made, policy.config.action_dt)
     if not args.json:
         note = f'ratio, 5 to 95% of the actions: {spread[0]:.2f} to {spread[2]:.2f}'
+        note += f'\nconfidence signal of the action node: {found}'
         report.show('updates: rank correlation with how far an action is taken back', rows, note)
     return dict(
         checkpoint=args.checkpoint or 'bundled',
@@ -162,6 +179,9 @@ def measured(args: argparse.Namespace) -> dict:
         actions=len(ratios),
         ratio=spread,
         rows=rows,
+        confidence_signal=dict(
+            zip(('share', 'low', 'high'), found.estimate(), strict=True), pairs=found.pairs
+        ),
     )
 
 

@@ -80,3 +80,6 @@ def test_the_last_line_is_every_figure(monkeypatch, tmp_path, capsys):
         SCORES
     )
     assert found['actions'] > 0 and found['ratio'][0] <= found['ratio'][1] <= found['ratio'][2]
+    shown = found['confidence_signal']
+    assert shown['pairs'] == len(FAMILIES)  # of 4 chunks; not across episodes
+    assert shown['low'] <= shown['share'] <= shown['high']
