@@ -1,4 +1,4 @@
-"""Scorers of the package kvpress in an engine; tools/kvpress runs this file in its own process.
+"""Scorers of the package kvpress in an engine; tools/with runs this file in its own process.
 
 The engine keeps the tokens that the scorer's own code scores highest.
 """

@@ -1,6 +1,6 @@
 """Scorers of the package kvpress work in a suite.
 
-`tools/kvpress` runs these tests in a separate process.
+`tools/with kvpress` runs these tests in a separate process.
 """
 
 import pytest

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / 'tools' / 'kvpress'
+TOOL = [ROOT / 'tools' / 'with', 'kvpress']
 SESSIONS = {'engine/kvpress_session.py': 25, 'nodes/kvpress_nodes_session.py': 8}
 
 
 @pytest.fixture(scope='module')
 def environment():
     """Build the environment of kvpress, or skip with the reason if packages are unavailable."""
-    made = subprocess.run([TOOL], capture_output=True, text=True, check=False)
+    made = subprocess.run(TOOL, capture_output=True, text=True, check=False)
     if made.returncode:
         said = made.stderr.strip() or made.stdout.strip()
         assert 'DO NOT MATCH THE HASHES' not in said, said
@@ -24,7 +24,7 @@ def environment():
 @pytest.mark.slow
 @pytest.mark.parametrize('session', SESSIONS)
 def test_all_of_a_session_passes(environment, session):
-    command = [TOOL, 'python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
+    command = [*TOOL, 'python', '-m', 'pytest', '-q', '-p', 'no:cacheprovider']
     run = subprocess.run(
         [*command, ROOT / 'test' / session], capture_output=True, text=True, cwd=ROOT, check=False
     )
