@@ -32,7 +32,7 @@ class ConfidenceSignal:
 
     def __init__(self) -> None:
         self.pairs = 0
-        self._last: tuple[ActionChunk, float] | None = None
+        self._last: tuple[ActionChunk, NDArray[np.float32], float] | None = None
         self._first: tuple[NDArray[np.float32], NDArray[np.float64]] | None = None
         self._sums, self._count = np.zeros(0), 0  # of distances by dimension, and their number
         self._agreed = self._squares = 0.0  # sums over the pairs: the share that agrees, squared
@@ -46,20 +46,23 @@ class ConfidenceSignal:
         """Compare a chunk with the one before.
 
         Args:
-            chunk: The chunk, with its confidence and its execution horizon.
+            chunk: The chunk. Nothing is compared without its confidence and execution horizon.
             began: Moment (s) of its first action.
         """
+        if chunk.confidence is None or chunk.execution_horizon is None:
+            return
         self._horizons, self._chunks = self._horizons + chunk.execution_horizon, self._chunks + 1
-        last, self._last = self._last, (chunk, began)
-        revisions = None if last is None else self._revisions_of(*last, chunk, began)
+        last, self._last = self._last, (chunk, chunk.confidence, began)
+        first, self._first = self._first, None  # pairs do not overlap: they are independent
+        if last is None:
+            return
+        before, sure, at = last
+        revisions = self._revisions_of(before, at, chunk, began)
         if revisions is None:
-            self._first = None
             return
-        sure = last[0].confidence
-        first, self._first = self._first, (sure, revisions)
         if first is None:
+            self._first = sure, revisions
             return
-        self._first = None  # pairs do not overlap, so that they are independent
         surer, more = first[0] - sure, first[1] - revisions
         differs = np.isfinite(more) & (surer != 0) & (more != 0)
         if differs.any():

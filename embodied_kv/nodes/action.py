@@ -385,8 +385,6 @@ class Action(SuiteNode, Participant):
         """Measure whether the confidence of actions carries a signal, if the horizon uses it."""
         if not isinstance(self._wanted_policy(), execution_horizon.Confidence):
             return
-        if chunk.confidence is None or chunk.execution_horizon is None:
-            return
         was_absent = self._signal.is_absent
         self._signal.see(chunk, observed)
         if self._signal.is_absent and not was_absent:
