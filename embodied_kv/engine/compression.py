@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch.nn import functional
@@ -97,7 +98,7 @@ class Compression:
         self.set_keep_ratio(LANGUAGE, config.language_keep_ratio)
         self.set_keep_ratio(ACTION, config.action_keep_ratio)
         self.max_queries = {'window': self.method.window, 'all': model.prefix_tokens}.get(
-            self.method.queries, model.max_text
+            self.method.queries or '', model.max_text
         )
         self.prompts = PromptScores(kv)
         self._faults = Throttled(logging.getLogger(__name__).error)
@@ -255,7 +256,7 @@ class PromptScores:
 
     def get(self, handle: KvHandle) -> Statistics | None:
         """Return the statistics of this frame, or None."""
-        return self._frames.attached(handle)
+        return cast(Statistics | None, self._frames.attached(handle))
 
     def added(self, handle: KvHandle, question: Statistics) -> Statistics:
         """Return the question's statistics, with those of the prompt if they are kept.

@@ -26,7 +26,7 @@ from embodied_kv.model.pi05 import Pi05
 from embodied_kv.model.tokenizer import StreamDecoder, Tokenizer
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
-from embodied_kv.runtime.inputs import StepInputs, longest
+from embodied_kv.runtime.inputs import Fields, StepInputs, longest
 from embodied_kv.types import TextDelta
 
 log = logging.getLogger(__name__)
@@ -83,12 +83,12 @@ class Decoder:
         is_fast = str(Shape(Kind.EXTEND, 1, COMPILED_QUERY)) in graphs.compiled_names
         self._shortest = COMPILED_QUERY if is_fast else 0  # lower bound of a query's padded length
 
-    def _fields(self) -> dict:
+    def _fields(self) -> Fields:
         kv = self._kv
         sizes = [(slots, 1) for slots in self._slots] + [(1, n) for n in self._queries]
         arenas = kv.prefixes, kv.decode_kv
         uses = [TailAppend.fields(*arenas, *size, kv.compressed) for size in sizes]
-        uses += [ScoredTailAppend.fields(*arenas, 1, n) for n in self._queries]
+        uses += [ScoredTailAppend.scoring_fields(1, n) for n in self._queries]
         slots = self._slots[-1]
         own = {
             'ids': (max(slots, self._queries[-1]), np.int64),
@@ -262,19 +262,19 @@ class Decoder:
         self, streams: Sequence[DecodeStream], slots: int, steps: int
     ) -> list[Exception | None]:
         """Set how each slot's tokens are chosen, and return the fault of each stream, or None."""
-        inputs, faults = self._inputs, []
+        faults: list[Exception | None] = [None] * len(streams)
+        inputs = self._inputs
         temperatures = inputs.cut('temperatures', slots).host
         shares = inputs.cut('shares', self._most, slots).host
         temperatures[:], shares[:] = 0, 0
         inputs.cut('step', 1).host[:] = 0
         for slot, stream in enumerate(streams):
-            faults.append(None)
             if stream.query.temperature > 0:
                 try:
                     shares[:steps, slot] = [share(stream, i) for i in range(steps)]
                     temperatures[slot] = stream.query.temperature
                 except Exception as error:  # it must not end the other streams
-                    faults[-1] = error
+                    faults[slot] = error
         return faults
 
 
@@ -316,10 +316,8 @@ class Detokenizer:
 
     def delta(self, stream: DecodeStream, reason: str = '') -> TextDelta:
         """Return the new text of a stream. reason: why it has ended, '' while it lives."""
-        decoder, position = self._decoders.pop(stream.id, None) or (
-            StreamDecoder(self._tokenizer),
-            0,
-        )
+        known = self._decoders.pop(stream.id, None)
+        decoder, position = known or (StreamDecoder(self._tokenizer), 0)
         text = decoder.feed(stream.tokens[position:])
         if reason:
             text += decoder.finish()

@@ -19,7 +19,7 @@ from embodied_kv.model.expert import flow_times
 from embodied_kv.model.pi05 import Pi05
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
-from embodied_kv.runtime.inputs import StepInputs
+from embodied_kv.runtime.inputs import Fields, StepInputs
 
 
 def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.ndarray:
@@ -72,12 +72,9 @@ class Denoiser:
         )
         chunk = c.chunk_size, c.padded_action_dim
         size, most = robots * c.chunk_size * c.padded_action_dim, max(step_counts)
-        self._inputs = StepInputs(
-            device,
-            {'noise': (size, np.float32), 'first': (1, np.int64)}
-            | SuffixRead.fields(prefixes, robots, c.chunk_size, compressed)
-            | MODES[rtc].fields(robots, *chunk),
-        )
+        own: Fields = {'noise': (size, np.float32), 'first': (1, np.int64)}
+        reads = SuffixRead.fields(prefixes, robots, c.chunk_size, compressed)
+        self._inputs = StepInputs(device, {**own, **reads, **MODES[rtc].fields(robots, *chunk)})
         self._noise = self._inputs.cut('noise', robots, *chunk)
         self._begin = self._inputs.cut('first', 1)
         self._guidance = MODES[rtc](model, self._steps, self._inputs, robots, max_guidance)

@@ -106,8 +106,9 @@ class Engine:
                 policy, prefixes, config.max_batch_robots, self.graphs, self.compression
             )
             rtc = config.max_batch_robots, config.rtc, config.rtc_max_guidance
-            arenas, times = (prefixes, compressed), policy.sums_times
-            self._denoiser = Denoiser(model, *arenas, steps, self.graphs, *rtc, times)
+            self._denoiser = Denoiser(
+                model, prefixes, compressed, steps, self.graphs, *rtc, policy.sums_times
+            )
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )

@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -54,8 +54,8 @@ class Priority(Enum):
 class Job:
     """A piece of work and the future of its result; it drops both when it has run."""
 
-    work: Callable[[], object] | None
-    future: Future | None = field(default_factory=Future)
+    work: Callable[[], object]
+    future: Future[Any] = field(default_factory=Future)
     submitted: float = field(default_factory=time.monotonic)  # s
 
     def run(self, finish: Callable[[], object] = lambda: None) -> bool:
@@ -68,7 +68,8 @@ class Job:
         The traceback of an error keeps no local variables, because it may live until the next
         garbage collection, and would keep images until then.
         """
-        work, future, self.work, self.future = self.work, self.future, None, None
+        work, future = self.work, self.future
+        del self.work, self.future
         if not future.set_running_or_notify_cancel():
             return False
         try:
@@ -151,7 +152,7 @@ class JobQueue:
         for job in waiting:
             self._refuse(job.future)
 
-    def _refuse(self, future: Future) -> None:
+    def _refuse(self, future: Future[Any]) -> None:
         if self._fault is None:
             future.cancel()
         elif future.set_running_or_notify_cancel():
@@ -160,7 +161,7 @@ class JobQueue:
             future.set_exception(error)
 
 
-def kind_of(work: Callable) -> str:
+def kind_of(work: Callable[[], object]) -> str:
     """Return the kind of a background step: its function, because its steps take similar times."""
     while inner := getattr(work, '__wrapped__', None) or getattr(work, 'func', None):
         work = inner
@@ -194,7 +195,7 @@ class EngineThread(threading.Thread):
         super().__init__(name='device', daemon=True)
         self.engine, self._on_deltas, self._on_lost = engine, on_deltas, on_lost
         self._jobs = JobQueue()
-        self._newest: dict[str, Future] = {}  # robot -> its newest prefill, until that is done
+        self._newest: dict[str, Future[KvHandle]] = {}  # robot -> newest prefill, until it is done
         self._naming = threading.Lock()  # guards `_newest`
         self._lost: BaseException | None = None
         self._faults = Throttled(logging.getLogger(__name__).error)
@@ -322,7 +323,7 @@ class EngineThread(threading.Thread):
             older.cancel()
         return future
 
-    def _forget(self, robot: str, prefill: Future) -> None:
+    def _forget(self, robot: str, prefill: Future[KvHandle]) -> None:
         """Drop a prefill that is done, so that no robot is remembered without one."""
         with self._naming:
             if self._newest.get(robot) is prefill:

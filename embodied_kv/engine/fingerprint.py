@@ -94,4 +94,4 @@ def sources_digest(folder: Path) -> str:
 
 def _bytes(tensor: Tensor) -> memoryview:
     plain = tensor.to_dense() if tensor.layout != torch.strided else tensor
-    return memoryview(plain.contiguous().view(-1).view(torch.uint8).cpu().numpy())
+    return plain.contiguous().view(-1).view(torch.uint8).cpu().numpy().data

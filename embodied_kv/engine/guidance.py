@@ -6,8 +6,9 @@ that differs between chunks is in buffers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -155,7 +156,7 @@ class Trained(Off):
     def _modulation(self, given: Tensor) -> Modulation:
         """Return tensors [slots, chunk, width] by norm: time 0 where the action is given."""
         step = self._steps.modulation()
-        parts = zip(step.parts, self._clean, strict=True)
+        parts = cast(Iterable[tuple[Tensor, Tensor]], zip(step.parts, self._clean, strict=True))
         pairs = (torch.stack(pair).index_select(0, given.flatten()) for pair in parts)
         return Modulation(*(pair.unflatten(0, given.shape).unbind(2) for pair in pairs))
 

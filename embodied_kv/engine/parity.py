@@ -29,7 +29,7 @@ from embodied_kv.model.policy import Policy
 from embodied_kv.types import Observation
 
 
-def denoised(engine: Engine, seen: Observation, noise: NDArray) -> NDArray[np.float32]:
+def denoised(engine: Engine, seen: Observation, noise: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the actions of one observation by all Euler steps, [chunk, action_dim].
 
     noise: float32 [1, chunk, padded].
@@ -37,6 +37,8 @@ def denoised(engine: Engine, seen: Observation, noise: NDArray) -> NDArray[np.fl
     (handle,) = engine.prefill([seen])
     with engine.kv.acquire(handle) as lease:
         (chunk,) = engine.denoise([lease], [math.inf], noise)
+    if isinstance(chunk, FloatingPointError):
+        raise chunk
     return chunk.values
 
 
@@ -83,8 +85,8 @@ def is_bounded(case: Case, policy: Policy, record: str) -> bool:
 
 def config(device: str, compile: str) -> EngineConfig:
     """Return the configuration of an engine that serves one frame."""
-    size = dict(rows=4, streams=1, decode_tokens=16, compressed_rows=0)
-    return EngineConfig(**size, device=device, time_budget=False, compile=compile)
+    small = partial(EngineConfig, rows=4, streams=1, decode_tokens=16, compressed_rows=0)
+    return small(device=device, time_budget=False, compile=compile)
 
 
 def compare(path: str, device: str = 'cpu', ways: Sequence[str] = ('off',)) -> bool:

@@ -18,7 +18,7 @@ from embodied_kv.engine.compression import Compression, Decisions
 from embodied_kv.engine.shapes import Kind
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.scored import ScoredPrefixWrite
-from embodied_kv.kv.views import KvView, PrefixAppend, PrefixWrite
+from embodied_kv.kv.views import PrefixAppend, PrefixWrite
 from embodied_kv.model.policy import Policy
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
@@ -80,9 +80,10 @@ class Prefiller:
         queries = min(compression.max_queries, c.prefix_tokens)
         self._inputs = StepInputs(
             model.device,
-            ScoredPrefixWrite.fields(prefixes, robots, queries)
-            | PrefixAppend.fields(prefixes, robots)
-            | {
+            {
+                **PrefixWrite.fields(prefixes, robots),
+                **ScoredPrefixWrite.scoring_fields(robots, queries),
+                **PrefixAppend.fields(prefixes, robots),
                 'states': (robots * c.state_width, np.float32),
                 'text': (robots * c.max_text, np.int64),
                 'source': (robots * c.prefix_tokens, np.int64),
@@ -92,8 +93,8 @@ class Prefiller:
         self._pixels = self._inputs.cut('pixels', images, size, size, 3)
         self._text = self._inputs.cut('text', robots, c.max_text)
         self._states = self._inputs.cut('states', robots, c.state_width)
-        like = dict(dtype=model.dtype, device=model.device)
-        self._image_tokens = torch.zeros(images * c.vision.tokens, c.backbone.width, **like)
+        shape = images * c.vision.tokens, c.backbone.width
+        self._image_tokens = torch.zeros(shape, dtype=model.dtype, device=model.device)
         for count in range(1, images + 1):
             self._capture_encode_images(count)
         self._fast: dict[int, int] = {}  # length -> the compiled length that it is padded to
@@ -129,7 +130,7 @@ class Prefiller:
         encoded, text = self._image_tokens[: self._text_begins(slots)], self._text.device[:slots]
         source = self._inputs.cut('source', slots, tokens).device
 
-        def prefill(cache: KvView) -> None:
+        def prefill(cache: PrefixWrite) -> None:
             packed = torch.cat([encoded, model.embed_tokens(text).flatten(0, 1), *frames])
             model.prefill(packed[source], cache)
 
@@ -279,8 +280,9 @@ def _fact_fault(o: Observation) -> str:
 
 
 def _is_whole(number: object) -> bool:
-    is_number = isinstance(number, int | np.integer) and not isinstance(number, bool)
-    return is_number and -(2**63) <= number < 2**63
+    if isinstance(number, bool) or not isinstance(number, int | np.integer):
+        return False
+    return bool(-(2**63) <= number < 2**63)
 
 
 def _images_fault(o: Observation, policy: Policy) -> str:

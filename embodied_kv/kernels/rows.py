@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 PADDING = -1  # the row id of a slot that reads and writes nothing
@@ -100,8 +101,8 @@ class RowBatch:
 
     def bind(
         self,
-        rows: Sequence[int],
-        starts: Sequence[int] | None = None,
+        rows: Sequence[int] | NDArray[np.int64],
+        starts: Sequence[int] | NDArray[np.int64] | None = None,
         counts: Sequence[int] | int | None = None,
     ) -> RowBatch:
         """Bind the first slots to rows; `PADDING` leaves a slot without a row.

@@ -227,7 +227,7 @@ class KvBudget:
             if (wait or offer.quick) and (gained := going.add(pool, offer)):
                 chosen.append((pool, offer))
                 lacking -= gained
-        if 0 < lacking <= given:
+        if own is not None and 0 < lacking <= given:
             share = math.ceil(lacking)
             chosen.append((claimant, Evictable(share, own.cost, partial(own.give, share))))
             lacking = 0

@@ -30,6 +30,7 @@ class CompressedPool(LeasedPool):
     number that were not made because the compression method failed.
     """
 
+    arena: CompressedArena
     name, is_copy = 'copies', True
 
     def __init__(
@@ -80,7 +81,9 @@ class CompressedPool(LeasedPool):
         with self._lock, suppress(OverBudgetError):
             if self.arena.has_room([sum(budgets)]):
                 with self._kv_budget.claim(self, size, cost):
-                    return self._lease(handle, self.arena.allocate(budgets, position))
+                    row = self.arena.allocate(budgets, position)
+                    assert row is not None  # it has room
+                    return self._lease(handle, row)
         return None
 
     def assign(self, consumers: Sequence[str], copy: Lease) -> None:

@@ -104,6 +104,5 @@ def ascending(values: NDArray[np.float64]) -> Iterator[int]:
 
 
 def _check_number(name: str, value: object) -> None:
-    good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 0 <= value < math.inf:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < math.inf:
         raise ValueError(f'{name} must be >= 0 s and finite (got {value!r})')

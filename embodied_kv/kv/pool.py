@@ -64,7 +64,7 @@ GONE = Evictable(0, 0.0, lambda: 0)  # in place of an offer that no longer exist
 
 
 @dataclass(frozen=True, eq=False)
-class Offers(Sequence[Evictable]):
+class Offers:
     """The offers of a pool with many things: columns of numbers, and offers made on access.
 
     sizes: int64 [n], `Evictable.size`. costs, idles: float64 [n], s. make: returns offer i, or
@@ -77,7 +77,7 @@ class Offers(Sequence[Evictable]):
     make: Callable[[int], Evictable]
 
     @classmethod
-    def of(cls, offers: Sequence[Evictable]) -> Offers:
+    def of(cls, offers: Sequence[Evictable] | Offers) -> Offers:
         """Return a sequence of offers as `Offers`."""
         if isinstance(offers, Offers):
             return offers
@@ -98,7 +98,8 @@ class Pool(Protocol):
     promised to a writer; at least `bytes_used`. The three never wait for a computation.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     @property
     def bytes(self) -> int: ...
@@ -109,7 +110,7 @@ class Pool(Protocol):
     @property
     def bytes_reserved(self) -> int: ...
 
-    def evictable(self) -> Sequence[Evictable]:
+    def evictable(self) -> Sequence[Evictable] | Offers:
         """Return an offer for everything that could be evicted now; nothing of it is in use."""
 
     def check_integrity(self) -> None:

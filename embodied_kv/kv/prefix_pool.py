@@ -30,6 +30,7 @@ class PrefixPool(LeasedPool):
     prefills: number of committed frames.
     """
 
+    arena: Arena
     name, is_copy = 'prefixes', False
 
     def __init__(
@@ -99,8 +100,7 @@ class PrefixPool(LeasedPool):
     ) -> KvHandle:
         """Publish a written row as the newest frame of its robot; the row is then immutable."""
         with self._lock:
-            facts = dict(robot=robot, sequence=sequence, stamp=stamp)
-            handle = self._written(row, length, deadline, prefill_ms, **facts)
+            handle = self._written(row, length, robot, sequence, stamp, deadline, prefill_ms)
             superseded = self._current.get(robot)
             self._current[robot] = handle
             self.prefills += 1
@@ -115,25 +115,24 @@ class PrefixPool(LeasedPool):
         last lease.
         """
         with self._lock:
-            facts = dict(robot=robot, sequence=sequence, stamp=stamp)
-            return self._lease(self._written(row, length, -math.inf, 0.0, **facts), row)
+            return self._lease(self._written(row, length, robot, sequence, stamp, -math.inf), row)
 
     def _written(
-        self, row: int, length: int, deadline: float, prefill_ms: float, **frame: str | int
+        self,
+        row: int,
+        length: int,
+        robot: str,
+        sequence: int,
+        stamp: int,
+        deadline: float,
+        prefill_ms: float = 0.0,
     ) -> KvHandle:
         self._written_at[row] = self._used_at[row] = self._clock()
         self.arena.set_length(row, length)
         self._writing.remove(row)
         self.bytes_reserved -= self.arena.bytes_per_row - self.arena.bytes_of(row)
-        handle = KvHandle(
-            self.process_id,
-            *self.place(row),
-            length=length,
-            layout=self.arena.layout,
-            deadline=deadline,
-            prefill_ms=prefill_ms,
-            **frame,
-        )
+        here, layout = (self.process_id, *self.place(row)), self.arena.layout
+        handle = KvHandle(*here, sequence, length, layout, stamp, deadline, prefill_ms, robot)
         self._frames[row] = handle
         return handle
 

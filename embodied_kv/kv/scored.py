@@ -15,7 +15,7 @@ from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, TailAppend
 from embodied_kv.runtime.buffer import Buffer
-from embodied_kv.runtime.inputs import Fields, StepInputs
+from embodied_kv.runtime.inputs import StepInputs
 
 
 class Scores:
@@ -81,27 +81,19 @@ class _ScoringQueries:
 
 
 class _Scored:
-    """Mixin of a view that also scores what is stored; `_segments` returns the visible keys."""
+    """Mixin of a view that also scores what is stored; its inputs also have `scoring_fields`."""
 
     _scores: Scores
     _scoring: _ScoringQueries
+    scoring_fields = staticmethod(_ScoringQueries.fields)
 
     def bind_queries(self, ranges: Sequence[range]) -> None:
         """Set the scoring queries of each slot; call it before `bind`, which sends them."""
         self._scoring.bind(ranges)
 
-    @property
-    def buffers(self) -> list[Buffer]:
-        return [*super().buffers, *self._scoring.buffers]
-
-    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        super().store(layer, q, k, v)
-        segments = self._segments(layer, k.transpose(1, 2))
+    def _record(self, layer: int, q: Tensor, segments: Sequence[KvSegment]) -> None:
+        """Score one layer. q: of all tokens. segments: the keys that they see."""
         self._scores.record(layer, self._scoring.of(q), segments, self._scoring.counts)
-
-    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
-        """Return the visible keys. k: of the new tokens, [slots, kv_heads, tokens, head_dim]."""
-        raise NotImplementedError
 
 
 class ScoredPrefixWrite(_Scored, PrefixWrite):
@@ -120,18 +112,20 @@ class ScoredPrefixWrite(_Scored, PrefixWrite):
         inputs: StepInputs | None = None,
     ) -> None:
         most = min(most, tokens)
-        inputs = inputs or StepInputs(arena.device, self.fields(arena, slots, most))
+        inputs = inputs or StepInputs(
+            arena.device, {**self.fields(arena, slots), **self.scoring_fields(slots, most)}
+        )
         super().__init__(arena, slots, tokens, inputs)
         self._scores = scores
         self._scoring = _ScoringQueries(inputs, slots, most, arena.device)
 
-    @staticmethod
-    def fields(arena: Arena, slots: int, most: int) -> Fields:
-        """Return the input fields that it needs."""
-        return {**PrefixWrite.fields(arena, slots), **_ScoringQueries.fields(slots, most)}
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*super().buffers, *self._scoring.buffers]
 
-    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
-        return [KvSegment(k, self._batch.counts)]
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        super().store(layer, q, k, v)
+        self._record(layer, q, [KvSegment(k.transpose(1, 2), self._batch.counts)])
 
 
 class ScoredTailAppend(_Scored, TailAppend):
@@ -150,20 +144,20 @@ class ScoredTailAppend(_Scored, TailAppend):
         inputs: StepInputs | None = None,
     ) -> None:
         fields = self.fields(prefixes, decode_kv, slots, tokens)
-        inputs = inputs or StepInputs(prefixes.device, fields)
+        own = self.scoring_fields(slots, tokens)
+        inputs = inputs or StepInputs(prefixes.device, {**fields, **own})
         super().__init__(prefixes, decode_kv, slots, tokens, inputs=inputs)
         self._prefixes, self._scores = prefixes, scores
         self._scoring = _ScoringQueries(inputs, slots, tokens, decode_kv.device)
 
-    @staticmethod
-    def fields(prefixes: Arena, decode_kv: Arena, slots: int, tokens: int) -> Fields:
-        """Return the input fields that it needs."""
-        reading = TailAppend.fields(prefixes, decode_kv, slots, tokens)
-        return {**reading, **_ScoringQueries.fields(slots, tokens)}
+    @property
+    def buffers(self) -> list[Buffer]:
+        return [*super().buffers, *self._scoring.buffers]
 
-    def _segments(self, layer: int, k: Tensor) -> list[KvSegment]:
-        question = KvSegment(k, self._tail.counts, self._scoring.starts)
-        return [self._prefix_keys(layer), question]
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        super().store(layer, q, k, v)
+        question = KvSegment(k.transpose(1, 2), self._tail.counts, self._scoring.starts)
+        self._record(layer, q, [self._prefix_keys(layer), question])
 
     def _prefix_keys(self, layer: int) -> KvSegment:
         """Return the keys of each slot's prefix row; a single one is not copied on a CPU."""

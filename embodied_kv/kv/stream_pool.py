@@ -40,8 +40,9 @@ class Groups:
 
     def only(self, mask: NDArray[np.bool_]) -> Groups:
         """Return the groups that a mask selects."""
-        columns = (column[mask] for column in (self.keys, self.sizes, self.costs, self.frees))
-        return Groups(*columns, self.members)
+        return Groups(
+            self.keys[mask], self.sizes[mask], self.costs[mask], self.frees[mask], self.members
+        )
 
 
 class StreamPool(ArenaPool):
@@ -52,6 +53,7 @@ class StreamPool(ArenaPool):
     that the streams may come to use.
     """
 
+    arena: Arena
     name = 'streams'
 
     def __init__(
@@ -313,7 +315,7 @@ class StreamPool(ArenaPool):
                 readers[own] = np.bincount(read)[read]
         return alone, readers
 
-    def _costs(self, rows: Numbers) -> NDArray[np.float64]:
+    def _costs(self, rows: Numbers | int) -> NDArray[np.float64]:
         return self._prefills[rows] + self._counts[rows] * self.token_seconds
 
     def _offer(self, number: int, readers: int) -> Evictable:
@@ -359,9 +361,7 @@ class StreamPool(ArenaPool):
 
             by_read = np.argsort(read, kind='stable')
             in_order = read[by_read]
-
-            def added(column: NDArray) -> NDArray:
-                return np.bincount(read, column, minlength=len(leases))
+            added = partial(np.bincount, read, minlength=len(leases))  # sums by prefix row
 
             def members(row: int) -> list[DecodeStream]:
                 own = slice(*np.searchsorted(in_order, (row, row + 1)))

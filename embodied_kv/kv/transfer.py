@@ -136,7 +136,7 @@ def read_tensor(
     Raises DamagedFileError if its checksum differs, RuntimeError if there is too little memory.
     """
     tensor = host_memory(shape, dtype)
-    data = memoryview(tensor.view(-1).view(torch.uint8).numpy())
+    data = tensor.view(-1).view(torch.uint8).numpy().data
     read(descriptor, data, offset)
     compare(data, checksum, what)
     return tensor

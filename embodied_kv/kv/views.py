@@ -60,7 +60,7 @@ class PrefixRead:
             self._parts.append((flats, batch_over(inputs, 'flat', slots, *tables)))
 
     @staticmethod
-    def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> dict:
+    def fields(prefixes: Arena, flats: CompressedArena | None, slots: int) -> Fields:
         """Return the input fields that it needs."""
         found = table_field('prefix', slots, prefixes.lengths)
         if flats is not None:
@@ -262,7 +262,7 @@ class SuffixRead:
     ) -> Fields:
         """Return the input fields that it needs."""
         positions = {'positions': (slots * tokens, np.int64)}
-        return PrefixRead.fields(prefixes, flats, slots) | positions
+        return {**PrefixRead.fields(prefixes, flats, slots), **positions}
 
     def bind(self, rows: Sequence[int], flats: Sequence[int] = ()) -> SuffixRead:
         """Bind the first slots. rows, flats: prefix and compressed row of each, one of them -1."""
@@ -328,7 +328,7 @@ class TailAppend:
     ) -> Fields:
         """Return the input fields that it needs."""
         tail = table_field('tail', slots, tails.lengths)
-        return SuffixRead.fields(prefixes, slots, tokens, flats) | tail
+        return {**SuffixRead.fields(prefixes, slots, tokens, flats), **tail}
 
     def bind(
         self,
@@ -344,9 +344,9 @@ class TailAppend:
         KV, whose lengths include the new tokens and `ahead` more behind them. count: new tokens of
         each slot, at most `tokens`.
         """
-        tails = np.asarray(tails)
-        starts = self._tails.positions[tails] - count - ahead
-        self._tail.bind(tails, starts, count)
+        own = np.asarray(tails)
+        starts = self._tails.positions[own] - count - ahead
+        self._tail.bind(own, starts, count)
         place(self._positions.host, self._prefix.bind(rows, flats) + starts)
         self.inputs.send()
         return self
@@ -459,8 +459,8 @@ class SparsePositionView:
         return self._arena.layers[layer][0][self._row, :, :length]
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
-        new = (part.transpose(0, 1) for part in (k, v))
-        store_rows(*new, *self._arena.layers[layer], self._batch)
+        rows = self._arena.layers[layer]
+        store_rows(k.transpose(0, 1), v.transpose(0, 1), *rows, self._batch)
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         self.store(layer, q, k, v)

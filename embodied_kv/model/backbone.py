@@ -5,7 +5,8 @@ The same `layer` prefills prefixes and extends decode streams; the cache view de
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +26,8 @@ class Backbone(nn.Module):
         super().__init__()
         self.config = c
         self.embed = embedding(c.vocab_size, c.width)
-        self.layers = nn.ModuleList(PlainLayer(c.width, c.mlp, c) for _ in range(c.layers))
+        layers = nn.ModuleList(PlainLayer(c.width, c.mlp, c) for _ in range(c.layers))
+        self.layers = cast(Sequence[PlainLayer], layers)
         self.norm = plain_norm(c.width, c)
         if c.has_own_head:
             self.head = nn.Linear(c.width, c.vocab_size, bias=False)

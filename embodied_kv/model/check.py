@@ -38,7 +38,7 @@ def state_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
     """Return a table with a row for each dimension of the state."""
     columns = '', 'state', 'from', 'unit', 'policy =', 'normalised -1 … 1'
     table = Table(*columns, title=f'State{_padding(checkpoint, "state")}')
-    scale = checkpoint and checkpoint.processing.normalizer.state_scale
+    scale = checkpoint.processing.normalizer.state_scale if checkpoint else None
     for i, d in enumerate(robot.state.dimensions):
         table.add_row(
             str(i), d.name, f'{d.topic}: {d.select}', d.unit, affine(d), ends(scale, i, d)
@@ -50,7 +50,7 @@ def action_table(robot: Embodiment, checkpoint: Checkpoint | None) -> Table:
     """Return a table with a row for each dimension of an action."""
     columns = ('', 'action', 'to', 'unit', 'policy =', 'means', 'normalised -1 … 1', 'limits (SI)')
     table = Table(*columns, title=f'Action{_padding(checkpoint, "action")}')
-    scale = checkpoint and checkpoint.processing.normalizer.action_scale
+    scale = checkpoint.processing.normalizer.action_scale if checkpoint else None
     for i, d in enumerate(robot.actions.dimensions):
         table.add_row(
             *(str(i), d.name, f'{d.topic}: {d.select}', d.unit, affine(d), meaning(d)),

@@ -6,7 +6,6 @@ reported as warnings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,15 +44,17 @@ class DataRange:
 def warnings(robot: Embodiment, checkpoint: Checkpoint) -> list[str]:
     """Return a line for each number of the state, and each position, that stood still."""
     normalizer, lines = checkpoint.processing.normalizer, []
-    for i, d in _still(normalizer.state_scale, robot.state.dimensions):
+    for i, d in enumerate(robot.state.dimensions):
+        if not _is_still(normalizer.state_scale, i):
+            continue
         low, high = _ends(normalizer.state_scale, i)
         lines.append(
             f'state {d.name} stood still in the training data ({low:.5g} … {high:.5g} {d.unit}); '
             f'the policy receives another position as at most {LARGEST:g}, normalised: keep it '
             'there, or train with data in which it moves'
         )
-    for i, d in _still(normalizer.action_scale, robot.actions.dimensions):
-        if not (d.relative or d.is_velocity):
+    for i, d in enumerate(robot.actions.dimensions):
+        if _is_still(normalizer.action_scale, i) and not (d.relative or d.is_velocity):
             low, high = _ends(normalizer.action_scale, i)
             lines.append(
                 f'action {d.name} stood still in the training data: the policy always commands '
@@ -135,16 +136,16 @@ def _range(part: str, scale: Scaling, i: int, d: Dimension, values: NDArray) -> 
     trained = _ends(scale, i)
     extent = trained[1] - trained[0]
     middle = sum(trained) / 2
-    normalised = tuple(2 * (x - middle) / max(extent, 1e-6) for x in (low, high))
+    start, end = (2 * (x - middle) / max(extent, 1e-6) for x in (low, high))
     found = []
     is_still = high - low < STILL * abs(d.scale)
     if is_still and not (d.is_velocity or _is_still(scale, i)):
         found.append(
             f'{part} {d.name} stands still in the data set ({low:.5g} … {high:.5g} {d.unit})'
         )
-    if max(map(abs, normalised)) > OUTSIDE:
+    if max(abs(start), abs(end)) > OUTSIDE:
         found.append(
-            f'{part} {d.name} of the data set lies at {normalised[0]:.3g} … {normalised[1]:.3g}, '
+            f'{part} {d.name} of the data set lies at {start:.3g} … {end:.3g}, '
             'where the training lies at -1 … 1: compare unit, sign and zero'
         )
     elif not is_still and high - low < NARROW * extent:
@@ -152,11 +153,7 @@ def _range(part: str, scale: Scaling, i: int, d: Dimension, values: NDArray) -> 
             f'{part} {d.name} spans {100 * (high - low) / extent:.2g}% of the range of the '
             'training: compare its unit'
         )
-    return DataRange(part, d.name, low, high, normalised, tuple(found))
-
-
-def _still(scale: Scaling, dimensions: Sequence[Dimension]) -> Iterator[tuple[int, Dimension]]:
-    return ((i, d) for i, d in enumerate(dimensions) if _is_still(scale, i))
+    return DataRange(part, d.name, low, high, (start, end), tuple(found))
 
 
 def _is_still(scale: Scaling, i: int) -> bool:

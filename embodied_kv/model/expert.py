@@ -6,8 +6,9 @@ norms of pi0.5, or the encoded time in the input of pi0 and SmolVLA, whose norms
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig, ExpertConfig, ModelConfig
 from embodied_kv.kv.views import KvView
-from embodied_kv.model.layers import DecoderLayer, PlainLayer, Rope, plain_norm
+from embodied_kv.model.layers import DecoderLayer, PlainLayer, RmsNorm, Rope, plain_norm
 
 
 @dataclass(frozen=True)
@@ -77,14 +78,14 @@ class Expert(nn.Module):
         self.rows = [self.crosses.get(i, i) for i in places]
         self._numbers = {i: number for number, i in enumerate(places)}  # backbone layer -> ours
         self.is_adaptive = e.time == 'norms'
-        if self.is_adaptive:
-            self.layers = nn.ModuleList(ExpertLayer(e, b) for _ in places)
-            self.norm = nn.Linear(width, 3 * width)
-        else:
-            self.layers = nn.ModuleList(
-                PlainLayer(width, e.mlp, b, is_cross=i in self.crosses) for i in places
-            )
-            self.norm = plain_norm(width, b)
+        layers = nn.ModuleList(
+            ExpertLayer(e, b)
+            if self.is_adaptive
+            else PlainLayer(width, e.mlp, b, is_cross=i in self.crosses)
+            for i in places
+        )
+        self.layers = cast(Sequence[DecoderLayer], layers)
+        self.norm = nn.Linear(width, 3 * width) if self.is_adaptive else plain_norm(width, b)
         self.action_in = nn.Linear(action_dim, width)
         self.action_out = nn.Linear(width, action_dim)
         self.time_in = nn.Linear(width if self.is_adaptive else 2 * width, width)
@@ -116,7 +117,7 @@ class Expert(nn.Module):
         layers = [norm for layer in self.layers for norm in (layer.attn_norm, layer.mlp_norm)]
         norms = [*layers, self.norm]
         if not self.is_adaptive:
-            scale = torch.stack([norm.scale() for norm in norms])
+            scale = torch.stack([norm.scale() for norm in cast(list[RmsNorm], norms)])
             shift, gate = torch.zeros_like(scale), torch.ones_like(scale, dtype=embedding.dtype)
             return [Modulation(scale, shift, gate, time[None]) for time in embedding]
         condition = self.conditioning(embedding)
@@ -154,9 +155,9 @@ class Expert(nn.Module):
         projected = {*self.crosses.values()}
         for i, (layer, row) in enumerate(zip(self.layers, self.rows, strict=True)):
             a, f = 2 * i, 2 * i + 1
-            attention = layer.cross_attention if row in projected else layer.attention
-            own = rope[2:] if row in projected else rope[:2]
-            branch = attention(row, self._norm(hidden, m, a), cache, own)
+            is_cross, normed = row in projected, self._norm(hidden, m, a)
+            attend: Callable[..., Tensor] = layer.cross_attention if is_cross else layer.attention
+            branch = attend(row, normed, cache, rope[2:] if is_cross else rope[:2])
             hidden = torch.addcmul(hidden, branch, m.gate[a])
             branch = layer.feed_forward(self._norm(hidden, m, f))
             hidden = torch.addcmul(hidden, branch, m.gate[f])

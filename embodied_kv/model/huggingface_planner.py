@@ -18,7 +18,6 @@ import torch
 from embodied_kv.config import DTYPES, BackboneConfig
 from embodied_kv.model.files import CheckpointError, read_json
 from embodied_kv.model.keys import LAYER, Naming
-from embodied_kv.model.layers import RmsNorm
 from embodied_kv.model.planner import Planner, PlannerConfig
 from embodied_kv.model.planner_prompts import HEAD, INTRODUCTION, PromptFrame
 from embodied_kv.model.tokenizer import Tokenizer
@@ -144,7 +143,7 @@ def scale_queries(model: Planner, path: Path) -> None:
     if scale == 1:
         return
     for layer in model.backbone.layers:
-        norm: RmsNorm = layer.q_norm
+        norm = layer.q_norm
         norm.weight.copy_((norm.offset + norm.weight.float()) * scale - norm.offset)
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.model.planner import PlannerConfig
 
+Config = ModelConfig | PlannerConfig
 EMBEDDING = 'backbone.embed.weight'
 UNUSED = 'paligemma_with_expert.gemma_expert.lm_head.weight'
 
@@ -80,7 +82,7 @@ def canonical(name: str) -> str | None:
     return name.replace('.vision_tower.vision_model.', '.vision_tower.')
 
 
-def sources(name: str, config: ModelConfig) -> tuple[str, ...]:
+def sources(name: str, config: Config) -> tuple[str, ...]:
     """Return the canonical names whose concatenated rows form our parameter `name`."""
     is_gemma = config.backbone.kind == 'gemma'
     if is_gemma and name == EMBEDDING:
@@ -88,7 +90,8 @@ def sources(name: str, config: ModelConfig) -> tuple[str, ...]:
     prefixes = PREFIXES if is_gemma else SMOLVLA_PREFIXES
     ours = next(prefix for prefix in prefixes if name.startswith(prefix))
     theirs, rest = prefixes[ours], name.removeprefix(ours)
-    dense = 'dense.' if ours.startswith('expert.') and config.expert.time == 'norms' else ''
+    is_adaptive = isinstance(config, ModelConfig) and config.expert.time == 'norms'
+    dense = 'dense.' if ours.startswith('expert.') and is_adaptive else ''
     if ours == 'expert.norm.':
         return (theirs + dense + rest,)
     layer = re.fullmatch(r'((?:layers\.)?\d+\.)(\w+)\.(weight|bias)', rest)
@@ -100,7 +103,7 @@ def sources(name: str, config: ModelConfig) -> tuple[str, ...]:
     return tuple(f'{theirs}{index}{part}.{kind}' for part in LAYER[module])
 
 
-def row_counts(name: str, rows: int, config: ModelConfig) -> list[int]:
+def row_counts(name: str, rows: int, config: Config) -> list[int]:
     """Return how many rows of our parameter come from each of its sources."""
     if '.qkv.' in name:
         b = config.backbone

@@ -6,7 +6,7 @@ The cache is an argument (`kv.views`), so the layer is independent of rows and d
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -19,7 +19,10 @@ from embodied_kv.kv.views import KvView, SuffixRead
 from embodied_kv.runtime.stream import Stream
 
 # Activation of the gate in the feed-forward, by kind of backbone.
-ACTIVATIONS = {'gemma': partial(F.gelu, approximate='tanh'), 'llama': F.silu}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    'gemma': partial(F.gelu, approximate='tanh'),
+    'llama': F.silu,
+}
 
 
 def embedding(count: int, width: int) -> nn.Embedding:
@@ -139,6 +142,9 @@ class DecoderLayer(nn.Module):
     (`cross_kv`), not of x. A subclass adds the two norms, `attn_norm` and `mlp_norm`.
     """
 
+    attn_norm: nn.Module
+    mlp_norm: nn.Module
+
     def __init__(self, width: int, mlp: int, b: BackboneConfig, is_cross: bool = False) -> None:
         super().__init__()
         self.heads, self.kv_heads, self.head_dim = b.heads, b.kv_heads, b.head_dim
@@ -216,7 +222,7 @@ def plain_norm(width: int, b: BackboneConfig) -> RmsNorm:
 
 
 def fill(
-    layers: Sequence[PlainLayer], hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
+    layers: Sequence[DecoderLayer], hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]
 ) -> Tensor:
     """Store K and V of hidden [B, T, W] in every layer; return the last layer's input.
 

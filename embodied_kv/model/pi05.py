@@ -64,7 +64,7 @@ class Pi05(BackboneModel):
 
     def prefill(self, embeddings: Tensor, cache: PrefixWrite) -> None:
         """Write packed prefix embeddings [B, N, width] through `cache`; equation 1 of OxyGen."""
-        positions = arange_positions(*embeddings.shape[:2], embeddings.device)
+        positions = arange_positions(embeddings.shape[0], embeddings.shape[1], embeddings.device)
         self.backbone.fill(embeddings, positions, self._projecting(cache))
 
     def append_state(self, states: Tensor, cache: PrefixAppend) -> None:

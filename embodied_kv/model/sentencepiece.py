@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
@@ -38,8 +39,8 @@ def read_backend(path: str | Path) -> Tokenizer:
     path = Path(path)
     try:
         pieces, settings = _parse(path.read_bytes())
-    except (ValueError, IndexError, struct.error) as error:
-        raise ValueError(f'{path} is not a SentencePiece model: {error}') from error
+    except (LookupError, TypeError, ValueError, AttributeError, struct.error) as error:
+        raise ValueError(f'{path} is not a SentencePiece model: {error!r}') from error
     for setting, wanted, found in settings:
         if found != wanted:
             raise ValueError(f'{path}: {setting} is {found}, only {wanted} is supported')
@@ -104,8 +105,9 @@ def _parse(data: bytes) -> tuple[list[Piece], list[tuple[str, object, object]]]:
     ]
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield the number and value of each field of a protobuf message."""
+def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield the number and value, int or bytes, of each field of a protobuf message."""
+    value: int | bytes
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -128,6 +130,8 @@ def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
 def _varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
+        if shift > 63:
+            raise ValueError('a number has more than 64 bits')
         byte = data[at]
         value |= (byte & 0x7F) << shift
         at, shift = at + 1, shift + 7

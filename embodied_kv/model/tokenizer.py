@@ -6,6 +6,7 @@ built in for weights without one. A token is a string of bytes.
 
 from __future__ import annotations
 
+import builtins
 import codecs
 import json
 import re
@@ -64,7 +65,7 @@ class Tokenizer:
         ids = {}
         for special, spellings in SPECIALS.items():
             if specials is not None:
-                spellings = (specials[special],) if specials.get(special) else ()
+                spellings = (given,) if (given := specials.get(special)) else ()
             found = [backend.token_to_id(spelling) for spelling in spellings]
             ids[special] = next((token for token in found if token is not None), ABSENT)
             if ids[special] == ABSENT and (specials is None or special == 'eos'):
@@ -147,7 +148,7 @@ class Tokenizer:
         """
         return b''.join(map(self.token_bytes, ids)).decode('utf-8', 'replace')
 
-    def token_bytes(self, token: int) -> bytes:
+    def token_bytes(self, token: int) -> builtins.bytes:
         """Return the bytes of one token."""
         if not 0 <= token < self.vocab_size or token in (self.pad, self.eos, self.bos):
             return b''

@@ -44,8 +44,7 @@ from embodied_kv.robots.declared import Declared
 
 STAGES = ('image', 'state', 'tokens', 'chunk', 'actions')  # in the order of computation
 SIZES = (480, 640), (240, 320), (121, 214)  # height, width of the pictures, by view
-WORDS = ('pick', 'up', 'the_red', 'block', 'and', 'place', 'it', 'on', 'the', 'plate', 'in')
-WORDS += ('front', 'of', 'you', '')
+WORDS = (*'pick up the_red block and place it on the plate in front of you'.split(), '')
 STEPS = 10
 
 

@@ -5,6 +5,8 @@ The caller leaves out absent views. Tokens are scaled only with `ModelConfig.sca
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -34,12 +36,11 @@ class Attention(nn.Module):
             nn.Linear(c.width, c.width) for _ in range(4)
         )
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, ...]:
+    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return q, k and v [B, heads, patches, head_dim]."""
         projections = self.q_proj, self.k_proj, self.v_proj
-        return tuple(
-            p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections
-        )
+        q, k, v = (p(hidden).unflatten(-1, (self.heads, -1)).transpose(1, 2) for p in projections)
+        return q, k, v
 
     def forward(self, hidden: Tensor) -> Tensor:
         attended = self.attend(*self.project(hidden))
@@ -139,7 +140,7 @@ class VisionTower(nn.Module):
     def encode(self, patches: Tensor) -> Tensor:
         """Return [B, patches, vision width] after the encoder layers and the last LayerNorm."""
         hidden = patches
-        for layer in self.tower.encoder.layers:
+        for layer in cast(nn.ModuleList, self.tower.encoder.layers):
             hidden = layer(hidden)
         return self.tower.post_layernorm(hidden)
 

@@ -17,9 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from embodied_kv.config import ModelConfig
 from embodied_kv.model.files import CheckpointError, read_json, refuse_placeholder
-from embodied_kv.model.keys import Naming, canonical, row_counts, sources
+from embodied_kv.model.keys import Config, Naming, canonical, row_counts, sources
 
 DTYPES = {'F64', 'F32', 'F16', 'BF16'}
 NAMED_IN_AN_ERROR = 6
@@ -51,12 +50,12 @@ class Weights:
 
     def __init__(self, path: str | Path, ignore: Sequence[str] = ()) -> None:
         self.path = Path(path)
-        self.metadata: dict[str, str] = {}
-        self._files = {}
+        self.metadata: Mapping[str, str] = {}
+        self._files: dict[str, safe_open] = {}
         for file in _files(self.path):
             handle = _open(file)
             names = handle.keys()
-            self.metadata.update(handle.metadata() or {})
+            self.metadata = {**self.metadata, **(handle.metadata() or {})}
             for name in names:
                 if name in self._files:
                     raise CheckpointError(f'{self.path}: {name} is in two files')
@@ -86,7 +85,7 @@ def write_weights(path: Path, state: Mapping[str, Tensor], about: Mapping[str, s
 
 
 def fill(
-    model: nn.Module, weights: WeightSource, config: ModelConfig, naming: Naming | None = None
+    model: nn.Module, weights: WeightSource, config: Config, naming: Naming | None = None
 ) -> None:
     """Copy every parameter of `model` from `weights`, converted to the dtype of the model.
 
@@ -112,9 +111,9 @@ def fill(
         targets = parameters[name].split(rows) if len(group) > 1 else [parameters[name]]
         copies += zip(targets, (spellings[source][0] for source in group), strict=True)
     for target, name in copies:
-        found, wanted = weights.shape(name), list(target.shape)
-        if found != wanted:
-            raise CheckpointError(f'{weights.path}: {name} is {found}, the model has {wanted}')
+        found, shape = weights.shape(name), list(target.shape)
+        if found != shape:
+            raise CheckpointError(f'{weights.path}: {name} is {found}, the model has {shape}')
     for first, *others in spellings.values():
         for other in others:
             if not torch.equal(weights.read(first), weights.read(other)):

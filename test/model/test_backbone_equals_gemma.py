@@ -76,4 +76,5 @@ def test_prefix_equals_gemma_under_a_full_mask(kv_heads):
 def test_token_embeddings_are_scaled_by_the_root_of_the_width():
     c = BackboneConfig(width=64, layers=1, heads=1, kv_heads=1, head_dim=8, mlp=8, vocab_size=9)
     backbone = Backbone(c)
+    torch.nn.init.normal_(backbone.embed.weight)
     torch.testing.assert_close(backbone.embed_tokens(torch.arange(9)), backbone.embed.weight * 8)

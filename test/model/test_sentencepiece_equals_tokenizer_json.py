@@ -45,6 +45,13 @@ def test_text_never_becomes_a_control_symbol(ours):
         (lambda data: data[:-3], 'is not a SentencePiece model'),
         (lambda data: b'', 'it has no pieces'),
         (lambda data: b'PK\x03\x04' + data, 'is not a SentencePiece model'),
+        (lambda data: b'\x08\x01', 'is not a SentencePiece model'),  # a number for a piece
+        (lambda data: b'\x0a\x00', 'is not a SentencePiece model'),  # a piece without text
+        (
+            lambda data: b'\x0a\x02\x08\x01',
+            'is not a SentencePiece model',
+        ),  # a number as text
+        (lambda data: b'\x08' + b'\xff' * 100 + b'\x01', 'more than 64 bits'),
         # Appended: a normaliser (message 3) with a dummy prefix (field 3).
         (lambda data: data + b'\x1a\x02\x18\x01', 'add_dummy_prefix is True, only False'),
         (lambda data: data + b'\x12\x02\x18\x01', 'model_type is 1, only 2'),

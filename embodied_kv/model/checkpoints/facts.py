@@ -38,7 +38,7 @@ class Facts:
             self._missing.append(name)
         return declared if found is None else found
 
-    def modes(self, found: Mapping[str, str], usual: str | None = None) -> dict[str, str]:
+    def modes(self, found: Mapping[str, str], usual: str = '') -> dict[str, str]:
         """Return the mode of normalisation of 'state' and 'action', like `settle`.
 
         usual: the mode where neither files nor contract state one.
@@ -84,11 +84,11 @@ class Facts:
         units = getattr(self._declared, f'{part}_units')
         return units if units is not None and len(units) == dims else 1.0
 
-    def dims(self, part: str, count: int | None) -> int | None:
+    def dims(self, part: str, count: int) -> int:
         """Return the dims of a part by the files and by the contract, which must agree."""
         declared = self._declared.dims(part)
-        if None in (declared, count) or declared == count:
-            return declared if count is None else count
+        if declared in (None, count):
+            return count
         names = getattr(self._declared, f'{part}_names')
         listed = f': {spell(names)}' if names else ''
         raise CheckpointError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -282,21 +282,21 @@ class LeRobotFolder:
                 raise CheckpointError(
                     f'{config}: not supported: {name} = {settings[name]}; it must be {value}'
                 )
-        steps = (
+        before, after = (
             read_steps(path / f'policy_{name}.json', known)
             for name, known in (
                 ('preprocessor', FAMILIES[kind].preprocessor),
                 ('postprocessor', POSTPROCESSOR),
             )
         )
-        return cls(path, settings, *steps, say)
+        return cls(path, settings, before, after, say)
 
     @property
     def family(self) -> Family:
         """Return the family of the policy."""
         return FAMILIES[self.settings['type']]
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, what: str) -> NoReturn:
         raise CheckpointError(f'{self.path}: {what}')
 
     def config(self, base: ModelConfig) -> ModelConfig:
@@ -350,7 +350,7 @@ class LeRobotFolder:
             self.refuse(f'normalization_mapping and norm_map differ: {" / ".join(map(str, maps))}')
         if maps[0].get('VISUAL', 'IDENTITY') != 'IDENTITY':
             self.refuse(f'not supported: images normalised by {maps[0]["VISUAL"]}')
-        found = {part: maps[0].get(part.upper()) for part in ('state', 'action')}
+        found = {part: str(maps[0].get(part.upper())) for part in ('state', 'action')}
         for part, mode in found.items():
             if mode not in MODES:
                 self.refuse(f'not supported: {part} normalised by {mode}')

@@ -86,7 +86,7 @@ def describe(
     facts.check()
     _check_robot(folder, dims, relative, conversion)
 
-    scales = (
+    state, action = (
         Scaling.openpi(
             modes[part],
             _unpadded(path, part, stats[entry], modes[part], dims[part], width),
@@ -108,7 +108,7 @@ def describe(
             dtype='bfloat16',  # openpi always serves in it
         ),
         processing=Processing(
-            Normalizer(*scales, np.array(relative, bool)),
+            Normalizer(state, action, np.array(relative, bool)),
             PromptStyle(in_prompt),
             images.PILLOW,
             CONVERSIONS[conversion],

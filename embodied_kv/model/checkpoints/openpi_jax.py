@@ -97,7 +97,7 @@ HEAD = re.compile(r'(\w+)/(kernel|bias)')  # a projection outside PaliGemma
 ATTENTION = 'MultiHeadDotProductAttention_0'
 # Leaf below the blocks of the tower: the tensors in it, below a layer.
 BLOCKS = 'PaliGemma/img/Transformer/encoderblock/'
-BLOCK = {
+BLOCK: dict[str, tuple[Piece, ...]] = {
     **{
         f'LayerNorm_{i}/{theirs}': (Piece(f'layer_norm{i + 1}.{ours}'),)
         for i in (0, 1)

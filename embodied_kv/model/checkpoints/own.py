@@ -23,6 +23,7 @@ from embodied_kv.model.checkpoints import statistics
 from embodied_kv.model.checkpoints.checkpoint import Checkpoint
 from embodied_kv.model.checkpoints.facts import Facts
 from embodied_kv.model.files import read_json
+from embodied_kv.model.keys import Config
 from embodied_kv.model.processing.images import OWN_RESIZE
 from embodied_kv.model.processing.normalizer import READS, Normalizer, Scaling
 from embodied_kv.model.processing.processing import Processing
@@ -31,7 +32,7 @@ from embodied_kv.model.tokenizer import Tokenizer
 from embodied_kv.model.weights import CheckpointError, Weights, write_weights
 from embodied_kv.robots.declared import Declared
 
-T = TypeVar('T')
+T = TypeVar('T', bound=Config | BackboneConfig | ExpertConfig | VisionConfig)
 
 ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the demo
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
@@ -134,10 +135,11 @@ def build_config(kind: type[T], values: Mapping[str, Any]) -> T:
     if any(odd.values()):
         what = (f'{verb} {", ".join(sorted(some))}' for verb, some in odd.items() if some)
         raise ValueError(f'{kind.__name__} {", ".join(what)}')
-    return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in values.items()})
+    given: Any = {n: tuple(v) if isinstance(v, list) else v for n, v in values.items()}
+    return kind(**given)
 
 
-def dimensions(config: Any) -> dict[str, object]:
+def dimensions(config: Config) -> dict[str, object]:
     """Return the fields of a config, flat, without those that may differ."""
     flat: dict[str, object] = {}
     for name, value in asdict(config).items():
@@ -148,7 +150,7 @@ def dimensions(config: Any) -> dict[str, object]:
     return flat
 
 
-def check_same(path: Path, found: Any, wanted: Any) -> None:
+def check_same(path: Path, found: Config, wanted: Config) -> None:
     """Raise CheckpointError that names the first dimension in which two configs differ."""
     there = dimensions(found)
     for name, value in dimensions(wanted).items():
@@ -172,14 +174,14 @@ def _normalizer(
         raise CheckpointError(f'{path}: delta beyond the {config.state_dim} joints of the state')
     entries = stats.get('norm_stats', stats)
     per_step = (config.chunk_size, config.action_dim)
-    shapes = {'state': [(config.state_dim,)], 'actions': [(config.action_dim,), per_step]}
+    shapes = {'state': ((config.state_dim,),), 'actions': ((config.action_dim,), per_step)}
     scales = []
     for part, shape in shapes.items():
         name = part.removesuffix('s')
         mode, units = modes[name], facts.units(name, shape[0][0])
         found = statistics.pick(f'{path}: {part}', entries.get(part) or {}, mode, *shape)
         scales.append(Scaling.own(mode, found, units))
-    return Normalizer(*scales, np.array(relative, bool))
+    return Normalizer(scales[0], scales[1], np.array(relative, bool))
 
 
 def _relative(path: Path, stats: dict) -> tuple[bool, ...] | None:

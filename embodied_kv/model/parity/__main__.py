@@ -30,11 +30,9 @@ def compare(path: str, device: str = 'cpu') -> bool:
         return report(path, golden.expected, golden.read, quantities(golden))
     case = Case(path)
     policy = case.checkpoint.load(device, dtype='float32')
-    known, names = {}, []
-    for record in case.records:
-        found = Replay(case, policy, record).quantities()
-        known |= {f'{record}.{name}': quantity for name, quantity in found.items()}
-        names += [f'{record}.{name}' for name in case.expected(record)]
+    found = {record: Replay(case, policy, record).quantities() for record in case.records}
+    known = {f'{record}.{name}': q for record, some in found.items() for name, q in some.items()}
+    names = [f'{record}.{name}' for record in found for name in case.expected(record)]
     return report(path, names, lambda name: case.read(*name.split('.', 1)), known)
 
 

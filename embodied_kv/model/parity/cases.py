@@ -169,14 +169,14 @@ class Case:
         self.about = read_json(folder / ABOUT)
         self.records: dict[str, dict] = self.about['records']
         self._tensors = Weights(folder / TENSORS)
-        self._cameras, declared, self._prompt = None, Declared(fps=ANY_RATE), None
+        cameras, declared, self._prompt = None, Declared(fps=ANY_RATE), None
         if (folder / FACTS).is_file():
             facts = read_json(folder / FACTS)
-            self._cameras, declared = openpi_facts(facts)
+            cameras, declared = openpi_facts(facts)
             self._prompt = facts.get('default_prompt')
         known = recorded_widths(self.about['dims'])
         self.checkpoint: Checkpoint = open_checkpoint(folder, declared, known)
-        self._cameras = self._cameras or {view: view for view in self.checkpoint.slots}
+        self._cameras = cameras or {view: view for view in self.checkpoint.slots}
 
     def images(self, record: str) -> tuple[NDArray[np.uint8] | None, ...]:
         """Return uint8 [H, W, 3] or None for each view of the checkpoint."""

@@ -109,7 +109,7 @@ class Golden:
     def times(self) -> Tensor:
         """Return the times that this package computes, float32 [steps]."""
         steps = number(self._tensors.metadata, 'num_steps')
-        return flow_times(steps).to(self.device)
+        return flow_times(int(steps)).to(self.device)
 
     def _input(self, name: str) -> Tensor:
         if f'input.{name}' not in self._tensors.names:
@@ -168,12 +168,12 @@ def config_of(metadata: Mapping[str, str]) -> ModelConfig:
         return ModelConfig(
             name=metadata.get('fixture', 'golden'),
             **config_parts(KEYS, get),
-            views=tuple(f'camera{i}' for i in range(get('num_images'))),
-            max_text=get('max_token_len'),
-            chunk_size=get('horizon'),
-            state_dim=get('action_dim'),
-            action_dim=get('action_dim'),
-            padded_action_dim=get('max_action_dim'),
+            views=tuple(f'camera{i}' for i in range(int(get('num_images')))),
+            max_text=int(get('max_token_len')),
+            chunk_size=int(get('horizon')),
+            state_dim=int(get('action_dim')),
+            action_dim=int(get('action_dim')),
+            padded_action_dim=int(get('max_action_dim')),
         )
     except ValueError as error:
         raise CheckpointError(str(error)) from error
@@ -203,7 +203,7 @@ class Prefix:
         )
         view = PrefixWrite(self.arena, samples, packed.shape[1])
         view.bind(range(samples), self.lengths)
-        positions = arange_positions(*packed.shape[:2], packed.device)
+        positions = arange_positions(samples, packed.shape[1], packed.device)
         self.hidden = model.backbone(packed, positions, view)  # [B, longest, width]
         for row, length in enumerate(self.lengths):
             self.arena.set_length(row, length)

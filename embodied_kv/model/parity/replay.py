@@ -198,7 +198,7 @@ class Replay:
             return slots[None]
 
         packed, blocks = run.packed[0], np.zeros((1, len(valid)), bool)
-        if self._is_prefix_state:
+        if self._is_prefix_state and run.state_row is not None:
             packed = torch.cat([packed, run.state_row[0]])
             blocks[0, int(valid.nonzero().max())] = True  # its own block
         yield 'prefix_embeddings', Quantity(scattered(packed), EMBEDDING, valid[None])
@@ -217,9 +217,9 @@ class Replay:
         """Yield what the expert reads in the first step: the state token, then the actions."""
         c, model, valid = self._policy.config, self._policy.model, run.packed.shape[1]
         noise, first = self._case.noise().to(model.device), self._recorded[0]
-        token, states = [run.state_row], 1
-        if run.state_row is None or self._is_prefix_state:
-            token, states, valid = [], 0, valid + c.state_tokens
+        token = [] if run.state_row is None or self._is_prefix_state else [run.state_row]
+        states = len(token)
+        valid += 0 if token else c.state_tokens
         embedded = model.expert.embed(noise.to(model.dtype), first)
         hidden = model.expert(embedded, first, run.cache, run.rope)
         suffix = states + c.chunk_size

@@ -32,7 +32,7 @@ class Resize:
 
     name: str
     fit: Fit
-    dtype: type
+    dtype: type[np.generic]
     spread: Callable[[Tensor], Tensor]
     black: float = 0
     is_centred: bool = True

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from embodied_kv.config import ModelConfig
 
@@ -111,8 +111,8 @@ class Scaling:
         return (np.asarray(y, self.origin.dtype) + shift) / gain * self.span + self.origin
 
 
-def _read(dtype: type, mode: str, statistics: Statistics) -> tuple[Statistics, NDArray, NDArray]:
-    s = {name: np.asarray(values, dtype) for name, values in statistics.items()}
+def _read(dtype: DTypeLike, mode: str, given: Statistics) -> tuple[Statistics, NDArray, NDArray]:
+    s = {name: np.asarray(values, dtype) for name, values in given.items()}
     low, high = (s[name] for name in READS[mode])
     return s, low, high
 
@@ -146,8 +146,9 @@ class Normalizer:
 
         state: [state_dim]. action: [action_dim] or [chunk, action_dim].
         """
-        parts = (dict(zip(('q01', 'q99'), ends, strict=True)) for ends in (state, action))
-        return cls(*(Scaling.own('quantiles', part) for part in parts), relative)
+        parts = (dict(q01=np.asarray(low), q99=np.asarray(high)) for low, high in (state, action))
+        state_scale, action_scale = (Scaling.own('quantiles', part) for part in parts)
+        return cls(state_scale, action_scale, relative)
 
     @classmethod
     def identity(
