@@ -30,6 +30,10 @@ class FrozenPart:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     facts: Fact = None
 
+    def fact(self, name: str) -> Fact:
+        """Return a fact by name; None if there is none."""
+        return self.facts.get(name) if isinstance(self.facts, dict) else None
+
 
 class Part(Protocol):
     """A part of a session that can be frozen and resumed. All methods run between two steps.

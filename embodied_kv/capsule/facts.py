@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from itertools import islice
 from json import scanner
@@ -16,7 +16,8 @@ from typing import Any
 
 from embodied_kv.errors import CodedError
 
-Fact = None | bool | int | float | str | list['Fact'] | dict[str, 'Fact']  # what JSON can express
+# What JSON can express: every sequence but a string is a list, every mapping a dict.
+Fact = None | bool | int | float | str | Sequence['Fact'] | Mapping[str, 'Fact']
 MAX_FACTS = 2**23  # bytes of one capsule
 PIECE = 1024  # tokens joined by one call
 

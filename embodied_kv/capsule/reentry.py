@@ -13,7 +13,7 @@ from enum import Enum
 
 import numpy as np
 
-from embodied_kv.capsule.facts import CapsuleError
+from embodied_kv.capsule.facts import CapsuleError, Fact
 from embodied_kv.errors import ErrorCode
 
 SIDE = 16  # pixels of a thumbnail
@@ -57,7 +57,7 @@ class SceneSummary:
         return {'stamp': self.stamp, 'robot': self.robot}
 
     @classmethod
-    def of(cls, arrays: Mapping[str, np.ndarray], facts: Mapping[str, int | str]) -> SceneSummary:
+    def of(cls, arrays: Mapping[str, np.ndarray], facts: Fact) -> SceneSummary:
         """Return the summary of `arrays` and `facts`. Raises CapsuleError for damaged ones."""
         images = {n.removeprefix('image/'): a for n, a in arrays.items() if n != 'joints'}
         stamp, robot = (

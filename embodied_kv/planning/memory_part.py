@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from heapq import nsmallest
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
-from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note, facts_of
+from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart, Note, facts_of
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.memory.sentence_log import sentences
@@ -45,7 +46,8 @@ class MemoryPart:
         """
         last, row = self._planning.last, self._planning.row
         known = {SENTENCES: self._planning.memory.log.bytes}
-        facts = {'planner': self._planning.fingerprint, 'plan': last and facts_of(last)}
+        plan = None if last is None else facts_of(last)
+        facts = {'planner': self._planning.fingerprint, 'plan': plan}
         if (held := row.held) is None:
             return FrozenPart(known, facts)
         kv = (part[:, 0, :, : held.tokens] for part in (row.arena.k, row.arena.v))
@@ -53,13 +55,13 @@ class MemoryPart:
 
     def check(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError unless the sentences, the plan and the row are valid."""
-        facts, known = frozen.facts, frozen.tensors.get(SENTENCES)
-        has_facts = isinstance(facts, dict) and isinstance(facts.get('planner'), str)
-        if not has_facts or known is None or known.dtype != torch.uint8 or known.dim() != 1:
+        planner, known = frozen.fact('planner'), frozen.tensors.get(SENTENCES)
+        is_text = isinstance(planner, str)
+        if not is_text or known is None or known.dtype != torch.uint8 or known.dim() != 1:
             raise CapsuleError('the capsule has no list of known sentences', ErrorCode.DAMAGED)
-        _read_plan(facts.get('plan'))
-        held = _read_row(facts)
-        if held is not None and facts['planner'] == self._planning.fingerprint:
+        _read_plan(frozen.fact('plan'))
+        held = _read_row(frozen.fact(ROW))
+        if held is not None and planner == self._planning.fingerprint:
             row = self._planning.row
             frozen_kv.check_row(frozen, ROW, row.arena, held.tokens)
             try:
@@ -69,13 +71,13 @@ class MemoryPart:
 
     def resume(self, frozen: FrozenPart) -> Note:
         """Restore the plans, and return a function that reports how memory has changed since."""
-        facts, told = frozen.facts, []
-        if facts['planner'] != self._planning.fingerprint:
+        told = []
+        if frozen.fact('planner') != self._planning.fingerprint:
             self._planning.last = None
             told.append('the last plan is of another planner and is not restored')
         else:
-            self._planning.last = _read_plan(facts.get('plan'))
-            if (held := _read_row(facts)) is not None:
+            self._planning.last = _read_plan(frozen.fact('plan'))
+            if (held := _read_row(frozen.fact(ROW))) is not None:
                 row, why = self._planning.row, 'is in use'
                 try:
                     put = partial(frozen_kv.fill, frozen, ROW, row.arena, 0)
@@ -117,7 +119,7 @@ def _moved(known: Tensor, now: Mapping[str, str]) -> Iterator[str]:
         yield f'memory has changed since: {moved}'
 
 
-def _read_plan(plan: Mapping | None) -> PlanRecord | None:
+def _read_plan(plan: Any) -> PlanRecord | None:
     try:
         if plan is None:
             return None
@@ -133,9 +135,9 @@ def _read_plan(plan: Mapping | None) -> PlanRecord | None:
         raise _damaged(repr(error)) from error
 
 
-def _read_row(facts: Mapping) -> RowPlan | None:
+def _read_row(row: Fact) -> RowPlan | None:
     """Return the plan in the row, if there is one."""
-    if (row := facts.get(ROW)) is None:
+    if row is None:
         return None
     if not isinstance(row, dict) or type(tokens := row.get('tokens')) is not int:
         raise _damaged("that of the planner's row")

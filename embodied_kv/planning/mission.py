@@ -13,7 +13,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, facts_of
 from embodied_kv.errors import ErrorCode
@@ -103,7 +103,7 @@ class MissionState:
         return replace(self, tried=tried, steps=self.steps + 1, acting='')
 
 
-def read_state(facts: object) -> MissionState:
+def read_state(facts: Any) -> MissionState:
     """Return the state from its plain values. Raise ValueError for anything else."""
     try:
         state = MissionState(
@@ -258,7 +258,7 @@ class MissionPart:
 
     def freeze(self) -> FrozenPart:
         state = self._state()
-        return FrozenPart(facts={'mission': state and facts_of(state)})
+        return FrozenPart(facts={'mission': None if state is None else facts_of(state)})
 
     def check(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError unless the capsule has a valid mission, or none."""
@@ -302,7 +302,7 @@ MARKER = re.compile(
 def split_steps(words: str) -> tuple[str, ...]:
     """Return the instructions of a mission in order; none if it has no letters."""
     sentences = map(_plain, SENTENCES.split(BLANKS.sub(' ', words)))
-    parts = []
+    parts: list[str] = []
     for sentence in sentences:
         parts += [sentence] if CONDITION.match(sentence) else map(_plain, THEN.split(sentence))
     return tuple(part for part in parts if any(letter.isalpha() for letter in part))

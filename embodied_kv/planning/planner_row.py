@@ -159,8 +159,8 @@ class PlannerRow:
 
         If the row was resumed with the same plan, the plan is continued without a prefill.
         """
-        if self.can_continue(asked):
-            held, nothing = self.held, [0] * len(self.arena.layers)
+        if self.can_continue(asked) and (held := self.held):
+            nothing = [0] * len(self.arena.layers)
             self._resumed = False
             return chain(held.plan.answer, self._decode(held, stops)), Work(nothing, nothing[:])
         hidden, work = self.fill(prompt, asked.method)
@@ -168,15 +168,14 @@ class PlannerRow:
 
     def can_continue(self, asked: PlanRecord) -> bool:
         """Return whether the row was resumed with this plan, and its answer fits the limit."""
-        held = self.held
-        same = held is not None and held.plan.asked == asked
-        return self._resumed and same and held.fits(self._config.max_answer_tokens)
+        held, most = self.held, self._config.max_answer_tokens
+        same = held is not None and held.plan.asked == asked and held.fits(most)
+        return self._resumed and same
 
     def resumed_method(self, question: str) -> str:
         """Return the method of the plan that was resumed for a question; '' if there is none."""
-        held = self.held
-        is_same = self._resumed and held is not None and held.plan.question == question
-        return held.plan.method if is_same else ''
+        held = self.held if self._resumed else None
+        return held.plan.method if held and held.plan.question == question else ''
 
     def resume(self, put: Callable[[], None], held: RowPlan) -> bool:
         """Restore a plan into the row on the engine thread; return False if the row is in use.
@@ -236,7 +235,7 @@ class PlannerRow:
         self, held: RowPlan, stops: Collection[int], hidden: Tensor | None = None
     ) -> Iterator[int]:
         """Yield the tokens that follow; `hidden` is that of `fill`, for the first token."""
-        if not (held.plan.answer or held.plan.over):
+        if hidden is not None:
             held = self._step(torch.inference_mode()(partial(self._first, held, stops, hidden)))
             yield from held.plan.answer
         said, on_held = len(held.plan.answer), partial(setattr, self, 'held')

@@ -28,7 +28,7 @@ from embodied_kv.model.planner import Planner
 from embodied_kv.planning.plan import RowPlan
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
-from embodied_kv.runtime.inputs import StepInputs
+from embodied_kv.runtime.inputs import Fields, StepInputs
 from embodied_kv.runtime.stream import Stream
 
 KIND = 'planner_token'
@@ -45,7 +45,7 @@ class TokenStep:
         self._model, self._arena, self._sizes = model, arena, tuple(sizes)
         self.graphs = GraphCache(arena.device)
         most = self._sizes[-1]
-        fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
+        fields: Fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
         self._inputs = StepInputs(arena.device, fields)
         self._chosen = torch.zeros(most, dtype=torch.int64, device=arena.device)
         on_cpu = arena.device.type == 'cpu'

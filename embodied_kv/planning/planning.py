@@ -90,7 +90,7 @@ class PlannerPrompts:
         return Prompt(self.head, tuple(pieces), question)
 
 
-class Planning(AbstractContextManager):
+class Planning(AbstractContextManager['Planning']):
     """A planner with the memory of one folder, which is created if needed.
 
     Args:

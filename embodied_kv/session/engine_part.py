@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -82,8 +82,7 @@ class EnginePart:
         Tensors: 'row/I/k' and 'row/I/v' [layers, kv_heads, length, head_dim], or of a compressed
         row [kv_heads, tokens of all layers, head_dim]; 'row/I/state' [state]; 'row/I/guide', the
         action prefix; 'row/I/columns' and '.../density', prompt scores; 'stream/I/k', '.../v'.
-        Facts of a row: 'budgets', the tokens of each layer of a compressed row; 'scored', the
-        number of text tokens with scores, if streams wait for compression.
+        The facts are `SessionFacts`.
         """
         streams = self.streams()
         with ExitStack() as held:
@@ -128,10 +127,11 @@ class EnginePart:
                     tensors[f'{name}/columns'] = scores.columns.clone()
                     tensors[f'{name}/density'] = scores.density.clone()
             frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
-            rows.append({**frame, 'budgets': budgets, 'scored': scores and scores.queries})
+            scored = None if scores is None else scores.queries
+            rows.append({**frame, 'budgets': budgets, 'scored': scored})
         for i, stream in enumerate(streams):
             tensors |= frozen_kv.copied(f'stream/{i}', *self._kv.decode_kv.row(stream.decode_row))
-        facts = {
+        facts: Fact = {
             'rows': rows,
             'current': None if current is None else numbers[_read_by(current)],
             'action': None if action is None else numbers[_read_by(action)],
@@ -167,9 +167,9 @@ class EnginePart:
 
         branches: the number of times that each stream would be resumed.
         """
-        self._check_whole(frozen)
-        self._check_keep_ratio(frozen.facts)
-        streams, rows = frozen.facts['streams'], frozen.facts['rows']
+        facts = self._check_whole(frozen)
+        self._check_keep_ratio(facts)
+        streams, rows = facts['streams'], facts['rows']
         if len(streams) * branches > self._kv.streams_max:
             raise CapsuleError(
                 f'the capsule must resume at most {self._kv.streams_max} streams (got '
@@ -186,7 +186,7 @@ class EnginePart:
                 'kv/set_limits',
                 ErrorCode.NO_ROOM,
             )
-        copies = [sum(rows[i]['budgets']) for i in read if rows[i]['budgets'] is not None]
+        copies = [sum(budgets) for i in read if (budgets := rows[i]['budgets']) is not None]
         if not self._kv.compressed.has_room(copies):
             raise CapsuleError(
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
@@ -199,13 +199,14 @@ class EnginePart:
             except ValueError as error:
                 raise CapsuleError(f'a stream of the capsule does not fit: {error}') from error
 
-    def _check_whole(self, frozen: FrozenPart) -> None:
-        """Raise CapsuleError for facts or tensors that no session of this engine can have."""
+    def _check_whole(self, frozen: FrozenPart) -> frozen_facts.SessionFacts:
+        """Return the facts. Raise CapsuleError for a part that no session of this engine has."""
         model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
         most = self._kv.prefixes.k.shape[3]
         bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
         frozen_facts.check(frozen.facts, bounds)
-        for i, row in enumerate(frozen.facts['rows']):
+        facts = frozen_facts.read(frozen)
+        for i, row in enumerate(facts['rows']):
             if row['budgets'] is None:
                 frozen_kv.check_row(frozen, f'row/{i}', self._kv.prefixes, row['length'])
                 frozen_kv.check_tensor(frozen, f'row/{i}/state', model.state_dim)
@@ -219,15 +220,16 @@ class EnginePart:
                     frozen_kv.check_tensor(frozen, density, *shape, dtype=f32)
             else:
                 frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
-        for i, stream in enumerate(frozen.facts['streams']):
+        for i, stream in enumerate(facts['streams']):
             frozen_kv.check_row(frozen, f'stream/{i}', self._kv.decode_kv, _extent(stream))
+        return facts
 
     @property
     def _keep_ratio(self) -> float:
         """Return the present keep ratio of language, which may change while the engine runs."""
         return self._engine.compression.keep_ratios[LANGUAGE]
 
-    def _check_keep_ratio(self, facts: Mapping) -> None:
+    def _check_keep_ratio(self, facts: frozen_facts.SessionFacts) -> None:
         """Raise CapsuleError if a stream would be compressed with another keep ratio."""
         then, now = facts['keep_ratio'], self._keep_ratio
         decided = self._engine.compression.decide()
@@ -265,7 +267,7 @@ class EnginePart:
         with ExitStack() as step, ExitStack() as undo, ExitStack() as leases:
             step.callback(self._kv.streams.end_step)  # until then no stream is evicted for another
             rows: dict[int, Lease] = {}
-            for i, facts in enumerate(frozen.facts['streams']):
+            for i, facts in enumerate(frozen_facts.read(frozen)['streams']):
                 number = facts['row']
                 if number not in rows:
                     rows[number] = leases.enter_context(self._adopt(frozen, number))
@@ -284,7 +286,7 @@ class EnginePart:
         self, frozen: FrozenPart, i: int, row: Lease, branch: Branch, undo: ExitStack
     ) -> DecodeStream:
         """Resume stream i on an adopted row, with its own decode KV; `undo` ends it."""
-        facts = frozen.facts['streams'][i]
+        facts = frozen_facts.read(frozen)['streams'][i]
         seed = {} if branch.seed is None else {'seed': branch.seed}
         lease = row.share()
         try:
@@ -301,24 +303,24 @@ class EnginePart:
 
     def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
         """Write row `number` of the capsule to a row of this arena, or to a compressed row."""
-        facts = frozen.facts['rows'][number]
+        facts, frames = frozen_facts.read(frozen)['rows'][number], self._kv.frames
+        sequence, length, stamp = facts['sequence'], facts['length'], facts['stamp']
         if facts['budgets'] is not None:
-            about = facts['sequence'], facts['length'], self._kv.prefixes.layout, facts['stamp']
-            process = self._kv.frames.process_id  # the handle of a lost frame reads no row
-            gone = KvHandle(process, -1, -1, *about, -math.inf, robot=self.robot)
+            about = sequence, length, self._kv.prefixes.layout, stamp
+            # The handle of a lost frame reads no row.
+            gone = KvHandle(frames.process_id, -1, -1, *about, -math.inf, robot=self.robot)
             return self._adopt_copy(frozen, number, gone)
-        frame = {name: facts[name] for name in ('sequence', 'stamp')}
         with self._written(frozen, number) as row:
-            lease = self._kv.frames.adopt(row, facts['length'], robot=self.robot, **frame)
+            lease = frames.adopt(row, length, robot=self.robot, sequence=sequence, stamp=stamp)
         with ExitStack() as undo:
             undo.enter_context(lease)
-            if facts.get('scored'):
+            if scored := facts.get('scored'):
                 arena = self._kv.prefixes
                 columns, density = (
                     frozen.tensors[f'row/{number}/{name}'].to(arena.device)
                     for name in ('columns', 'density')
                 )
-                scores = Statistics(columns, density, arena.k.shape[2], facts['scored'])
+                scores = Statistics(columns, density, arena.k.shape[2], scored)
                 self._engine.compression.prompts.attach(lease.handle, scores)
             undo.pop_all()
         return lease
@@ -336,7 +338,8 @@ class EnginePart:
 
     def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
         """Write row `number` of the capsule to a compressed row of the frame `handle`."""
-        facts = frozen.facts['rows'][number]
+        facts = frozen_facts.read(frozen)['rows'][number]
+        assert facts['budgets'] is not None
         copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
         if copy is None:
             raise CapsuleError(
@@ -357,8 +360,8 @@ class EnginePart:
 
         Raises CapsuleError if the capsule has no frame, and for a damaged capsule.
         """
-        self._check_whole(frozen)
-        number = frozen.facts['current']
+        facts = self._check_whole(frozen)
+        number = facts['current']
         if number is None:
             raise CapsuleError(
                 'the capsule has no frame: it was taken before the first one, or on a robot that '
@@ -367,7 +370,7 @@ class EnginePart:
             )
         with ExitStack() as held:
             lease = held.enter_context(self._adopt(frozen, number))
-            if (copy := frozen.facts['action']) is not None:
+            if (copy := facts['action']) is not None:
                 action = self._adopt_copy(frozen, copy, lease.handle)
                 held.enter_context(action.share())
                 self._kv.keep_copy([ACTION], action)
@@ -383,7 +386,7 @@ def _read_by(lease: Lease) -> tuple[bool, int]:
     return lease.is_copy, lease.row
 
 
-def _extent(facts: Mapping) -> int:
+def _extent(facts: frozen_facts.StreamFacts) -> int:
     """Return the number of tokens in the decode KV of a frozen stream."""
     tokens = facts['tokens']
     return len(facts['query']['ids']) + len(tokens) - 1 if tokens else 0

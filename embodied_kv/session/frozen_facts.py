@@ -1,15 +1,51 @@
-"""Checks of the facts of the engine's part of a capsule, before any of them is used."""
+"""The facts of the engine's part of a capsule, checked before any of them is used."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, TypedDict, TypeGuard, cast
 
-from embodied_kv.capsule.capsule import CapsuleError, Fact
+from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.errors import ErrorCode
+from embodied_kv.kv.decode_stream import Query
 from embodied_kv.text import shown
 
 INT64 = 2**63
+
+
+class RowFacts(TypedDict):
+    """The facts of a row."""
+
+    sequence: int
+    stamp: int
+    length: int
+    budgets: list[int] | None  # the tokens of each layer of a compressed row
+    scored: int | None  # number of text tokens with scores, if streams wait for compression
+
+
+class StreamFacts(TypedDict):
+    """The facts of a decode stream."""
+
+    row: int
+    query: dict[str, Any]  # the fields of a `Query`
+    tokens: list[int]
+    said: int
+
+
+class SessionFacts(TypedDict):
+    """The facts of the engine's part."""
+
+    rows: list[RowFacts]
+    current: int | None  # the row of the newest frame
+    action: int | None  # the compressed row that actions read
+    streams: list[StreamFacts]
+    keep_ratio: float
+
+
+def read(frozen: FrozenPart) -> SessionFacts:
+    """Return the facts of a part that `check` has accepted."""
+    return cast(SessionFacts, frozen.facts)
 
 
 @dataclass(frozen=True)
@@ -23,13 +59,11 @@ class Bounds:
 
 def check(facts: Fact, bounds: Bounds) -> None:
     """Raise CapsuleError that names the first fact that no session of this engine can have."""
-    whole = _keys(facts, 'session', ('rows', 'current', 'action', 'streams', 'keep_ratio'))
+    whole = _keys(facts, 'session', SessionFacts)
     ratio = whole['keep_ratio']
     _require(_is_number(ratio) and 0 < ratio <= 1, 'keep_ratio', 'above 0, at most 1', ratio)
     rows = _list(whole['rows'], 'rows')
-    for i, row in enumerate(rows):
-        _check_row(row, f'rows[{i}]', bounds)
-    compressed = [row['budgets'] is not None for row in rows]
+    compressed = [_check_row(row, f'rows[{i}]', bounds) for i, row in enumerate(rows)]
     for name, is_copy in (('current', False), ('action', True)):
         if whole[name] is not None:
             number = _whole(whole[name], name, 0, len(rows) - 1)
@@ -41,8 +75,9 @@ def check(facts: Fact, bounds: Bounds) -> None:
         _check_stream(stream, f'streams[{i}]', len(rows), bounds)
 
 
-def _check_row(row: Fact, name: str, bounds: Bounds) -> None:
-    row = _keys(row, name, ('sequence', 'stamp', 'length', 'budgets', 'scored'))
+def _check_row(row: Fact, name: str, bounds: Bounds) -> bool:
+    """Check a row; return whether it is compressed."""
+    row = _keys(row, name, RowFacts)
     for one in ('sequence', 'stamp'):
         _whole(row[one], f'{name}.{one}', -INT64, INT64 - 1)
     length = _whole(row['length'], f'{name}.length', 1, bounds.tokens)
@@ -54,14 +89,14 @@ def _check_row(row: Fact, name: str, bounds: Bounds) -> None:
         _require(len(budgets) == bounds.layers, f'{name}.budgets', layers, len(budgets))
         for budget in budgets:
             _whole(budget, f'{name}.budgets', 0, length)
+    return row['budgets'] is not None
 
 
 def _check_stream(stream: Fact, name: str, rows: int, bounds: Bounds) -> None:
-    stream = _keys(stream, name, ('row', 'query', 'tokens', 'said'))
+    stream = _keys(stream, name, StreamFacts)
     _whole(stream['row'], f'{name}.row', 0, rows - 1)
-    asked = ('text', 'ids', 'max_tokens', 'temperature', 'seed')
     of_query = f'{name}.query'
-    query = _keys(stream['query'], of_query, asked)
+    query = _keys(stream['query'], of_query, Query)
     _require(_is_text(query['text']), f'{of_query}.text', 'text', query['text'])
     ids = _tokens(query['ids'], f'{of_query}.ids', bounds)
     _require(bool(ids), f'{of_query}.ids', 'at least one token', ids)
@@ -76,30 +111,30 @@ def _check_stream(stream: Fact, name: str, rows: int, bounds: Bounds) -> None:
     _whole(stream['said'], f'{name}.said', 0, len(tokens))
 
 
-def _keys(value: Fact, name: str, keys: Sequence[str]) -> Mapping[str, Fact]:
+def _keys(value: Fact, name: str, kind: type) -> Mapping[str, Fact]:
+    """Return an object with the fields of a kind."""
     _require(isinstance(value, dict), name, 'an object', value)
-    _require(value.keys() == {*keys}, f'the names in {name}', ', '.join(keys), [*value])
+    value, keys = cast(dict[str, Fact], value), kind.__annotations__
+    _require(value.keys() == keys.keys(), f'the names in {name}', ', '.join(keys), [*value])
     return value
 
 
 def _list(value: Fact, name: str) -> list[Fact]:
     _require(isinstance(value, list), name, 'a list', value)
-    return value
+    return cast(list[Fact], value)
 
 
 def _whole(value: Fact, name: str, low: int, high: int) -> int:
     fits = type(value) is int and low <= value <= high
     _require(fits, name, f'a whole number from {low} to {high}', value)
-    return value
+    return cast(int, value)
 
 
 def _tokens(value: Fact, name: str, bounds: Bounds) -> list[int]:
-    for token in (tokens := _list(value, name)):
-        _whole(token, name, 0, bounds.vocabulary - 1)
-    return tokens
+    return [_whole(token, name, 0, bounds.vocabulary - 1) for token in _list(value, name)]
 
 
-def _is_number(value: Fact) -> bool:
+def _is_number(value: Fact) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 
@@ -57,6 +57,12 @@ class Resumed:
     notes: tuple[str, ...] = ()
 
 
+class Call(Protocol):
+    """Runs work on the engine thread."""
+
+    def __call__(self, work: Callable[[], T], /) -> Future[T]: ...
+
+
 class RobotSession:
     """The parts of the session of a robot, and the registry that stores its capsules.
 
@@ -64,15 +70,10 @@ class RobotSession:
         engine_part: The rows and streams of the engine that computes for the robot, or a part with
             the same methods for the engine of a policy server.
         registry: None until `set_registry` sets one.
-        call: Runs work on the engine thread, as `EngineThread.call`.
+        call: As `EngineThread.call`.
     """
 
-    def __init__(
-        self,
-        engine_part: EnginePart,
-        registry: Registry | None,
-        call: Callable[[Callable[[], T]], Future[T]],
-    ) -> None:
+    def __init__(self, engine_part: EnginePart, registry: Registry | None, call: Call) -> None:
         self.engine_part, self._registry, self._call = engine_part, registry, call
         self.name = f'{engine_part.process_id[:8]}{engine_part.robot}'
         self.limits = Limits()
@@ -235,16 +236,16 @@ class RobotSession:
             return streams, notes
 
         (streams, notes), seconds = self._on_engine(work)
-        notes = [note() if callable(note) else note for note in notes]
+        told = [note() if callable(note) else note for note in notes]
         depths = capsule.facts.get(DEPTHS)
         depths = depths if isinstance(depths, dict) else {}
-        notes += [
+        told += [
             f'no active node resumes its part {shown(name)}'
             for name in sorted(named - self._parts.keys())
             if depths.get(name, 'planner') in deep
         ]
         self.participants.on_done(Done(verb, capsule, decision.depth))
-        return Resumed(capsule, decision, streams, seconds, tuple(filter(None, notes)))
+        return Resumed(capsule, decision, streams, seconds, tuple(filter(None, told)))
 
     def _resume_part(self, part: Part, frozen: FrozenPart) -> Note:
         note = part.resume(frozen)
@@ -255,7 +256,7 @@ class RobotSession:
     @staticmethod
     def _frozen(capsule: Capsule) -> Mapping[str, FrozenPart]:
         """Return the parts of a capsule by name."""
-        parts: dict[str, dict] = {part: {} for part in capsule.facts}
+        parts: dict[str, dict[str, torch.Tensor]] = {part: {} for part in capsule.facts}
         for name, tensor in capsule.tensors.items():
             part, _, rest = name.partition('/')
             parts.setdefault(part, {})[rest] = tensor

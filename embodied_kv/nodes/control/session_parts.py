@@ -36,7 +36,7 @@ class InstructionPart:
 
     def check(self, frozen: FrozenPart) -> None:
         """Check that the capsule has an instruction. Raises CapsuleError."""
-        if not isinstance(_fact(frozen, 'instruction'), str):
+        if not isinstance(frozen.fact('instruction'), str):
             raise CapsuleError('the capsule has no instruction', ErrorCode.DAMAGED)
 
     def resume(self, frozen: FrozenPart) -> str | None:
@@ -88,14 +88,14 @@ class ActionPart:
         """Check that this robot could execute the actions. Raises CapsuleError."""
         if not frozen.tensors:
             return
-        values, dt = frozen.tensors.get('values'), _fact(frozen, 'dt')
+        values, dt = frozen.tensors.get('values'), frozen.fact('dt')
         if values is None or values.dim() != 2 or values.shape[1] != len(self._joints):
             shape = 'missing' if values is None else list(values.shape)
             raise CapsuleError(
                 f'leftover actions must be [n, {len(self._joints)}] (got {shape})',
                 ErrorCode.DAMAGED,
             )
-        if (joints := _fact(frozen, 'joints')) != list(self._joints):
+        if (joints := frozen.fact('joints')) != list(self._joints):
             raise CapsuleError(
                 f'joints of the leftover actions must be {list(self._joints)} (got {joints})',
                 ErrorCode.MISMATCH,
@@ -108,7 +108,7 @@ class ActionPart:
             raise CapsuleError(
                 f'dt of the leftover actions must be {self._dt} s (got {dt})', ErrorCode.MISMATCH
             )
-        if not all(isinstance(_fact(frozen, n), int) for n in ('stamp', 'sequence', 'steps')):
+        if not all(isinstance(frozen.fact(n), int) for n in ('stamp', 'sequence', 'steps')):
             raise CapsuleError(
                 'stamp, sequence and steps of the leftover actions must be integers',
                 ErrorCode.DAMAGED,
@@ -127,7 +127,3 @@ class ActionPart:
             facts['steps'],
         )
         self._control.resume(leftover, now)
-
-
-def _fact(frozen: FrozenPart, name: str) -> object:
-    return frozen.facts.get(name) if isinstance(frozen.facts, dict) else None
