@@ -80,9 +80,7 @@ def test_confidence_is_used_until_enough_chunks_were_compared():
 
 
 def test_a_constant_confidence_carries_no_signal_and_is_not_counted():
-    signal = seen(
-        stream(50, tells=True, change=lambda confidence: np.full_like(confidence, 0.5))
-    )
+    signal = seen(stream(50, tells=True, change=lambda confidence: np.full_like(confidence, 0.5)))
     assert signal.pairs == 0 and math.isnan(signal.estimate()[0])
 
 
