@@ -21,6 +21,7 @@ OUTSIDE = {
     'cv2': ('python3-opencv', 'opencv-python-headless'),
     'huggingface_hub': (None, 'huggingface-hub'),
     'hypothesis': ('python3-hypothesis', 'hypothesis'),
+    'lerobot': (None, None),  # in a folder of its own: tools/lerobot.txt
     'matplotlib': ('python3-matplotlib', 'matplotlib'),
     'mcap': (None, 'mcap'),
     'mcap_ros2': (None, 'mcap-ros2-support'),
