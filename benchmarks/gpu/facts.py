@@ -62,7 +62,7 @@ def properties() -> dict[str, object]:
 
 
 def software() -> dict[str, str]:
-    """Return versions, and the compilers that there are."""
+    """Return versions, and the names of the installed compilers."""
     found = dict(python=platform.python_version(), cuda=str(torch.version.cuda))
     for name in NEEDED:
         try:

@@ -2,7 +2,7 @@
 
 Each piece of a prompt is tokenised separately, so that the tokens of a segment do not depend on
 the text around it. For a mission, a prompt requests one step of one part. The caller counts the
-parts: the answer `done` ends one, and `over` means that there is no further one.
+parts: the answer `done` ends one, and `over` means that all parts are done.
 
     mission: put everything blue into the bin, then say where the red cube is; part 1;
     last moved 12, 10, 9; done: put the blue cube into the red bin

@@ -363,8 +363,8 @@ class Action(SuiteNode, Participant):
             deadline = frame.observed + control.allowed
             if not self._is_refused(chunk, control):
                 chunk = self._judged(chunk, deadline)
-                self._validate(chunk, frame.observed)
                 control.offer(chunk, guide=frame.guide)
+                self._validate(chunk, frame.observed)
 
     def _is_refused(self, chunk: ActionChunk, control: ControlLoop) -> bool:
         """Refuse a chunk if most values are far outside the contract's clamps; return whether."""

@@ -1,6 +1,6 @@
 """The newest instruction is in force: initial value, message or parameter.
 
-An empty instruction means that there is none.
+An empty instruction clears it.
 """
 
 import pytest

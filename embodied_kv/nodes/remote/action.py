@@ -312,10 +312,10 @@ class RemoteAction(ConnectedNode, Action):
         if isinstance(policy, execution_horizon.Confidence) and chunk.execution_horizon is None:
             self.warn_throttled('reply', 'a reply cannot be used: it has no execution_horizon')
             return
-        self._validate(chunk, observed)
         stood = self._executed(chunk, replies.round_of(reply), observed)
         chunk = replace(chunk, deadline=chunk.deadline + stood)
         control.offer(chunk, observed=observed, guide=asked.guide)
+        self._validate(chunk, observed)
 
     def _judged(self, chunk: ActionChunk, deadline: float) -> ActionChunk:
         """Return the chunk with its execution horizon; the server computes one by confidence.
