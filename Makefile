@@ -37,7 +37,7 @@ bench: setup  ## all benchmarks, with results in out/bench
 lint: setup  ## what ruff and the spelling check find, changing nothing
 	@$(env) ruff check && $(env) ruff format --check && $(env) typos
 
-types: setup  ## what mypy finds in the packages that setup.cfg names
+types: setup  ## what mypy finds in the package
 	@$(env) python -m mypy
 
 format: setup  ## ruff's fixes and format

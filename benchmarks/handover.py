@@ -41,9 +41,8 @@ from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.model.policy import Policy
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, qos
-from embodied_kv.nodes.common.engine_host import HandleFeed
 from embodied_kv.nodes.common.executable import SWITCH
-from embodied_kv.serving.engine_runner import EngineRunner
+from embodied_kv.serving.engine_runner import EngineRunner, Feed
 from embodied_kv.types import ActionChunk
 
 LONGEST = 10.0  # s that a message may take
@@ -82,7 +81,7 @@ class Reader:
         self._executor.add_node(self._node)
         self._thread = threading.Thread(target=self._spin, daemon=True)
         self._received, self._at, self._ends = threading.Event(), 0.0, False
-        self._feed = HandleFeed()
+        self._feed: Feed[KvHandle] = Feed('a reader of frames')
         self._feed.listen(self._receive)
         self._thread.start()
 

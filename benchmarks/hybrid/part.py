@@ -36,7 +36,7 @@ class PlannerPart:
         state = {name: tensor.clone() for name, tensor in self._planner.state().items()}
         return FrozenPart(state, {'model': self._model, 'marks': self._planner.facts()})
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError for a state of another model, or for half a state."""
         if frozen.facts['model'] != self._model:
             raise CapsuleError('the capsule has the state of a planner with other weights')

@@ -22,9 +22,9 @@ class PolicyQueue(LoadQueue):
         super().__init__(layers, units)
         self.policy = policy
 
-    def take(self, layer: int, computing: bool) -> tuple[int, str] | None:
+    def next_load(self, layer: int, computing: bool) -> tuple[int, str] | None:
         last = layer + (computing and self.policy == NEXT_LAYER)
         waiting = self._waiting
         if self.policy != BALANCED and not any(waiting[layer + computing : last + 1]):
             return None
-        return super().take(layer, computing)
+        return super().next_load(layer, computing)

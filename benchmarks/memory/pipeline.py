@@ -33,9 +33,9 @@ def simulate(
 
     def load_until(end: float, layer: int, computing: bool, start: float) -> None:
         nonlocal free
-        while computing or pending.left(layer):
+        while computing or pending.needs_load(layer):
             begin = max(free, start)
-            if begin >= end or (item := pending.take(layer, computing)) is None:
+            if begin >= end or (item := pending.next_load(layer, computing)) is None:
                 return
             at, unit = item
             free = begin + load(unit, at)

@@ -67,14 +67,14 @@ def served(runner: EngineRunner, profile: Profile, robot: Embodiment, most: int)
     sessions = Sessions(runner.engine, runner.device, profile, 64, 0)
     config = ServerConfig(port=0, max_request_rate=10_000.0, request_timeout=PATIENCE)
     server = PolicyServer(config, sessions, robot.contract)
-    runner.listen(sessions.on_deltas)
+    runner.deltas.listen(sessions.on_deltas)
     sessions.start()
     try:
         yield server.start()
     finally:
         server.stop()
         sessions.stop()
-        runner.unlisten(sessions.on_deltas)
+        runner.deltas.unlisten(sessions.on_deltas)
 
 
 def measure(port: int, clients: int, count: int, period: float) -> dict[str, float]:

@@ -123,7 +123,7 @@ def run(args: argparse.Namespace) -> dict:
             c.all_capsules_mib,
         )
         server = PolicyServer(c, sessions, robot.contract)
-        runner.listen(sessions.on_deltas)
+        runner.deltas.listen(sessions.on_deltas)
         sessions.start()
         try:
             found = _measured(args, server.start(), Watch(runner, sessions, server))

@@ -93,7 +93,7 @@ class Capsules:
 
     def _keep(self, boundaries: StepCheckpoints) -> None:
         self._at = self._body.now
-        boundaries.take(lambda: self._turn.here(self._scene))
+        boundaries.snapshot(lambda: self._turn.here(self._scene))
         self._body.record.capsules += 1
 
     def _scene(self) -> SceneSummary:

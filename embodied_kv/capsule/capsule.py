@@ -49,11 +49,11 @@ class Part(Protocol):
     def freeze(self) -> FrozenPart:
         """Return copies of all state that the next step depends on."""
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError for a state that cannot be resumed. Changes nothing."""
 
     def resume(self, frozen: FrozenPart) -> Note:
-        """Replace the present state by a state that `check` has accepted.
+        """Replace the present state by a state that `check_resumable` has accepted.
 
         Returns a remark for the client, or None. A remark that takes time to make is returned as
         a function, which runs on the thread of the client.

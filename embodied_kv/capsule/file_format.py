@@ -16,7 +16,7 @@ from torch import Tensor
 from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.facts import Fact, decode
 from embodied_kv.capsule.fingerprint import mismatch
-from embodied_kv.capsule.manifest import DAMAGED, FACTS, MAX_HEADER, Manifest, TensorEntry, parse
+from embodied_kv.capsule.manifest import FACTS, MAX_HEADER, Manifest, TensorEntry, damaged, parse
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv import transfer
 
@@ -92,7 +92,7 @@ def _read(stream: BinaryIO, data: bytearray, offset: int) -> None:
     try:
         transfer.read(stream.fileno(), data, offset)
     except transfer.DamagedFileError as fault:
-        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
+        raise damaged(fault) from fault
 
 
 def read_manifest(stream: BinaryIO, name: str = '') -> Manifest:
@@ -121,9 +121,7 @@ def read_manifest(stream: BinaryIO, name: str = '') -> Manifest:
             f'is truncated, it has {size} of {whole} bytes: drop it', ErrorCode.DAMAGED
         )
     if size > whole:
-        raise CapsuleError(
-            DAMAGED.format(f'it has {size} bytes, {whole} belong to it'), ErrorCode.DAMAGED
-        )
+        raise damaged(f'it has {size} bytes, {whole} belong to it')
     stream.seek(length)
     return manifest
 
@@ -135,7 +133,7 @@ def _read_tensor(stream: BinaryIO, entry: TensorEntry, at: int) -> Tensor:
         )
         return plain.view(entry.torch_dtype).reshape(entry.shape)
     except transfer.DamagedFileError as fault:
-        raise CapsuleError(DAMAGED.format(fault), ErrorCode.DAMAGED) from fault
+        raise damaged(fault) from fault
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise CapsuleError(
@@ -148,4 +146,4 @@ def _decoded(facts: Tensor) -> dict[str, Fact]:
     try:
         return decode(facts.numpy().tobytes())
     except (ValueError, RecursionError) as error:
-        raise CapsuleError(DAMAGED.format('its facts make no sense'), ErrorCode.DAMAGED) from error
+        raise damaged('its facts make no sense') from error

@@ -40,7 +40,6 @@ KINDS = {
 }
 FACTS = '__facts__'  # the name of the tensor that holds the facts
 METADATA = '__metadata__'
-DAMAGED = 'is damaged ({}): drop it'
 
 # The dtypes that every safetensors reader knows; others are stored as plain bytes.
 CODES = {
@@ -60,6 +59,11 @@ CODES = {
     torch.float32: 'F32',
     torch.float64: 'F64',
 }
+
+
+def damaged(why: object) -> CapsuleError:
+    """Return the error of a damaged file; its message continues a sentence about the file."""
+    return CapsuleError(f'is damaged ({why}): drop it', ErrorCode.DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -185,9 +189,7 @@ def parse(header: bytes) -> Manifest:
             'is not a capsule, or its start is damaged: drop it', ErrorCode.DAMAGED
         ) from error
     if found != checksum:
-        raise CapsuleError(
-            DAMAGED.format('its manifest does not have its checksum'), ErrorCode.DAMAGED
-        )
+        raise damaged('its manifest does not have its checksum')
     try:
         fields = json.loads(text)
         version = fields.pop('version')
@@ -208,13 +210,9 @@ def parse(header: bytes) -> Manifest:
     except CapsuleError:
         raise
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise CapsuleError(
-            DAMAGED.format('its manifest makes no sense'), ErrorCode.DAMAGED
-        ) from error
+        raise damaged('its manifest makes no sense') from error
     if header != expected:
-        raise CapsuleError(
-            DAMAGED.format('its header does not match its manifest'), ErrorCode.DAMAGED
-        )
+        raise damaged('its header does not match its manifest')
     return manifest
 
 

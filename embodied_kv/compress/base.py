@@ -122,12 +122,10 @@ class Method:
                 f'{self.name} must be scored by at least one query (got none); use '
                 'base.scoring_queries, or choose streaming_llm or random'
             )
-        own = self.shares == OWN
-        budgets = (
-            self.budgets(stats, keep_ratio)
-            if own
-            else SHARES[self.shares](stats.dense, keep_ratio, n)
-        )
+        if self.shares == OWN:
+            budgets = self.budgets(stats, keep_ratio)
+        else:
+            budgets = SHARES[self.shares](stats.dense, keep_ratio, n)
         scores = self.scores(stats).clone()
         for layer, budget in enumerate(budgets):
             scores[layer, :, n - int(self.recent * budget + 0.5) :] = float('inf')

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from embodied_kv.compress.base import Method, Statistics
-from embodied_kv.compress.budget import check_keep_ratio
 
 
 @dataclass(frozen=True)
@@ -17,7 +16,6 @@ class Full(Method):
     name = 'full'
 
     def budgets(self, stats: Statistics, keep_ratio: float) -> list[int]:
-        check_keep_ratio(keep_ratio)
         return [stats.n] * stats.layers
 
     def scores(self, stats: Statistics) -> Tensor:

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-import yaml
-
 from embodied_kv.robots.channels import (
     COMPRESSED,
     IMAGE,
@@ -26,7 +24,7 @@ from embodied_kv.robots.channels import (
     TWIST,
 )
 from embodied_kv.robots.contract import ACTION, STATE
-from embodied_kv.robots.reading import EXTENSION, ContractError
+from embodied_kv.robots.reading import EXTENSION, ContractError, read_yaml
 from embodied_kv.robots.sources import is_joint, limited
 
 INTERFACE = 'robot_interface'
@@ -82,23 +80,14 @@ class Converted:
 def convert(text: str, name: str, acceleration: float, frame: str) -> Converted:
     """Return a contract of rosetta as the values of one of this project.
 
-    Args:
-        text: YAML of the contract.
-        name: Its source, for errors.
-        acceleration: Limit of each axis, in rad/s² or m/s².
-        frame: Frame of twists.
-
-    Raises:
-        ContractError: The text is no contract of rosetta.
+    text, name: YAML of the contract, and its source for errors. acceleration: limit of each axis
+    (rad/s² or m/s²). frame: frame of twists. Raises ContractError for any other text.
     """
     return _Converter(_read(text, name), name).converted(acceleration, frame)
 
 
 def _read(text: str, name: str) -> dict[str, Any]:
-    try:
-        values = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ContractError(f'{name} must be YAML (got {" ".join(str(error).split())})') from error
+    values = read_yaml(text, name)
     if not isinstance(values, dict) or INTERFACE not in values:
         raise ContractError(
             f'{name} must be a contract of rosetta with {INTERFACE} (got none); '
@@ -159,8 +148,7 @@ class _Converter:
             if any(source['channel']['type'] in (IMAGE, COMPRESSED) for source in sources):
                 yield key, self._view(where, sources)
             elif key == STATE:
-                for i, source in enumerate(sources):
-                    place = where if len(sources) == 1 else f'{where}[{i}]'
+                for place, source in _numbered(where, sources):
                     state += self._numbers(place, source, OBSERVED)
             else:
                 selected = [select for source in sources for select in source.get('select') or ()]
@@ -178,9 +166,7 @@ class _Converter:
     def _action(self) -> Iterator[dict[str, Any]]:
         for key, entry in self._given['actions'].items():
             where = f'actions.{key}'
-            sources = self._sources(where, entry)
-            for i, source in enumerate(sources):
-                place = where if len(sources) == 1 else f'{where}[{i}]'
+            for place, source in _numbered(where, self._sources(where, entry)):
                 if key == ACTION:
                     for part in self._numbers(place, source, COMMANDED):
                         yield part | {'relative': False}
@@ -271,6 +257,13 @@ class _Converter:
 
     def _lose(self, key: str, value: object, instead: str) -> None:
         self._lost.append(Loss(key, str(value), INSTEAD.get(instead, instead)))
+
+
+def _numbered(where: str, sources: list[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the sources with their places, which are numbered if there are several."""
+    if len(sources) == 1:
+        return [(where, sources[0])]
+    return [(f'{where}[{i}]', source) for i, source in enumerate(sources)]
 
 
 def _operators(source: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

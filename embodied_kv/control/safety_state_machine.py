@@ -89,6 +89,12 @@ class SafetyStateMachine:
             return self._armed
 
     @property
+    def fault(self) -> str:
+        """Return the fault for which the suite disarmed the arm; '' for none."""
+        with self._lock:
+            return self._fault
+
+    @property
     def is_taken_over(self) -> bool:
         """Whether an operator has taken over, in any state."""
         with self._lock:

@@ -61,6 +61,7 @@ ENCODINGS = {
     'yuv422_yuy2': Encoding(2, cv2.COLOR_YUV2RGB_YUY2),
     'yuyv': Encoding(2, cv2.COLOR_YUV2RGB_YUY2),
 }
+GREY_ENCODINGS = 'mono8', 'mono16'
 for _pattern, _code in _BAYER.items():
     ENCODINGS[f'bayer_{_pattern}8'] = Encoding(1, _code)
     ENCODINGS[f'bayer_{_pattern}16'] = Encoding(1, _code, depth=2)
@@ -152,25 +153,34 @@ def check(message: Any, view: View) -> None:
 def as_seen(message: Any, view: View) -> bytes:
     """Return the policy's view of a message, as the bytes of an image file.
 
-    The data of a compressed RGB image is kept, unchecked, if the view has neither crop nor
-    rotation. All other images become PNG. Raises ValueError for one that cannot be decoded.
+    The data of a compressed RGB or grey image is kept, unchecked, if the view has neither crop nor
+    rotation. All other images become PNG. Grey images have one channel, others three (RGB). Raises
+    ValueError for an image that cannot be decoded.
     """
     if _is_kept(message, view):
         return bytes(message.data)
-    stream = io.BytesIO()
-    Image.fromarray(_framed(message, view)).save(stream, 'PNG', compress_level=1)
+    pixels, stream = _framed(message, view), io.BytesIO()
+    if _is_grey(message):
+        pixels = pixels[..., 0]
+    Image.fromarray(pixels).save(stream, 'PNG', compress_level=1)
     return stream.getvalue()
 
 
 def _is_kept(message: Any, view: View) -> bool:
-    """Return whether the view is the message's own image file, which has three channels."""
+    """Return whether the view is the message's own image file, RGB or grey."""
     if hasattr(message, 'encoding') or view.crop is not None or view.rotate:
         return False
     try:
         with Image.open(io.BytesIO(bytes(message.data))) as picture:
-            return picture.mode == 'RGB'
+            return picture.mode in MODES.values()
     except DAMAGE:
         return False  # `decoded` raises the error
+
+
+def _is_grey(message: Any) -> bool:
+    if hasattr(message, 'encoding'):
+        return message.encoding in GREY_ENCODINGS
+    return shape(bytes(message.data))[2] == 1
 
 
 def _framed(message: Any, view: View) -> NDArray[np.uint8]:

@@ -15,7 +15,9 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import rclpy
 import yaml
@@ -228,7 +230,9 @@ class Demo:
             self.recording.add_text(Sentence(words.received, words.query, words.text))
         while self.mission_client.states:
             state = self.mission_client.states.popleft()
-            self.mission.set_progress(nanoseconds(state.header.stamp), state.step, state.steps)
+            if self.mission:
+                stamp = nanoseconds(state.header.stamp)
+                self.mission.set_progress(stamp, state.step, state.steps)
 
     def _remember(self) -> None:
         """Ask the memory for the position of a thing, preferably one that was moved."""
@@ -236,7 +240,7 @@ class Demo:
         told = [one for one in self.director.told if now and one.scene == now.scene]
         done = [one for one in told if one.done and one.task.place]
         known = [one for one in done if one.reported]
-        if not told:
+        if now is None or not told:
             return
         target = (known or done or told)[-1].task.target
         self.memory_client.ask(f'Where is the {target}?', where_is(target, now.truth))
@@ -247,7 +251,7 @@ class Demo:
         if refusal := self._mission_refusal():
             return {'refused': refusal}
         errand = self._errand()
-        if errand is None:
+        if errand is None or self._now is None:
             return {'refused': f'nothing can be moved in {SCENES} scenes'}
         client, now = self.mission_client, self._now
         self.recording.go_on(now.stamp)
@@ -264,15 +268,18 @@ class Demo:
     def _errand(self) -> Errand | None:
         """Return a mission of this scene, or of a new one if nothing can be moved here."""
         for number in range(SCENES):
-            if number:
-                scene = self._now.scene
+            if number and self._now:
+                left = partial(self._has_left, self._now.scene)
                 self.monitor.reset()
-                if not self._until(lambda scene=scene: self._now.scene != scene, ANSWERING):
+                if not self._until(left, ANSWERING):
                     return None
                 self._until(lambda: False, SETTLE)
-            if errand := choose_mission(self._now, self._hindrance):
+            if self._now and (errand := choose_mission(self._now, self._hindrance)):
                 return errand
         return None
+
+    def _has_left(self, scene: int) -> bool:
+        return self._now is not None and self._now.scene != scene
 
     def _mission_refusal(self) -> str:
         """Return why no mission is sent, or ''."""
@@ -312,7 +319,7 @@ class Demo:
         return ['frames.png', 'demo.mp4']
 
 
-def _present(demo: Demo, found: dict[str, object]) -> None:
+def _present(demo: Demo, found: dict[str, Any]) -> None:
     """Write all files and print the summary; the suite has ended."""
     text = json.dumps(found, indent=2, ensure_ascii=False)
     (demo.out / 'report.json').write_text(text + '\n')

@@ -179,8 +179,9 @@ class Director:
     def _awaits_report(self, moment: TrueMoment) -> bool:
         """Return whether the policy may still report the end of the last task, in its scene."""
         last = self.told[-1] if self.told else None
-        is_open = last is not None and last.done and not last.reported
-        return is_open and last.scene == moment.scene and moment.stamp < self._free + REPORT
+        if last is None or not last.done or last.reported:
+            return False
+        return last.scene == moment.scene and moment.stamp < self._free + REPORT
 
     def _go_on(self, moment: TrueMoment) -> None:
         """Give the next task, or request a new scene."""

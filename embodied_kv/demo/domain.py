@@ -96,7 +96,7 @@ class TabletopDomain:
         """Return the number of the record that moved a thing last."""
         match = RECORD.fullmatch(record[2])
         task = parse_task(match[2]) if match and match[3] else None
-        if task is None or task.family not in MOVES:
+        if match is None or task is None or task.family not in MOVES:
             return []
         words = f'last move of the {task.target}: task {match[1]}'
         return [(f'last {task.target}', 'note', words)]

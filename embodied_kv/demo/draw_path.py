@@ -25,8 +25,8 @@ def draw_path(image: np.ndarray, points: np.ndarray) -> None:
     ]
 
     def dot(i: int, radius: float, colour: tuple[float, ...]) -> None:
-        radius = round(radius * scale * 2**FINE)
-        cv2.circle(image, fine[i], radius, colour, cv2.FILLED, cv2.LINE_AA, FINE)
+        size = round(radius * scale * 2**FINE)
+        cv2.circle(image, fine[i], size, colour, cv2.FILLED, cv2.LINE_AA, FINE)
 
     for wide, colour in ((9, [(0, 0, 0)] * len(points)), (5, colours)):
         for i in range(1, len(points)):

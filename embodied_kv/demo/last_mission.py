@@ -64,12 +64,14 @@ class LastMission:
     began: TrueMoment
 
     def __post_init__(self) -> None:
-        self.stamp, self.ended = self.began.stamp, None
+        self.stamp = self.began.stamp
+        self.ended: int | None = None
         self.steps: list[GivenTask] = []
         self.success = self.done = False
         self.message = self.truth = ''
         self.said: tuple[str, ...] = ()
-        self._now, self._before, self._judge = self.began, 0, None
+        self._now, self._before = self.began, 0
+        self._judge: Judge | None = None
 
     @property
     def right(self) -> bool:
@@ -110,9 +112,10 @@ class LastMission:
 
     def report(self, since_began: Callable[[int], float]) -> dict[str, object]:
         """Return the entry of report.json. since_began: converts a stamp to s of the run."""
+        ended = self._now.stamp if self.ended is None else self.ended
         return {
             'at': round(since_began(self.stamp), 2),
-            'seconds': round((self.ended - self.stamp) / SECOND, 2),
+            'seconds': round((ended - self.stamp) / SECOND, 2),
             'told': self.errand.words,
             'steps': [
                 {

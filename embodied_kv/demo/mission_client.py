@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
 from action_msgs.msg import GoalStatus
 from rcl_interfaces.srv import GetParameters
@@ -17,6 +18,9 @@ from embodied_kv.nodes.common import qos
 from embodied_kv.planning.planning import planner_folder
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import reason
+
+if TYPE_CHECKING:
+    from rclpy.action.client import ClientGoalHandle
 
 UNKNOWN = 'the memory node does not answer'
 TIMEOUT = 'the time limit passed'
@@ -36,7 +40,8 @@ class MissionClient:
         self.states: deque[MissionState] = deque()
         self.refusal: str | None = None
         self.result: Mission.Result | None = None
-        self._words, self._handle, self._is_cancelled = '', None, False
+        self._words, self._is_cancelled = '', False
+        self._handle: ClientGoalHandle | None = None
 
     def ask(self) -> None:
         """Ask whether a mission is possible; `refusal` is the answer."""
@@ -72,15 +77,15 @@ class MissionClient:
             self.refusal = 'no mission server is available; activate the node mission'
 
     def _accepted(self, future: Future) -> None:
-        self._handle = future.result()
-        if not self._handle.accepted:
+        handle = self._handle = future.result()
+        if not handle.accepted:
             self.result = Mission.Result(
                 message='the mission was rejected; see the log of the robot'
             )
             return
-        self._handle.get_result_async().add_done_callback(self._ended)
+        handle.get_result_async().add_done_callback(self._ended)
         if self._is_cancelled:
-            self._handle.cancel_goal_async()
+            handle.cancel_goal_async()
 
     def _ended(self, future: Future) -> None:
         answer = future.result()

@@ -99,7 +99,7 @@ class Monitor(Node):
         self.create_subscription(ControlState, 'control/state', self._on_state, qos.STATUS)
         self.create_timer(ARM_EVERY, self._keep_armed)
         self._stats = self.create_client(KvStats, 'kv/stats')
-        self._parameters = self.create_client(GetParameters, 'perception/get_parameters')
+        self._perception = self.create_client(GetParameters, 'perception/get_parameters')
 
     @property
     def seconds(self) -> float:
@@ -132,8 +132,9 @@ class Monitor(Node):
             self._resetting = self.create_timer(BRAKING, self._reset_now)
 
     def _reset_now(self) -> None:
-        self.destroy_timer(self._resetting)
-        self._resetting = None
+        if self._resetting is not None:
+            self.destroy_timer(self._resetting)
+            self._resetting = None
         if self._reset.service_is_ready():
             self._reset.call_async(Trigger.Request())
 
@@ -157,9 +158,9 @@ class Monitor(Node):
 
         if self._stats.service_is_ready():
             self._stats.call_async(KvStats.Request()).add_done_callback(counted)
-        if self.weights == 'unknown' and self._parameters.service_is_ready():
+        if self.weights == 'unknown' and self._perception.service_is_ready():
             request = GetParameters.Request(names=['preset', 'checkpoint'])
-            self._parameters.call_async(request).add_done_callback(named)
+            self._perception.call_async(request).add_done_callback(named)
 
     def _on_image(self, name: str):
         def received(message: Image) -> None:
@@ -234,8 +235,8 @@ class Monitor(Node):
     def _decision(self, command: ActionChunk) -> Decision | None:
         """Return the decision; None for an unknown frame or a command that is not fresh."""
         stamp = nanoseconds(command.header.stamp)
-        frame = {name: seen.get(stamp) for name, seen in self._seen.items()}
-        if SOURCES[command.source] != FRESH or any(value is None for value in frame.values()):
+        frame = {name: seen[stamp] for name, seen in self._seen.items() if stamp in seen}
+        if SOURCES[command.source] != FRESH or len(frame) < len(self._seen):
             return None
         return Decision(
             stamp=stamp,

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rclpy.utilities import get_rmw_implementation_identifier
@@ -30,7 +31,7 @@ def report(monitor: Monitor, director: Director, score: Score) -> dict[str, obje
         'weights': monitor.weights,
         'seconds': round(seconds, 2),
         'tasks done': {
-            'done': sum(told.done for told in judged),
+            'done': sum(bool(told.done) for told in judged),
             'failed': sum(told.failed for told in judged),
             'replaced': sum(bool(told.replaced) for told in judged),
             'told': len(judged),
@@ -122,5 +123,5 @@ def _question(question: SceneQuestion, at: float, words: StreamText | None) -> d
     }
 
 
-def _fields(message: object) -> dict[str, object]:
+def _fields(message: Any) -> dict[str, object]:
     return {name: getattr(message, name) for name in message.get_fields_and_field_types()}

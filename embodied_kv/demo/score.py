@@ -62,7 +62,7 @@ class Score:
     def _compare(self, stamp: int, query: str, said: str) -> None:
         near = [moment for moment in self._moments if abs(moment.stamp - stamp) <= FRAME]
         now = next((moment for moment in near if moment.stamp == stamp), None)
-        task = now and self._task_at(now)
+        task = self._task_at(now) if now else None
         if task is None:
             return
         near = [moment for moment in near if self._task_at(moment) is task]

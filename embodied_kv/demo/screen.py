@@ -88,7 +88,7 @@ def _rows(monitor: Monitor, director: Director, elapsed: float) -> dict[str, str
         'deadlines missed': f'{monitor.missed} of {len(monitor.commands)}',
         'live streams': str(monitor.stats.streams),
         'tokens/s': f'{monitor.rate("tokens"):.0f}',
-        'tasks done': f'{sum(told.done for told in judged)} of {len(judged)}',
+        'tasks done': f'{sum(bool(told.done) for told in judged)} of {len(judged)}',
         'replaced': str(sum(bool(told.replaced) for told in judged)),
         'instruction': monitor.instruction,
         'subtask': _said(monitor, SUBTASK),

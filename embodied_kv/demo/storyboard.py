@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,6 +18,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from embodied_kv.demo.director import GivenTask
+from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import GREY, INK, SceneRenderer, printable, verdict
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
@@ -54,12 +56,13 @@ def make_cards(
         decision = recording.decision(end)
         if decision is None or decision.stamp < task.stamp:
             continue
-        said = recording.said(end, since=task.stamp)
-        said = [pair for pair in said.items() if pair[0] in (SUBTASK, NARRATE)]
+        texts = recording.said(end, since=task.stamp).items()
+        said = [pair for pair in texts if pair[0] in (SUBTASK, NARRATE)]
         path = decision.path(decision.joints, decision.stamp)
+        moment = cast(TrueMoment, recording.moment(decision.stamp))  # known of each decision
         card = Card(
             seconds=(decision.stamp - recording.moments[0].stamp) / 1e9,
-            views=renderer.draw(recording.moment(decision.stamp), path),
+            views=renderer.draw(moment, path),
             seen=decision.seen,
             instruction=task.instruction,
             said='{} {}'.format(*said[-1]) if said else '',
@@ -105,7 +108,7 @@ def _draw_card(figure: Figure, card: Card, box: tuple[float, ...]) -> None:
 
     words = axes(3.08, 0.1, FRONT)
     words.set(xlim=(0, 1), ylim=(0, 1))
-    text = [
+    text: list[tuple[str, dict[str, Any]]] = [
         (f'{card.seconds:.1f} s', dict(size=9, color=GREY)),
         (_wrapped(card.instruction, *TOLD), dict(size=10.5, weight='bold', color=INK)),
         (
@@ -119,7 +122,7 @@ def _draw_card(figure: Figure, card: Card, box: tuple[float, ...]) -> None:
         y -= 0.005 + (line.count('\n') + 1) * style['size'] * 1.25 * 1.15 / 72 / FRONT
     mark, colour = card.mark
     words.text(0.3, 1.0, mark, va='top', size=9, weight='bold', color=colour)
-    note = dict(size=8, color=GREY, va='top', linespacing=1.4)
+    note: dict[str, Any] = dict(size=8, color=GREY, va='top', linespacing=1.4)
     words.text((WRIST + SMALL + 0.16) / FRONT, WRIST / FRONT, card.note, **note)
 
 

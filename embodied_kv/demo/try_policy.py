@@ -137,6 +137,8 @@ def ask(
     engine.open(handle, prompt)
     with engine.kv.acquire(handle) as lease:
         chunk = engine.denoise([lease], [math.inf])[0]
+    if isinstance(chunk, FloatingPointError):
+        raise ValueError(str(chunk))
     return Answer(chunk, _sentence(engine), joints)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import repeat
 from pathlib import Path
+from typing import cast
 
 import av
 import cv2
@@ -21,6 +22,7 @@ from matplotlib.figure import Figure
 
 from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
+from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import DONE, FAILED, GREY, INK, SceneRenderer, printable, verdict
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
@@ -102,13 +104,13 @@ def _frames(
         return
     first, last = recording.moments[0].stamp, recording.moments[-1].stamp
     # The recording has a gap between the last task and the mission.
-    end = recording.moment(mission.stamp).stamp if mission else last
-    end = min(end, first + int(LONGEST * 1e9))
+    before = recording.moment(mission.stamp) if mission else None
+    end = min(before.stamp if before else last, first + int(LONGEST * 1e9))
     frame = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     for at in range(first, end, PERIOD):
         frame = _frame(recording, page(recording, told, at), renderer, at)
         yield frame
-    if mission:
+    if mission and mission.ended is not None:
         for at in range(mission.stamp, min(last, mission.ended), HASTE * PERIOD):
             yield _frame(recording, mission_page(recording, mission, at), renderer, at)
         frame = _frame(recording, mission_page(recording, mission, mission.ended), renderer, last)
@@ -117,7 +119,8 @@ def _frames(
 
 
 def _frame(recording: Recording, page: Page, renderer: SceneRenderer, at: int) -> np.ndarray:
-    moment, decision = recording.moment(at), recording.decision(at)
+    moment = cast(TrueMoment, recording.moment(at))  # `at` is not before the first
+    decision = recording.decision(at)
     path = decision.path(moment.joints, at) if decision else moment.joints[None]
     views = renderer.draw(moment, path)
     frame = _lettered(page).copy()
@@ -165,7 +168,7 @@ def page(recording: Recording, told: Sequence[GivenTask], at: int) -> Page:
 
 def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     """Return the texts of a mission at a time (ns)."""
-    is_over = at >= mission.ended
+    is_over = mission.ended is not None and at >= mission.ended
     good = mission.done and mission.right
     mark = (('✓ done', DONE) if good else ('✗ not done', FAILED)) if is_over else ('', INK)
     said = mission.said[-1] if mission.said else mission.message
@@ -235,7 +238,6 @@ def _ending(frame: np.ndarray, summary: Mapping[str, str]) -> np.ndarray:
 def _sheet():
     """Return an empty figure of the size of a frame, and a function that writes text on it."""
     figure = Figure((WIDTH / DPI, HEIGHT / DPI), dpi=DPI, facecolor='white')
-    FigureCanvasAgg(figure)
 
     def write(column: float, row: float, words: str, **style: object) -> None:
         style = dict(size=10, color=GREY, va='center', parse_math=False) | style
@@ -245,5 +247,6 @@ def _sheet():
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    figure.canvas.draw()
-    return np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -50,6 +50,18 @@ class Decisions:
     after: int
     is_scored: bool
 
+    @classmethod
+    def at_start(cls, config: EngineConfig) -> Decisions:
+        """Return the decisions by the parameters of the engine."""
+        keep_ratios = {LANGUAGE: config.language_keep_ratio, ACTION: config.action_keep_ratio}
+        is_scored = method(config.compression_method).queries is not None
+        return cls(
+            keep_ratios,
+            config.compression_queries,
+            config.compression_after_tokens,
+            is_scored and config.compressed_rows > 0,
+        )
+
     @property
     def by_row(self) -> dict[str, float]:
         """Return the keep ratio of each consumer for which a frame is compressed once."""

@@ -17,7 +17,7 @@ from embodied_kv.engine.decode import Decoder, Detokenizer
 from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.guidance import LeftoverActions, leftover
 from embodied_kv.engine.prefill import Prefiller
-from embodied_kv.engine.shapes import compiler_for
+from embodied_kv.engine.shapes import compiler_for, copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
@@ -74,7 +74,8 @@ class Engine:
         room = config.compressed_rows * layers * policy.config.prefix_tokens
         # One copy for each stream, and for each frame one for language and one for actions.
         copies = config.streams + 2 * config.rows
-        compressed = CompressedArena(prefixes, rows=copies, tokens=room)
+        capacity = copy_capacity(policy.config, config)
+        compressed = CompressedArena(prefixes, rows=copies, tokens=room, capacity=capacity)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
         if config.compression_queries == 'text' and config.compressed_rows:

@@ -97,7 +97,8 @@ class Prefiller:
         self._image_tokens = torch.zeros(shape, dtype=model.dtype, device=model.device)
         for count in range(1, images + 1):
             self._capture_encode_images(count)
-        self._fast: dict[int, int] = {}  # length -> the compiled length that it is padded to
+        # Kind -> length -> the compiled length that it is padded to.
+        self._fast: dict[Kind, dict[int, int]] = {Kind.PREFILL: {}, Kind.SCORED_PREFILL: {}}
         for slots in self._robots:
             if c.state_width:
                 self._capture_append_state(slots)
@@ -144,7 +145,8 @@ class Prefiller:
             reads=[Buffer(name, tensor) for name, tensor in inputs.items()],
         )
         if graph.is_compiled:
-            self._fast |= {n: tokens for n in self._lengths if n <= tokens and n not in self._fast}
+            fast = self._fast[kind]
+            fast |= {n: tokens for n in self._lengths if n <= tokens and n not in fast}
 
     def _capture_append_state(self, slots: int) -> None:
         model, states = self._policy.model, self._states.device[:slots]
@@ -224,7 +226,7 @@ class Prefiller:
     def _tokens(self, kind: Kind, slots: int, longest: int) -> int:
         """Return the padded number of tokens, preferably a compiled one. Raises ValueError."""
         tokens = shapes.smallest(self._lengths, longest, 'tokens', 'shorten the prompt')
-        return self._fast.get(tokens, tokens) if kind is Kind.PREFILL and slots == 1 else tokens
+        return self._fast[kind].get(tokens, tokens) if slots == 1 else tokens
 
     def _sources(self, views: Sequence[int], texts: Sequence[int], slots: int) -> list[np.ndarray]:
         """Return the index of each slot's tokens before they are packed.

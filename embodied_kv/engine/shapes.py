@@ -15,6 +15,7 @@ from enum import Enum
 from pathlib import Path
 
 from embodied_kv.config import ModelConfig
+from embodied_kv.engine.compression import Decisions
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.dense import dense_form
 from embodied_kv.model import prepacked
@@ -26,6 +27,7 @@ LENGTHS = 16  # number of padded lengths of a prefix
 ALIGNED = 8  # tokens; lengths of prefixes and queries are multiples of it, except the longest
 COMPILED_SHARES = 1 / 2, 5 / 8, 3 / 4, 1  # of the longest prefix; shorter ones are padded to them
 COMPILED_QUERY = 16  # tokens of a query
+CAPACITIES = 1 / 8, 1 / 4, 1 / 2, 1  # of the longest prefix; compiled code reads them of a copy
 TRACED = 'engine', 'kernels', 'kv', 'model', 'runtime'  # packages whose code is traced
 
 
@@ -77,6 +79,20 @@ def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:
     raise ValueError(f'{needed} {what} do not fit into {sizes[-1]}: {remedy}')
 
 
+def copy_capacity(c: ModelConfig, e: EngineConfig) -> int:
+    """Return the tokens in a layer of a compressed copy that compiled code reads.
+
+    It is the smallest capacity for the keep ratios at the start if all layers keep equally many
+    tokens; 0 if nothing is compressed then. Longer copies are read by eager code.
+    """
+    ratios = [r for r in (e.language_keep_ratio, e.action_keep_ratio) if r < 1]
+    if e.compile == 'off' or not ratios:
+        return 0
+    needed = math.ceil(max(ratios) * c.prefix_tokens) + c.state_tokens
+    sizes = [math.ceil(share * c.prefix_tokens) for share in CAPACITIES]
+    return smallest(sizes, min(needed, sizes[-1]), '', '')
+
+
 def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
     """Return the shapes to compile, in the order of their captures; none for compile: off."""
     if e.compile == 'off':
@@ -84,12 +100,16 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
     lengths = prefixes(c.prefix_tokens)
     wanted = {smallest(lengths, math.ceil(s * lengths[-1]), '', '') for s in COMPILED_SHARES}
     queried = {COMPILED_QUERY} & set(queries(e.decode_tokens))
+    prefills, extends = [Kind.PREFILL], [Kind.EXTEND]
+    decided = Decisions.at_start(e)
+    prefills += [Kind.SCORED_PREFILL] if decided.scores_frame else []
+    extends += [Kind.SCORED_EXTEND] if decided.is_scored and decided.by_question else []
     return [
         Shape(Kind.ENCODE_IMAGES, len(c.views)),
-        *(Shape(Kind.PREFILL, 1, tokens) for tokens in sorted(wanted)),
+        *(Shape(kind, 1, tokens) for tokens in sorted(wanted) for kind in prefills),
         *(Shape(Kind.DENOISE, robots) for robots in doubling(e.max_batch_robots)),
         *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
-        *(Shape(Kind.EXTEND, 1, tokens) for tokens in queried),
+        *(Shape(kind, 1, tokens) for kind in extends for tokens in queried),
     ]
 
 

@@ -36,10 +36,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        engines: Sequence[EngineState],
-        max_queue_delay: float = 0.0,
+        self, scheduler: Scheduler, engines: Sequence[EngineState], max_queue_delay: float = 0.0
     ) -> None:
         self.scheduler = scheduler
         self.max_queue_delay, self.held_until = max_queue_delay, 0.0

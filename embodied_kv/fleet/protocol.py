@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from embodied_kv.control.execution_horizon import Policy
 
@@ -105,7 +106,7 @@ class Answer:
     task: str
     round: int
     execution_horizon: int
-    chunk: object = None  # the result of the engine, opaque here
+    chunk: Any = None  # the result of the engine, opaque here
 
 
 class Verdict(Enum):

@@ -111,11 +111,10 @@ def segments_attention(
 def prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int = 0) -> Tensor:
     """Return softmax attention of each slot's queries over its row in one of the segments, like q.
 
-    The first segment has rows of an arena. A trace reads this segment alone, because compiled
-    graphs serve no compressed rows.
+    The first segment has rows of an arena.
     """
     if is_traced():
-        return dense_prefix_attention(q, segments[0], layer)
+        return dense_prefix_attention(q, segments, layer)
     outs = [
         row_attention(q, *segment, layer)[0]
         for segment in segments

@@ -3,7 +3,8 @@
 `segments_attention` and `store_rows` plan reads and writes in Python, which is invisible to a
 tracer. While a computation is traced they use the functions of this module: all segments are
 gathered for one dense attention, and rows are written by one index. The gather reads the rows once
-more, but the compiler fuses everything else. The dense form reads whole prefixes only.
+more, but the compiler fuses everything else. Of a compressed row it reads `RowBatch.capacity`
+tokens of each layer; with a capacity of 0 it reads whole prefixes only.
 """
 
 from __future__ import annotations
@@ -33,35 +34,48 @@ def dense_form() -> Iterator[None]:
 
 
 def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int) -> Tensor:
-    """Return `segments_attention` over the whole prefix and the slots' own tokens.
+    """Return `segments_attention` over the prefixes and the slots' own tokens.
 
-    The first segment is the prefix and the last one the slots' own tokens; compressed rows between
-    them are not read. Padding slots get zeros.
+    The last segment has the slots' own tokens. Padding slots get zeros.
     """
-    own = segments[-1]
+    *prefixes, own = segments
     if not own.batch.causal:  # then its tokens are the queries, at the start of each row
         own = Segment(own.k[:, :, : q.shape[1]], own.v[:, :, : q.shape[1]], own.batch)
-    parts = (own,) if len(segments) == 1 else (segments[0], own)
-    keys, values, masks = zip(*(_visible(part, layer) for part in parts), strict=True)
-    queries = max(mask.shape[1] for mask in masks)
-    seen = torch.cat([mask.expand(-1, queries, -1) for mask in masks], 2)
-    # A query of padding sees the first key, which is zero there.
-    seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
-    return dense_attention(q, torch.cat(keys, 2), torch.cat(values, 2), seen)
+    keys, values, seen = _visible((own, *filter(_is_dense, prefixes)), layer)
+    # Every slot that reads sees its first own token. A query of padding sees it as zero.
+    return dense_attention(q, keys, values, seen | _first(seen))
 
 
-def dense_prefix_attention(q: Tensor, prefix: Segment, layer: int) -> Tensor:
-    """Return `prefix_attention` over whole prefixes."""
-    keys, values, seen = _visible(prefix, layer)
-    # A padding slot sees one token, so that its softmax is defined.
-    seen = seen | (torch.arange(seen.shape[2], device=seen.device) == 0)
+def dense_prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int) -> Tensor:
+    """Return `prefix_attention`."""
+    keys, values, seen = _visible([*filter(_is_dense, segments)], layer)
+    # A padding slot sees one token, which is zero, so that its softmax is defined.
+    seen = seen | (_first(seen) & ~seen.any(2, keepdim=True))
     return dense_attention(q, keys, values, seen)
 
 
-def _visible(segment: Segment, layer: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return keys, values and mask of a segment, gathered by slots."""
+def _is_dense(segment: Segment) -> bool:
+    """Return whether the dense form reads a segment: a row, or a piece with a capacity."""
+    return segment.batch.offsets is None or segment.batch.capacity > 0
+
+
+def _first(seen: Tensor) -> Tensor:
+    return torch.arange(seen.shape[2], device=seen.device) == 0
+
+
+def _visible(segments: Sequence[Segment], layer: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return keys, values and mask of all segments, gathered by slots."""
+    keys, values, masks = zip(*(_gathered(part, layer) for part in segments), strict=True)
+    queries = max(mask.shape[1] for mask in masks)
+    seen = torch.cat([mask.expand(-1, queries, -1) for mask in masks], 2)
+    return torch.cat(keys, 2), torch.cat(values, 2), seen
+
+
+def _gathered(segment: Segment, layer: int) -> tuple[Tensor, Tensor, Tensor]:
     batch, most = segment.batch, segment.k.shape[2]
     lengths = batch.lengths[min(layer, len(batch.lengths) - 1)]
+    if batch.offsets is not None:
+        return _pieces(segment, lengths, batch.offsets[min(layer, len(batch.offsets) - 1)])
     keys, values = gather(segment.k, segment.v, batch, lengths)
     if not batch.causal:
         return keys, values, before(lengths, most)
@@ -98,6 +112,17 @@ def gather(k: Tensor, v: Tensor, batch: RowBatch, lengths: Tensor) -> tuple[Tens
     rows = batch.ids.clamp(min=0).long()
     valid = before(lengths, k.shape[2])[..., None]
     return torch.where(valid, k[rows], 0.0), torch.where(valid, v[rows], 0.0)
+
+
+def _pieces(segment: Segment, lengths: Tensor, begins: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return keys, values and mask of each slot's piece of a ragged axis, up to its capacity."""
+    most = segment.batch.capacity
+    places = begins[:, None] + torch.arange(most, device=lengths.device)
+    places = places.clamp(max=segment.k.shape[2] - 1).long()
+    seen = before(lengths, most)
+    valid = seen[..., None]
+    keys, values = (part[0][:, places].transpose(0, 1) for part in (segment.k, segment.v))
+    return torch.where(valid, keys, 0.0), torch.where(valid, values, 0.0), seen
 
 
 def before(lengths: Tensor, most: int) -> Tensor:

@@ -63,9 +63,10 @@ class RowBatch:
     lengths: int32 [layers, rows], the arena's own, in host memory; [1, rows] if all layers agree.
     tokens: query tokens per slot. causal: the slots' tokens lie in their rows, and each sees what
     precedes it, and itself; otherwise every valid token is visible to every query. offsets: int32
-    [layers, rows], begins of rows that are pieces of one ragged axis of tokens. table: host and
-    device memory of the table, int32 of `size`, the same on a CPU; the caller sends it. By default
-    the batch has its own, which `bind` sends.
+    [layers, rows], begins of rows that are pieces of one ragged axis of tokens. capacity: tokens
+    of such a piece that compiled code reads. table: host and device memory of the table, int32 of
+    `size`, the same on a CPU; the caller sends it. By default the batch has its own, which `bind`
+    sends.
     """
 
     def __init__(
@@ -76,10 +77,11 @@ class RowBatch:
         causal: bool = False,
         offsets: np.ndarray | None = None,
         *,
+        capacity: int = 0,
         device: str | torch.device = 'cpu',
         table: tuple[np.ndarray, Tensor] | None = None,
     ) -> None:
-        self.slots, self.tokens, self.causal = slots, tokens, causal
+        self.slots, self.tokens, self.causal, self.capacity = slots, tokens, causal, capacity
         self._lengths, self._offsets, self._is_own = lengths, offsets, table is None
         if table is None:
             host = np.zeros(self.size(slots, lengths, offsets), np.int32)

@@ -19,6 +19,8 @@ from functools import reduce
 import torch
 from torch import Tensor
 
+from embodied_kv.kernels.dense import is_traced
+
 
 @dataclass(frozen=True, eq=False)
 class KvSegment:
@@ -83,7 +85,7 @@ def torch_post_vision_statistics(
     scores = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
     attention = scores.softmax(-1)
     blind = attention[..., :1].isnan()  # rows that see nothing
-    if blind.any():
+    if is_traced() or blind.any():
         attention = attention.masked_fill_(blind, 0.0)
     bar = (p * attention.amax(-1, keepdim=True)).clamp_(min=torch.finfo(torch.float32).tiny)
     kept = torch.ge(attention, bar, out=scores).sum(-1).long()  # [slots, heads, tau]
@@ -147,16 +149,9 @@ def torch_row_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Return the maximum of each query's scores over its visible keys, and sum exp(score - max).
 
-    Kernel 1 of A.5, in torch, with the scores in memory.
-
-    Args:
-        q: [slots, tau, heads, head_dim].
-        k: As `KvSegment.k`.
-        lengths: As `KvSegment.lengths`.
-        starts: As `KvSegment.starts`.
-
-    Returns:
-        Maximum and sum, float32 [slots, tau, heads]; -inf and 0 for a query that sees no key.
+    Kernel 1 of A.5, in torch, with the scores in memory. q: [slots, tau, heads, head_dim]; k,
+    lengths, starts: as of `KvSegment`. The results are float32 [slots, tau, heads], -inf and 0 for
+    a query that sees no key.
     """
     scores = _hide(_scores(q, k), _limits(q.shape[1], k.shape[2], lengths, starts))
     top = scores.amax(-1)
@@ -177,22 +172,11 @@ def torch_column_statistics(
 ) -> tuple[Tensor, Tensor]:
     """Return the attention that each key gets from all queries, and counts of low entries.
 
-    Kernel 2 of A.5, in torch, with the scores in memory and one block of counts.
-
-    Args:
-        q: [slots, tau, heads, head_dim].
-        k: As `KvSegment.k`.
-        lengths: As `KvSegment.lengths`.
-        top: Maxima of the rows over all segments.
-        total: Sums of the rows over all segments.
-        p: Threshold, as a share of each row's maximum.
-        starts: As `KvSegment.starts`.
-        queries: int32 [slots], how many of the tau queries are valid; None: all.
-
-    Returns:
-        Sums of attention, float32 [slots, heads, N], 0 beyond the valid keys; and visible entries
-        below p times their row's maximum, int32 [slots, heads, blocks]. The implementation chooses
-        the number of blocks.
+    Kernel 2 of A.5, in torch, with the scores in memory and one block of counts. q, k, lengths,
+    starts: as of `torch_row_statistics`. top, total: its results over all segments. p, queries: as
+    of `post_vision_statistics`. The attention is float32 [slots, heads, N], 0 beyond the valid
+    keys; the counts, of visible entries below p times their row's maximum, are int32 [slots,
+    heads, blocks]. The implementation chooses the number of blocks.
     """
     tau, n = q.shape[1], k.shape[2]
     top, total = top.transpose(1, 2), total.transpose(1, 2)  # [slots, heads, tau]
@@ -230,7 +214,7 @@ def _scores(q: Tensor, k: Tensor) -> Tensor:
 def _limits(tau: int, n: int, lengths: Tensor, starts: Tensor | None) -> Tensor | None:
     """Return the number of keys that a query sees, [slots, tau] or [slots, 1]; None: all."""
     if starts is None:
-        return None if bool((lengths == n).all()) else lengths[:, None]
+        return None if not is_traced() and bool((lengths == n).all()) else lengths[:, None]
     steps = torch.arange(1, tau + 1, device=lengths.device)
     return torch.minimum(lengths[:, None], (starts[:, None] + steps).clamp(min=0))
 
@@ -239,7 +223,7 @@ def _hide(scores: Tensor, limits: Tensor | None) -> Tensor:
     """Overwrite scores [slots, heads, tau, N] beyond the limits with -inf, and return them."""
     if limits is None:
         return scores
-    if limits.shape[1] == 1:  # whole columns, without a pass over the others
+    if limits.shape[1] == 1 and not is_traced():  # whole columns, without a pass over the others
         for slot, limit in zip(scores, limits[:, 0].tolist(), strict=True):
             slot[..., limit:] = float('-inf')
         return scores

@@ -100,11 +100,26 @@ class CompressedPool(LeasedPool):
         with self._lock:
             return self._assigned.get(handle.place, {}).get(consumer)
 
+    def keep_only(self, handle: KvHandle, consumer: str) -> None:
+        """Release the copies that only other consumers of a frame read."""
+        with self._lock:
+            if (own := self.assigned(handle, consumer)) is not None:
+                copies = {*self._assigned[handle.place].values()}
+                self._assigned[handle.place] = {consumer: own}
+                for copy in copies - {own}:
+                    copy.release()
+
     def acquire(self, handle: KvHandle, consumer: str) -> Lease | None:
         """Return a lease on the copy that a consumer reads; None if it reads the frame's row."""
         with self._lock:
             own = self.assigned(handle, consumer)
             return None if own is None else self.share(own)
+
+    def is_read(self, handle: KvHandle) -> bool:
+        """Return whether others than the frame itself hold a lease on one of its copies."""
+        with self._lock:
+            kept = self._assigned.get(handle.place, {}).values()
+            return not all(map(self._is_alone, kept))
 
     def handles(self) -> dict[Place, KvHandle]:
         """Return the frames that have copies."""

@@ -134,6 +134,9 @@ class KvManager:
         """Return free rows within the budget; streams are evicted for all of them, or none is."""
         with self._lock:
             self.frames.expire(now)
+            for handle in self.frames.reduced():
+                if self.frames.is_past(handle, now) and not self.copies.is_read(handle):
+                    self.frames.retire(handle)
             lacking = count - self.frames.rows_free
             if lacking > 0 and lacking > self.streams.rows_freeable:
                 return self.frames.allocate(count)  # raises an error that names the holders
@@ -153,12 +156,26 @@ class KvManager:
         Raises StaleHandleError with the reason.
         """
         with self._lock:
+            if self.frames.is_reduced(handle):
+                copy = self.copies.acquire(handle, consumer)
+                return copy or self.frames.acquire(handle)  # it raises the error
             lease = self.frames.acquire(handle)
             copy = self.copies.acquire(handle, consumer)
             if copy is None:
                 return lease
             lease.release()
             return copy
+
+    def reduce(self, handle: KvHandle) -> None:
+        """Free the row of a robot's newest frame if nothing but language reads the frame.
+
+        Its chunk was computed, so that only language reads it again: the compressed copy that all
+        its streams share, until the next frame. Without such a copy, or while the row is leased,
+        the row stays.
+        """
+        with self._lock:
+            if self.copies.assigned(handle, LANGUAGE) and self.frames.reduce(handle):
+                self.copies.keep_only(handle, LANGUAGE)
 
     @contextmanager
     def reading(self, leases: Sequence[Lease], consumer: str) -> Iterator[list[Lease]]:
@@ -287,7 +304,8 @@ class KvManager:
                 assert pool.is_leased_by(stream.lease), f'stream {stream.id} has no lease'
             copied = self.copies.handles()
             for place in self.copies.kept_places():
-                assert self.frames.holds(copied[place]), f'frame {place} is gone, with copies'
+                kept = self.frames.holds(copied[place]) or self.frames.is_reduced(copied[place])
+                assert kept, f'frame {place} is gone, with copies'
             rows = len(self.streams.rows_held())
             assert rows <= self.language_rows_max, f'language holds {rows} rows'
             assert len(self.streams) <= self.streams_max, f'{len(self.streams)} streams'

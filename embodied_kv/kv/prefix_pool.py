@@ -1,4 +1,7 @@
-"""Prefix rows: written once, read by lease, freed when superseded and not leased."""
+"""Prefix rows: written once, read by lease, freed when superseded and not leased.
+
+A frame may be reduced: its row is freed, and its compressed copies stay until the next frame.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ class PrefixPool(LeasedPool):
         self._free = FreeRows(arena.rows)
         self._writing: set[int] = set()
         self._frames: dict[int, KvHandle] = {}  # by row
-        self._current: dict[str, KvHandle] = {}  # the newest frame of each robot
+        self._current: dict[str, KvHandle] = {}  # the newest frame of each robot, in its row
+        self._reduced: dict[str, KvHandle] = {}  # the newest frame of each robot, without its row
         self._attached: dict[int, tuple[object, int]] = {}  # row -> value and its bytes
         self._written_at, self._used_at = [0.0] * arena.rows, [0.0] * arena.rows
 
@@ -101,6 +105,7 @@ class PrefixPool(LeasedPool):
         """Publish a written row as the newest frame of its robot; the row is then immutable."""
         with self._lock:
             handle = self._written(row, length, robot, sequence, stamp, deadline, prefill_ms)
+            self._drop_reduced(robot)
             superseded = self._current.get(robot)
             self._current[robot] = handle
             self.prefills += 1
@@ -171,6 +176,10 @@ class PrefixPool(LeasedPool):
                 raise StaleHandleError(f'{frame} has another cache layout')
             if not 0 <= handle.row < self.arena.rows:
                 raise StaleHandleError(f'{frame} names row {handle.row}, which does not exist')
+            if self.is_reduced(handle):
+                raise StaleHandleError(
+                    f'{frame} has no row: only its compressed copy for language is kept'
+                )
             if not self.holds(handle):
                 raise StaleHandleError(f'{frame} is gone: row {handle.row} was freed or rewritten')
             own = self._frames[handle.row]
@@ -196,12 +205,12 @@ class PrefixPool(LeasedPool):
             return sum(map(len, self._leases.values()))
 
     def current(self, robot: str = '') -> KvHandle | None:
-        """Return the newest frame of a robot; None if it is gone."""
+        """Return the newest frame of a robot, which may be reduced; None if it is gone."""
         with self._lock:
-            return self._current.get(robot)
+            return self._current.get(robot) or self._reduced.get(robot)
 
     def acquire_current(self, robot: str) -> Lease | None:
-        """Return a lease on the newest frame of a robot; None if it is gone."""
+        """Return a lease on the row of a robot's newest frame; None if it is gone or reduced."""
         with self._lock:
             handle = self._current.get(robot)
             return None if handle is None else self._lease(handle, handle.row)
@@ -211,6 +220,34 @@ class PrefixPool(LeasedPool):
         with self._lock:
             exists = 0 <= handle.row < self.arena.rows and self.place(handle.row) == handle.place
             return exists and handle.row not in self._free and handle.row not in self._writing
+
+    # ------------------------------------------------------------------ reduced frames
+
+    def reduce(self, handle: KvHandle) -> bool:
+        """Free the row of a robot's newest frame, and keep its copies until the next frame.
+
+        Returns False, and frees nothing, if the row is leased or not that of the newest frame.
+        """
+        with self._lock:
+            if self._current.get(handle.robot) != handle or self._leases.get(handle.row):
+                return False
+            self._reduced[handle.robot] = self._current.pop(handle.robot)
+            self._free_row(handle.row)
+            return True
+
+    def is_reduced(self, handle: KvHandle) -> bool:
+        """Return whether this frame is the newest of its robot, without its row."""
+        with self._lock:
+            return self._reduced.get(handle.robot) == handle
+
+    def reduced(self) -> list[KvHandle]:
+        """Return the newest frames without rows."""
+        with self._lock:
+            return [*self._reduced.values()]
+
+    def _drop_reduced(self, robot: str) -> None:
+        if reduced := self._reduced.pop(robot, None):
+            self._on_free(reduced.place)
 
     # ------------------------------------------------------------------ attached values
 
@@ -258,7 +295,8 @@ class PrefixPool(LeasedPool):
             for row, (_, size) in self._attached.items():
                 sizes[row] += size
             for place in self._with_copies():
-                sizes[place[0]] += sum(held.bytes for held in self._copies_of(place, 1))
+                if self.place(place[0]) == place:  # else the frame is reduced
+                    sizes[place[0]] += sum(held.bytes for held in self._copies_of(place, 1))
             sizes[[frame.row for frame in self._current.values()]] = 0
             return self._lease_counts, sizes
 
@@ -267,7 +305,9 @@ class PrefixPool(LeasedPool):
     def retire(self, handle: KvHandle) -> None:
         """Stop treating a frame as the newest of its robot; it is freed with its last lease."""
         with self._lock:
-            if self._current.get(handle.robot) == handle:
+            if self.is_reduced(handle):
+                self._drop_reduced(handle.robot)
+            elif self._current.get(handle.robot) == handle:
                 del self._current[handle.robot]
                 self._free_if_unheld(handle.row)
 
@@ -301,8 +341,12 @@ class PrefixPool(LeasedPool):
             self.retire(handle)
             return freed
 
+    def is_past(self, handle: KvHandle, now: float) -> bool:
+        """Return whether deadline and grace of a frame have passed. now: s, steady clock."""
+        return handle.deadline + self.grace < now
+
     def _is_expired(self, handle: KvHandle, now: float) -> bool:
-        return handle.deadline + self.grace < now and not self._leases.get(handle.row)
+        return self.is_past(handle, now) and not self._leases.get(handle.row)
 
     def _held(self, handle: KvHandle, holders: int = 1) -> list[HeldRow]:
         """Return the rows that are freed with a frame. holders: number of its holders."""
@@ -312,12 +356,15 @@ class PrefixPool(LeasedPool):
     def _free_if_unheld(self, row: int) -> None:
         if self._leases.get(row) or row in self._writing or self._is_current(row):
             return
+        self._free_row(row)
+        self._on_free(self.place(row))
+
+    def _free_row(self, row: int) -> None:
         self._frames.pop(row, None)
         self._detach(row)
         self.bytes_reserved -= self.arena.bytes_of(row)
         self.arena.set_length(row, 0)
         self._free.free(row)
-        self._on_free(self.place(row))
 
     def _is_current(self, row: int) -> bool:
         frame = self._frames.get(row)
@@ -334,6 +381,7 @@ class PrefixPool(LeasedPool):
                 length = int(self.arena.lengths[0, row])
                 assert readable == (length > 0), f'prefix row {row}: {length} tokens, held: {held}'
                 assert readable == (row in self._frames), f'prefix row {row}: held is {held}'
+            assert not self._reduced.keys() & self._current.keys(), 'a newest frame has two places'
             self._check_lease_counts()
             attached = sum(size for _, size in self._attached.values())
             assert (

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.kernels.dense import is_traced
 from embodied_kv.kernels.score import KvSegment, post_vision_statistics
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.views import PrefixWrite, TailAppend
@@ -163,7 +164,7 @@ class ScoredTailAppend(_Scored, TailAppend):
         """Return the keys of each slot's prefix row; a single one is not copied on a CPU."""
         keys = self._prefixes.layers[layer][0]
         batch = self._prefix.whole
-        if not keys.is_cuda and len(batch.spans) == batch.slots == 1:
+        if not keys.is_cuda and not is_traced() and len(batch.spans) == batch.slots == 1:
             ((_, row, _, _),) = batch.spans
             length = int(batch.lengths[0, 0])
             return KvSegment(keys[row : row + 1, :, :length], batch.lengths[0])

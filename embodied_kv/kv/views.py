@@ -41,7 +41,8 @@ class KvView(Protocol):
 class PrefixRead:
     """The prefix that each slot reads: a prefix row, or a compressed copy of one.
 
-    flats: None if nothing is compressed. reads_copies: whether a slot reads a compressed copy.
+    flats: None if nothing is compressed. fits_compiled: whether compiled code can read what is
+    bound: no layer of a copy is longer than the arena's capacity.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class PrefixRead:
         tokens: int,
         inputs: StepInputs,
     ) -> None:
-        self.reads_copies = False
+        self.fits_compiled = True
         whole = batch_over(inputs, 'prefix', slots, prefixes.lengths, tokens)
         self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [(prefixes, whole)]
         if flats is not None:
-            tables = flats.lengths, tokens, False, flats.offsets
+            tables = flats.lengths, tokens, False, flats.offsets, flats.capacity
             self._parts.append((flats, batch_over(inputs, 'flat', slots, *tables)))
 
     @staticmethod
@@ -73,7 +74,7 @@ class PrefixRead:
         rows, flats: prefix row and compressed row of each slot, one of them -1.
         """
         after = np.zeros(len(rows), np.int64)
-        self.reads_copies = max(flats, default=-1) >= 0
+        self.fits_compiled = True
         for (arena, batch), bound in zip(self._parts, (rows, flats), strict=False):
             if max(bound, default=-1) < 0:
                 batch.bind(())
@@ -81,6 +82,9 @@ class PrefixRead:
             taken = np.array(bound, np.int64)
             batch.bind(taken)
             after += np.where(taken < 0, 0, arena.positions[taken])
+            if isinstance(arena, CompressedArena):
+                longest = arena.lengths[:, taken[taken >= 0]].max()
+                self.fits_compiled = bool(longest <= arena.capacity)
         return after
 
     @property
@@ -128,10 +132,12 @@ def batch_over(
     tokens: int,
     causal: bool = False,
     offsets: np.ndarray | None = None,
+    capacity: int = 0,
 ) -> RowBatch:
     """Return a batch of rows whose table is a field of the inputs."""
     own = inputs.cut(name, *RowBatch.size(slots, lengths, offsets))
-    return RowBatch(slots, lengths, tokens, causal, offsets, table=(own.host, own.device))
+    table = own.host, own.device
+    return RowBatch(slots, lengths, tokens, causal, offsets, capacity=capacity, table=table)
 
 
 def place(positions: np.ndarray, starts: np.ndarray) -> None:
@@ -272,8 +278,8 @@ class SuffixRead:
 
     @property
     def fits_compiled(self) -> bool:
-        """Return whether no slot reads a compressed row."""
-        return not self._prefix.reads_copies
+        """Return whether compiled code can read what is bound."""
+        return self._prefix.fits_compiled
 
     @property
     def buffers(self) -> list[Buffer]:
@@ -362,8 +368,8 @@ class TailAppend:
 
     @property
     def fits_compiled(self) -> bool:
-        """Return whether no slot reads a compressed row."""
-        return not self._prefix.reads_copies
+        """Return whether compiled code can read what is bound."""
+        return self._prefix.fits_compiled
 
     def newest(self, hidden: Tensor) -> Tensor:
         """Return each slot's last own token, [slots, width] of hidden [slots, tokens, width]."""

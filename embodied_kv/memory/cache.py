@@ -93,10 +93,10 @@ class HostCache:
             self._columns.note(key, self._keys[key].values())
             self.bytes += size
 
-    def drop(self, key: str, layers: int) -> None:
-        """Remove all layers of a key, given their number."""
+    def drop(self, key: str) -> None:
+        """Remove all layers of a key."""
         with self._lock:
-            for layer in range(layers):
+            for layer in [*self._keys.get(key, ())]:
                 self._remove((key, layer))
 
     def _remove(self, entry: tuple[str, int]) -> None:
@@ -112,9 +112,7 @@ class HostCache:
     def bytes_used(self) -> int:
         return self.bytes
 
-    @property
-    def bytes_reserved(self) -> int:
-        return self.bytes
+    bytes_reserved = bytes_used
 
     def evictable(self) -> Offers:
         """Offer the layers of each key together, at the cost of their loads, in LRU order.

@@ -130,14 +130,12 @@ class KvFiles:
         """
         path = self.path(entry.number)
         with _open(path) as descriptor:
-            size, whole = os.fstat(descriptor).st_size, entry.file_bytes
-            if size != whole:
-                raise RobotMemoryError(
-                    f'{path} ' + DAMAGED.format(f'{size} of {whole} bytes'), ErrorCode.DAMAGED
-                )
             header, own = bytearray(entry.offset), entry.checksums[1 + layer]
             at = entry.offset + layer * entry.layer_bytes
             try:
+                size, whole = os.fstat(descriptor).st_size, entry.file_bytes
+                if size != whole:
+                    raise transfer.DamagedFileError(f'{size} of {whole} bytes')
                 transfer.read(descriptor, header, 0)
                 transfer.compare(header, entry.checksums[0], 'its header')
                 kv = transfer.read_tensor(  # [2, kv_heads, tokens, head_dim]

@@ -363,8 +363,7 @@ class Groups:
         )
 
     def _too_large(self, group: Group) -> bool:
-        bounds = self.grouping
-        return len(group.members) > bounds.max_members or group.tokens > bounds.max_tokens
+        return not self._has_room(group, 0, 0)
 
     def _note_room(self, group: Group) -> None:
         self._room[not group.static].pop(group.number, None)

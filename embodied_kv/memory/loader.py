@@ -2,7 +2,7 @@
 
 One thread loads one item after another, as the loading engine of the paper. On a GPU it uses its
 own CUDA stream, so that copies from pinned memory overlap with computation, and it stays at most
-`in_flight` loads ahead, so that a load that a layer needs does not wait behind later ones.
+`IN_FLIGHT` loads ahead, so that a load that a layer needs does not wait behind later ones.
 
 Invariant: the computation of layer i starts after all loads of layer i, on any stream and thread.
 The thread that enters `computing` therefore sleeps until the device has done these loads; the
@@ -21,6 +21,8 @@ from threading import Condition, Thread
 import torch
 
 from embodied_kv.runtime.stream import Event, Stream
+
+IN_FLIGHT = 2  # maximum number of loads that the device has not completed
 
 
 class LoadQueue:
@@ -50,11 +52,11 @@ class LoadQueue:
             for waiting in self._waiting[layer:]:
                 waiting[unit] = None
 
-    def left(self, layer: int) -> bool:
-        """Return whether a layer needs a load that `take` has not returned yet."""
+    def needs_load(self, layer: int) -> bool:
+        """Return whether a layer needs a load that `next_load` has not returned yet."""
         return bool(self._waiting[layer])
 
-    def take(self, layer: int, computing: bool) -> tuple[int, str] | None:
+    def next_load(self, layer: int, computing: bool) -> tuple[int, str] | None:
         """Return the next load as (layer, unit), or None if there is none now.
 
         `computing` states whether `layer` is being computed; otherwise it is waited for.
@@ -76,7 +78,6 @@ class Loader:
             inference mode; on a GPU it enqueues its work on the current stream and does not wait
             for it. The next `computing`, or the end of the context, raises what it raised.
         device: The device that computes.
-        in_flight: Maximum number of loads that the device has not completed.
         after: What the device must complete before the first load writes; None: the work of the
             current stream.
     """
@@ -86,13 +87,9 @@ class Loader:
         pending: LoadQueue,
         load: Callable[[str, int], None],
         device: str | torch.device = 'cpu',
-        in_flight: int = 2,
         after: Event | None = None,
     ) -> None:
-        if in_flight < 1:
-            raise ValueError(f'in_flight must be >= 1 (got {in_flight})')
         self._pending, self._load, self._device = pending, load, torch.device(device)
-        self._in_flight = in_flight
         self._stream, self._after = Stream.on(self._device), after
         self._changed = Condition()
         self._layer, self._computing, self._closed = 0, False, False
@@ -130,7 +127,9 @@ class Loader:
         with self._changed:
             self._layer, self._computing = layer, False
             self._changed.notify_all()
-            while self._error is None and (self._issuing == layer or self._pending.left(layer)):
+            while self._error is None and (
+                self._issuing == layer or self._pending.needs_load(layer)
+            ):
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
@@ -160,7 +159,7 @@ class Loader:
                     with self._changed:
                         self._issuing, self._events[layer] = None, event
                         self._changed.notify_all()
-                    if len(issued) >= self._in_flight:
+                    if len(issued) >= IN_FLIGHT:
                         self._complete(issued)
         except BaseException as error:
             with self._changed:
@@ -174,7 +173,7 @@ class Loader:
                 while not self._closed:
                     item = None
                     if self._layer < self._pending.layers:
-                        item = self._pending.take(self._layer, self._computing)
+                        item = self._pending.next_load(self._layer, self._computing)
                     if item is not None:
                         self._issuing = item[0]
                         return item

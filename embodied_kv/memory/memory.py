@@ -19,7 +19,6 @@ import numpy as np
 from embodied_kv.memory.encoder import Encoder
 from embodied_kv.memory.files import DiskFullError
 from embodied_kv.memory.groups import Grouping, Groups, Transition, retrieve
-from embodied_kv.memory.records import SegmentDraft
 from embodied_kv.memory.segment import RobotMemoryError, Segment, Unit
 from embodied_kv.memory.sentence_log import SentenceLog
 from embodied_kv.memory.store import Change, MemoryStore
@@ -79,11 +78,10 @@ class Memory:
             other = [s for s in new if (s.id, s.kind, s.text) not in stored]
             vectors = self.encoder.encode([segment.text for segment in other])
             embeddings = dict(zip((segment.id for segment in other), vectors, strict=True))
-            drafts = [SegmentDraft(s.id, s.kind, s.text, embeddings.get(s.id)) for s in new]
             with self._consistent():
                 for id, embedding in embeddings.items():
                     self.groups.put(id, embedding, sizes[id], self.store.step)
-                changes = self.store.upsert(*drafts, groups=self.groups.moved)
+                changes = self.store.upsert(*new, embeddings=embeddings, groups=self.groups.moved)
             self.groups.moved.clear()
             changed = {c.segment.id: c.segment for c in changes if c.changed}
             self._segments.update(changed)  # atomic: `sentences` takes no lock
@@ -176,9 +174,8 @@ class Memory:
             if self.groups.moved:
                 self.store.advance(0, self.groups.moved)
                 self.groups.moved.clear()
-        except (
-            DiskFullError
-        ) as fault:  # the next start embeds again; the next change stores groups
+        except DiskFullError as fault:
+            # The next start embeds again; the next change stores groups.
             log.warning('memory opened without storing missing embeddings (reason: %s)', fault)
 
     def _read(self, fresh: bool = False) -> dict[str, np.ndarray]:

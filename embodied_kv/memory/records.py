@@ -58,16 +58,6 @@ CHECKED = {  # the columns of the checksum, by table
 
 
 @dataclass(frozen=True, eq=False)
-class SegmentDraft:
-    """A segment to be stored, with the embedding of its text, float32 [width]."""
-
-    id: str
-    kind: str
-    text: str
-    embedding: np.ndarray | None = None
-
-
-@dataclass(frozen=True, eq=False)
 class SegmentRecord:
     """A stored segment with its group and embedding."""
 
@@ -217,11 +207,9 @@ class Records:
             ErrorCode.DAMAGED,
         )
 
-    def write(self, segment: Segment, draft: SegmentDraft) -> None:
+    def write(self, segment: Segment, embedding: np.ndarray | None) -> None:
         """Add a segment, or change it without changing its order and group."""
-        blob = None
-        if draft.embedding is not None:
-            blob = np.ascontiguousarray(draft.embedding, np.float32).tobytes()
+        blob = None if embedding is None else np.float32(embedding).tobytes()
         fields = (segment.kind, segment.text, segment.version, segment.step)
         values = (*fields, blob, checksum(segment.id, *fields))
         self._db.execute(

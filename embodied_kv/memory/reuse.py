@@ -43,7 +43,7 @@ class Reuse:
         """Return how many tokens at the start of the prompt have KV in the row already."""
         return 0
 
-    def holds(self, ids: Sequence[int]) -> None:
+    def note_restored(self, ids: Sequence[int]) -> None:
         """Note that the row has been filled with the KV of these tokens by a restore."""
 
     def first(self, prompt: Prompt) -> Tensor:
@@ -76,7 +76,7 @@ class PrefixCaching(Reuse):
         self._last = prompt.ids
         return int(differ[0]) if len(differ) else shared
 
-    def holds(self, ids: Sequence[int]) -> None:
+    def note_restored(self, ids: Sequence[int]) -> None:
         self._last = torch.tensor(ids, dtype=torch.int64)
 
 

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -35,7 +35,7 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.cache import HostCache
 from embodied_kv.memory.files import DiskFullError, KvFiles, explained
-from embodied_kv.memory.records import KeptUnit, Records, SegmentDraft, SegmentRecord
+from embodied_kv.memory.records import KeptUnit, Records, SegmentRecord
 from embodied_kv.memory.segment import RobotMemoryError, Segment, UnitKv
 
 log = logging.getLogger(__name__)
@@ -156,19 +156,23 @@ class MemoryStore(AbstractContextManager):
             self._change(partial(self._records.set_fact, name, value))
 
     def upsert(
-        self, *drafts: SegmentDraft, groups: Mapping[str, int] | None = None
+        self,
+        *segments: Segment,
+        embeddings: Mapping[str, np.ndarray] | None = None,
+        groups: Mapping[str, int] | None = None,
     ) -> tuple[Change, ...]:
-        """Add or change segments atomically at the current step, and set groups.
+        """Add or change segments atomically, and set groups; embeddings and groups are by id.
 
-        A draft with the kind and text of the stored segment changes nothing. Raises
-        RobotMemoryError for an invalid segment, and for an id that occurs twice.
+        The stored segments get the current step and their next version. A segment with the kind
+        and text of the stored one changes nothing. Raises RobotMemoryError for an id that occurs
+        twice.
         """
-        for id, times in Counter(draft.id for draft in drafts).most_common(1):
+        for id, times in Counter(segment.id for segment in segments).most_common(1):
             if times > 1:
                 raise RobotMemoryError(f'ids of one change must be distinct (got {id!r} twice)')
         with self._lock:
-            step = self.step
-            writes = (partial(self._write, draft, step) for draft in drafts)
+            step, vectors = self.step, embeddings or {}
+            writes = (partial(self._write, s, vectors.get(s.id), step) for s in segments)
             *changes, _ = self._change(*writes, partial(self._records.set_groups, groups or {}))
             self._forget([key for change in changes for key in change.lost])
             return tuple(changes)
@@ -211,7 +215,7 @@ class MemoryStore(AbstractContextManager):
         with self._lock:
             self._change(embed, partial(self._records.set_fact, 'encoder', encoder))
 
-    def keep(self, *kvs: UnitKv) -> tuple[bool, ...]:
+    def store_kv(self, *kvs: UnitKv) -> tuple[bool, ...]:
         """Store the KV of units, in place of older KV of the same keys.
 
         Returns False for each unit that is not stored, because one of its segments has changed or
@@ -225,10 +229,10 @@ class MemoryStore(AbstractContextManager):
                 size += more * fits[-1]
                 self._largest = max(self._largest, more)
             self._make_room(size)
-            good = iter(self._keep([kv for kv, fit in zip(kvs, fits, strict=True) if fit]))
+            good = iter(self._write_kv([kv for kv, fit in zip(kvs, fits, strict=True) if fit]))
             return tuple(fit and next(good) for fit in fits)
 
-    def _keep(self, kvs: Sequence[UnitKv]) -> Sequence[bool]:
+    def _write_kv(self, kvs: Sequence[UnitKv]) -> Sequence[bool]:
         made: list[KeptUnit] = []
         try:
             for kv in kvs:
@@ -251,7 +255,7 @@ class MemoryStore(AbstractContextManager):
                 self._files.remove([kept.file.number])
         return current
 
-    def forget(self, *keys: str) -> None:
+    def forget_kv(self, *keys: str) -> None:
         """Remove the KV of these units, if there is any."""
         with self._lock:
             for at in range(0, len(keys), PIECE):
@@ -259,9 +263,9 @@ class MemoryStore(AbstractContextManager):
                 self._change(partial(self._records.delete_units, piece), removes=piece)
                 self._forget(piece)
 
-    def retain(self, keys: Set[str]) -> None:
+    def retain_kv(self, keys: Set[str]) -> None:
         """Remove all KV except that of these units."""
-        self.forget(*(key for key in self.keys() if key not in keys))
+        self.forget_kv(*(key for key in self.keys() if key not in keys))
 
     def use(self, *keys: str) -> None:
         """Mark the KV of these units as used, for the LRU order."""
@@ -303,7 +307,7 @@ class MemoryStore(AbstractContextManager):
             found = self._files.read(kept.file, layer)
             self.cache.put(memory_id, layer, found, time.perf_counter() - began)
             if self._kv.get(memory_id) is not kept:  # removed while it was read
-                self.cache.drop(memory_id, kept.file.layers)
+                self.cache.drop(memory_id)
         return found
 
     def _kept(self, key: str) -> KeptUnit:
@@ -315,14 +319,14 @@ class MemoryStore(AbstractContextManager):
             )
         return kept
 
-    def _write(self, draft: SegmentDraft, step: int) -> Change:
-        old = self._records.segment(draft.id)
-        new = Segment(draft.id, draft.kind, draft.text, old.version + 1 if old else 1, step)
-        if old and (old.kind, old.text) == (new.kind, new.text):
+    def _write(self, segment: Segment, embedding: np.ndarray | None, step: int) -> Change:
+        old = self._records.segment(segment.id)
+        if old and (old.kind, old.text) == (segment.kind, segment.text):
             return Change(old, False)
-        lost = self._records.units_of(draft.id)
+        new = replace(segment, version=old.version + 1 if old else 1, step=step)
+        lost = self._records.units_of(segment.id)
         self._records.delete_units(lost)
-        self._records.write(new, draft)
+        self._records.write(new, embedding)
         return Change(new, True, tuple(lost))
 
     def _change(
@@ -346,7 +350,7 @@ class MemoryStore(AbstractContextManager):
         for key in keys:
             if (kept := self._kv.pop(key, None)) is not None:
                 self._used.pop(key, None)
-                self.cache.drop(key, kept.file.layers)
+                self.cache.drop(key)
                 self._files.remove([kept.file.number])
 
     def _make_room(self, size: int) -> None:
@@ -361,7 +365,7 @@ class MemoryStore(AbstractContextManager):
             excess -= self._kv[key].file.file_bytes
             gone.append(key)
         if gone:
-            self.forget(*gone)
+            self.forget_kv(*gone)
             log.info('%s: KV of %d units was removed to make room', self.folder, len(gone))
 
     def _read_units(self) -> int:
@@ -369,10 +373,9 @@ class MemoryStore(AbstractContextManager):
         records, used = dict(self._records.units()), self._files.used()
         numbers = {kept.file.number for kept in records.values()}
         self._next = max(numbers, default=0) + 1
-        there = [key for key, kept in records.items() if kept.file.number in used]
-        self._kv = {key: records[key] for key in there}
-        self._largest = max((records[key].file.file_bytes for key in there), default=0)
-        self.use(*sorted(there, key=lambda key: used[records[key].file.number]))
+        self._kv = {key: kept for key, kept in records.items() if kept.file.number in used}
+        self._largest = max((kept.file.file_bytes for kept in self._kv.values()), default=0)
+        self.use(*sorted(self._kv, key=lambda key: used[records[key].file.number]))
         return self._files.sweep(numbers)
 
     def _agree(self, fingerprint: str, renew: bool) -> None:
@@ -385,5 +388,5 @@ class MemoryStore(AbstractContextManager):
                 'another folder, or set discard_foreign_kv, which keeps the segments',
                 ErrorCode.MISMATCH,
             )
-        self.forget(*(key for key, _ in self._records.units()))
+        self.forget_kv(*(key for key, _ in self._records.units()))
         self.set_fact('fingerprint', fingerprint)

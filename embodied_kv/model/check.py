@@ -166,12 +166,8 @@ def prompt(checkpoint: Checkpoint) -> tuple[str, int]:
 def untrained(robot: Embodiment, name: str) -> ModelConfig:
     """Return the dimensions of untrained weights: a preset, adapted to the robot.
 
-    Args:
-        robot: The robot.
-        name: Name of the preset; '' for the smallest one.
-
-    Raises:
-        ValueError: There is no preset of that name, or it does not fit the robot.
+    name: '' for the smallest preset. Raises ValueError for an unknown one, and for one that does
+    not fit the robot.
     """
     config = robot.adapted(preset(name or UNTRAINED))
     robot.check(config)

@@ -32,14 +32,8 @@ def cpu_multiplies_bfloat16() -> bool:
 def choose_dtype(own: str, device: str, setting: str, native: bool) -> tuple[str, str]:
     """Return the dtype to serve in, and the reason.
 
-    Args:
-        own: The dtype of the model.
-        device: The device of the model.
-        setting: `engine.dtype`: 'auto' or a dtype.
-        native: Whether the CPU multiplies bfloat16.
-
-    Raises:
-        ValueError: The setting is unknown.
+    own: of the model. setting: `engine.dtype`. native: whether the CPU multiplies bfloat16. Raises
+    ValueError for an unknown setting.
     """
     if setting in DTYPES:
         return setting, 'set by engine.dtype'

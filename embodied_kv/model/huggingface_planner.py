@@ -33,6 +33,22 @@ KINDS = {
     'llama': 'llama',
 }
 ACTIVATIONS = {'gemma': 'gelu_pytorch_tanh', 'llama': 'silu'}
+# rope_type: the parameters of its scaling, in the order of `layers.wavelengths`
+SCALINGS = {
+    'default': (),
+    'linear': ('factor',),
+    'llama3': (
+        'factor',
+        'low_freq_factor',
+        'high_freq_factor',
+        'original_max_position_embeddings',
+    ),
+}
+NOT_COMPUTED = (
+    'attn_logit_softcapping',
+    'final_logit_softcapping',
+    'use_bidirectional_attention',
+)
 MOST_TOKENS = 4096  # of a prompt, because each robot has a row of that length
 CONTENT = 'CONTENT-OF-THE-PROMPT'  # stands in the chat template for memory and question
 NOT_READ = 'vision_tower.', 'multi_modal_projector.'
@@ -62,7 +78,7 @@ def read_config(path: Path) -> PlannerConfig:
     found = _text_config(path)
     kind, local = KINDS[found.model_type], _local_layers(found)
     rope, local_rope = _ropes(found)
-    _refuse(path, _unsupported(found, kind, rope, local_rope))
+    _check_options(path, found, rope, local_rope or {})
     limits = [found.max_position_embeddings, *([found.sliding_window] if local else [])]
     if not all(isinstance(limit, int) and limit > 0 for limit in limits):
         raise CheckpointError(
@@ -74,7 +90,8 @@ def read_config(path: Path) -> PlannerConfig:
         layers=found.num_hidden_layers,
         heads=found.num_attention_heads,
         kv_heads=found.num_key_value_heads,
-        head_dim=_head_dim(found),
+        head_dim=getattr(found, 'head_dim', None)
+        or found.hidden_size // found.num_attention_heads,
         mlp=found.intermediate_size,
         vocab_size=found.vocab_size,
         rope_theta=float(rope['rope_theta']),
@@ -85,7 +102,7 @@ def read_config(path: Path) -> PlannerConfig:
         qk_norm=found.model_type in ('qwen3', 'gemma3_text'),
         branch_norms=found.model_type == 'gemma3_text',
         scales_tokens=kind == 'gemma',
-        rope_scaling=_scaling(rope),
+        rope_scaling=tuple(float(rope[name]) for name in SCALINGS[rope['rope_type']]),
         local_layers=local if local_rope else (),
         local_theta=float((local_rope or rope)['rope_theta']),
     )
@@ -166,10 +183,6 @@ def _text_config(path: Path) -> Any:
         raise CheckpointError(f'{path / CONFIG} is no config of {name}: {error}') from error
 
 
-def _head_dim(found: Any) -> int:
-    return getattr(found, 'head_dim', None) or found.hidden_size // found.num_attention_heads
-
-
 def _local_layers(found: Any) -> tuple[int, ...]:
     kinds = getattr(found, 'layer_types', None) or ()
     return tuple(i for i, kind in enumerate(kinds) if kind == 'sliding_attention')
@@ -183,49 +196,22 @@ def _ropes(found: Any) -> tuple[dict, dict | None]:
     return rope, None
 
 
-def _scaling(rope: dict) -> tuple[float, ...]:
-    names = {
-        'linear': ('factor',),
-        'llama3': (
-            'factor',
-            'low_freq_factor',
-            'high_freq_factor',
-            'original_max_position_embeddings',
-        ),
-    }
-    return tuple(float(rope[name]) for name in names.get(rope['rope_type'], ()))
-
-
-def _unsupported(found: Any, kind: str, rope: dict, local_rope: dict | None) -> dict[str, object]:
-    """Return the options that are not computed here, with their values."""
+def _check_options(path: Path, found: Any, rope: dict, local_rope: dict) -> None:
+    """Raise CheckpointError that names an option that is not computed here."""
     activation = getattr(found, 'hidden_activation', None) or found.hidden_act
-    odd = {
-        'hidden_act': activation if activation != ACTIVATIONS[kind] else None,
-        'rope_type': rope['rope_type']
-        if rope['rope_type'] not in ('default', 'linear', 'llama3')
-        else None,
-        'local rope_type': local_rope['rope_type']
-        if local_rope and local_rope['rope_type'] != 'default'
-        else None,
-        'partial_rotary_factor': None
-        if (share := rope.get('partial_rotary_factor', 1.0)) == 1.0
-        else share,
-    }
-    for name in (
-        'attn_logit_softcapping',
-        'final_logit_softcapping',
-        'use_bidirectional_attention',
-    ):
-        odd[name] = getattr(found, name, None) or None
-    return {name: value for name, value in odd.items() if value is not None}
-
-
-def _refuse(path: Path, odd: dict[str, object]) -> None:
-    for name, value in odd.items():
-        raise CheckpointError(
-            f'{path / CONFIG} must not set {name} (got {value!r}), which is not computed here; '
-            'choose another planner'
-        )
+    checks = [
+        ('hidden_act', activation, (ACTIVATIONS[KINDS[found.model_type]], None)),
+        ('rope_type', rope['rope_type'], tuple(SCALINGS)),
+        ('local rope_type', local_rope.get('rope_type', 'default'), ('default',)),
+        ('partial_rotary_factor', rope.get('partial_rotary_factor', 1.0), (1.0, None)),
+        *((name, getattr(found, name, None) or None, (None,)) for name in NOT_COMPUTED),
+    ]
+    for name, value, computed in checks:
+        if value not in computed:
+            raise CheckpointError(
+                f'{path / CONFIG} must not set {name} (got {value!r}), which is not computed '
+                'here; choose another planner'
+            )
 
 
 def _dialogue(path: Path, theirs: Any) -> tuple[str, str]:

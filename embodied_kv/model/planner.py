@@ -63,11 +63,6 @@ class Planner(BackboneModel):
         """Return the rotary tables of logical positions [B, T], for every layer."""
         return self.backbone.rope(positions, self.dtype)
 
-    @property
-    def wavelengths(self) -> Tensor:
-        """Return the wavelengths by which `memory.rotate.Rotation` moves keys."""
-        return self.backbone.wavelengths
-
     def layer(self, i: int, hidden: Tensor, cache: KvView, rope: tuple[Tensor, Tensor]) -> Tensor:
         """Return hidden [B, T, width] after layer i."""
         return self.backbone.layer(i, hidden, cache, rope)

@@ -66,14 +66,10 @@ def load_planner(
 ) -> LoadedPlanner:
     """Return the planner in a folder; no gradients.
 
-    Args:
-        path: A folder of this package or, without a required config, of Hugging Face.
-        config: The required dimensions, and the dtype to use; None for those of the folder. A
-            planner of Hugging Face computes in float32 on a CPU that does not multiply bfloat16.
-        device: The device of the weights.
-
-    Raises:
-        CheckpointError: A part is missing, damaged, or of another planner.
+    path: a folder of this package or, without a required config, of Hugging Face. config: the
+    required dimensions, and the dtype to use; None for those of the folder. A planner of Hugging
+    Face computes in float32 on a CPU that does not multiply bfloat16. Raises CheckpointError for a
+    part that is missing, damaged, or of another planner.
     """
     path = Path(path)
     if config is None and huggingface_planner.is_huggingface(path):

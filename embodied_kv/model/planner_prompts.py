@@ -88,14 +88,9 @@ def mission_question(
 ) -> str:
     """Return the question for the next step.
 
-    Args:
-        mission: The mission in words.
-        part: The number of the present part, from 1.
-        moves: The records that moved a thing before this part began, newest first.
-        tried: The steps of this part in order; failures before the last success are left out.
-
-    Raises:
-        ValueError: The mission has no words.
+    part: number of the present part, from 1. moves: records that moved a thing before this part
+    began, newest first. tried: steps of this part in order; failures before the last success are
+    left out. Raises ValueError for a mission without words.
     """
     if not (words := plain(mission)):
         raise ValueError("mission must have words (got ''); send what the robot should do")

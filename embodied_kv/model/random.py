@@ -23,17 +23,16 @@ def init_random(model: nn.Module, seed: int = 0) -> None:
     generator = torch.Generator().manual_seed(seed)
     # Twice, so that BLOCK values follow any offset.
     block = torch.randn(BLOCK, generator=generator).repeat(2)
-    plain = {f'{name}.weight' for name, part in model.named_modules() if _scales(part)}
+    # Norms that scale by their weight, not by 1 + weight.
+    norms = ((name, part) for name, part in model.named_modules() if isinstance(part, RmsNorm))
+    plain = {f'{name}.weight' for name, norm in norms if not norm.offset}
     for name, parameter in model.state_dict().items():
         mean, deviation = (1.0, 0.1) if name in plain else _distribution(name, parameter)
         offset = zlib.crc32(name.encode()) % BLOCK
         values = block[offset : offset + min(BLOCK, parameter.numel())] * deviation + mean
-        _tile(parameter.view(-1), values.to(parameter.device, parameter.dtype))
-
-
-def _scales(part: nn.Module) -> bool:
-    """Return whether it is a norm that scales by its weight, not by 1 + weight."""
-    return isinstance(part, RmsNorm) and not part.offset
+        values = values.to(parameter.device, parameter.dtype)
+        for piece in parameter.view(-1).split(len(values)):
+            piece.copy_(values[: len(piece)])
 
 
 def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
@@ -50,8 +49,3 @@ def _distribution(name: str, parameter: Tensor) -> tuple[float, float]:
     if 'embed' in name and 'patch' not in name:
         return 0.0, parameter.shape[1] ** -0.5
     return 0.0, parameter[0].numel() ** -0.5  # [out, in...]: 1 / sqrt(fan in)
-
-
-def _tile(parameter: Tensor, values: Tensor) -> None:
-    for piece in parameter.split(len(values)):
-        piece.copy_(values[: len(piece)])

@@ -28,6 +28,7 @@ from embodied_kv.model.checkpoints.hub import locate
 from embodied_kv.model.checkpoints.lerobot import CONFIG
 from embodied_kv.model.checkpoints.lora import PEFT_CONFIG
 from embodied_kv.model.checkpoints.open import open_checkpoint
+from embodied_kv.model.expert import flow_times
 from embodied_kv.model.files import read_json
 from embodied_kv.model.parity.cases import (
     ABOUT,
@@ -35,7 +36,7 @@ from embodied_kv.model.parity.cases import (
     OPENPI_CAMERAS,
     Quantity,
     openpi_facts,
-    recorded_widths,
+    widths,
 )
 from embodied_kv.model.parity.replay import CHUNK, predict
 from embodied_kv.model.policy import Policy
@@ -120,9 +121,8 @@ def lerobot(folder: Path) -> Reference:
 
     old = tuple(map(int, version.split('.')[:2])) < (0, 5) if version[0].isdigit() else False
     steps = policy.config.num_steps if is_smolvla else policy.config.num_inference_steps
-    times = torch.tensor([1.0 + step * (-1.0 / steps) for step in range(steps)])
     declared = Declared(fps=ANY_RATE, lerobot_before_0_5=old)
-    return Reference(f'lerobot {version}', declared, times, answer)
+    return Reference(f'lerobot {version}', declared, flow_times(steps), answer)
 
 
 def openpi(folder: Path, config: str | None) -> Reference:
@@ -177,7 +177,7 @@ def openpi(folder: Path, config: str | None) -> Reference:
         tokens = np.asarray(ready['tokenized_prompt'])[mask]
         return found | dict(state=state, tokens=tokens, chunk=chunks[0], actions=actions)
 
-    return Reference(f'openpi, {config}', declared, _summed(STEPS), answer)
+    return Reference(f'openpi, {config}', declared, flow_times(STEPS, is_summed=True), answer)
 
 
 def _load(project: str, module: str) -> ModuleType:
@@ -199,14 +199,6 @@ def _check_loaded(folder: Path, policy: torch.nn.Module) -> None:
         raise CheckpointError(
             f'lerobot did not load the weights of {folder}: see the line that LeRobot printed'
         )
-
-
-def _summed(steps: int) -> Tensor:
-    """Return the times of openpi: each is the last one plus a step, in float32."""
-    times = [torch.tensor(1.0)]
-    for _ in range(steps - 1):
-        times.append(times[-1] + torch.tensor(-1.0 / steps))
-    return torch.stack(times)
 
 
 def _dims(folder: Path, transforms: set[str]) -> dict[str, int]:
@@ -333,7 +325,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         folder = locate(args.checkpoint, print).path
         about = folder / ABOUT
-        dims = recorded_widths(read_json(about)['dims']) if about.is_file() else None
+        dims = widths(read_json(about)['dims']) if about.is_file() else None
         agrees = verify(folder, args.against, args.config, args.observations, dims)
     except CheckpointError as error:
         print(f'{args.checkpoint}: cannot be compared: {error}', file=sys.stderr)

@@ -27,12 +27,11 @@ NAMED_IN_AN_ERROR = 6
 class WeightSource(Protocol):
     """Named tensors of a checkpoint, which are read one by one.
 
-    Names are in the order in which reading is cheapest. metadata: text that is stored with the
-    tensors. All methods raise CheckpointError for what cannot be read.
+    Names are in the order in which reading is cheapest. All methods raise CheckpointError for what
+    cannot be read.
     """
 
     path: Path
-    metadata: Mapping[str, str]
 
     @property
     def names(self) -> Collection[str]: ...
@@ -45,7 +44,8 @@ class WeightSource(Protocol):
 class Weights:
     """The tensors of a .safetensors file, an index of several, or a folder with either.
 
-    ignore: prefixes of names that are not weights. Raises CheckpointError.
+    metadata: text that is stored with the tensors. ignore: prefixes of names that are not weights.
+    Raises CheckpointError.
     """
 
     def __init__(self, path: str | Path, ignore: Sequence[str] = ()) -> None:

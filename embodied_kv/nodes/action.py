@@ -84,6 +84,8 @@ class Action(SuiteNode, Participant):
         self._too_late = 0  # frames whose deadline was too close even for the fewest Euler steps
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
+        self._is_ending = False  # the process ends
+        self._fault = ''  # for which the arm was disarmed
 
     def setup(self) -> None:
         self._work = None
@@ -172,19 +174,16 @@ class Action(SuiteNode, Participant):
         return self._safety.state == STOPPED
 
     def start(self) -> None:
-        self._start_moving()
-        self._enter_session()
-
-    def _start_moving(self) -> None:
-        """Send zeros to the velocity controllers, and start the control loop."""
         self._period.restart()
         if self.respawned and self._params.armed:
             self.log_warning('respawned', RESPAWNED)
-        self._source, self._in_time, self._steps, self._outcome = '', False, 0, {}
+        self._source, self._in_time, self._steps = '', False, 0
+        self._outcome: dict[str, str] = {}
         self._latest = self._world.now()
         if not self._params.shadow:
-            self._outputs.zero()
+            self._outputs.zero()  # before the control loop starts
         self._start_control(self._params.armed and not self.respawned)
+        self._enter_session()
 
     def _enter_session(self) -> None:
         self._register()
@@ -204,13 +203,17 @@ class Action(SuiteNode, Participant):
 
     def _note_arm(self) -> None:
         self.host.hold_compiler(self.robot, self._safety.is_armed)
+        before, self._fault = self._fault, self._safety.fault
+        if self._fault and not before:
+            self.log_error('disarmed', f'arm disarmed: {self._fault}; arm it')
 
     def _leave_session(self) -> None:
         self.host.frames(self.robot).unlisten(self._on_handle)
         self._unregister()
 
     def _unregister(self) -> None:
-        self.host.session(self.robot).unregister(self._part)
+        if self._part is not None:  # None if `start` has failed
+            self.host.session(self.robot).unregister(self._part)
         self._part = None
 
     def _start_control(self, armed: bool) -> None:
@@ -264,6 +267,7 @@ class Action(SuiteNode, Participant):
 
     def brake(self) -> None:
         if self.active:
+            self._is_ending = True
             self._control.stop()
 
     def stop(self) -> None:
@@ -277,9 +281,11 @@ class Action(SuiteNode, Participant):
 
     def _stop_control(self) -> None:
         """Brake the arm without waiting for running computations."""
-        self._control.stop()
-        self._outputs.zero()
-        self._safety.end()
+        try:
+            self._control.stop()
+            self._outputs.zero()
+        finally:
+            self._safety.end()
         self._control_services.attach(None)
         if self._path is not None:
             self._path.show()
@@ -349,6 +355,7 @@ class Action(SuiteNode, Participant):
 
     def _on_chunk(self, work: Future[ActionChunk | None], frame: _Frame) -> None:
         frame.lease.release()
+        self.host.engine.kv.reduce(frame.lease.handle)
         try:
             chunk = work.result()
         except CancelledError:
@@ -439,8 +446,10 @@ class Action(SuiteNode, Participant):
         self._source, self._in_time = command.source, command.deadline_met
 
     def _log_stop(self) -> None:
-        """Log why the arm stops, unless it was meant to stand."""
+        """Log why the arm stops, unless it was meant to stand or the process ends."""
         safety = self._safety
+        if self._is_ending:
+            return
         if safety.state == STOPPED or safety.is_meant_to_move:
             starved = f'no fresh chunk for {self._params.missed_chunk_limit} control periods'
             missing = safety.missing(self._world.now())
@@ -486,7 +495,7 @@ class Action(SuiteNode, Participant):
 
 def main() -> None:
     """Run the executable `action`: the nodes perception and action in one process."""
-    executable.run(Perception, Action)
+    executable.run(perception=Perception, action=Action)
 
 
 if __name__ == '__main__':

@@ -7,10 +7,12 @@ import time
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, StaleHandleError
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.nodes.common import conversions, executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
@@ -71,7 +73,7 @@ class Language(SuiteNode, Participant):
     def start(self) -> None:
         self._deltas.clear()
         self._unread.clear()
-        self.host.listen(self._deltas.extend)
+        self.host.deltas.listen(self._deltas.extend)
         self.host.session(self.robot).participants.join(self)
         self.host.frames(self.robot).listen(self._on_frame)
 
@@ -81,7 +83,7 @@ class Language(SuiteNode, Participant):
         for stream in list(self._streams.values()):
             self.host.engine.kv.streams.release(stream, 'cancelled')
         self.host.flush()
-        self.host.unlisten(self._deltas.extend)
+        self.host.deltas.unlisten(self._deltas.extend)
         self._publish()
 
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
@@ -117,7 +119,7 @@ class Language(SuiteNode, Participant):
             return
         handle = self._unread.pop()
         try:
-            self.host.engine.kv.acquire(handle).release()
+            self.host.engine.kv.acquire(handle, LANGUAGE).release()
             if self._is_due():
                 params = self.params.read(LanguageParams)
                 most, heat = params.max_tokens, params.temperature
@@ -133,23 +135,17 @@ class Language(SuiteNode, Participant):
         """Count a frame, and return whether prompts must be continued on it."""
         self._frames += 1
         params = self.params.read(LanguageParams)
-        if (
-            not params.prompt_interval_frames
-            or self._frames - self._prompted < params.prompt_interval_frames
-        ):
+        interval, most = params.prompt_interval_frames, params.max_streams_per_prompt
+        if not 0 < interval <= self._frames - self._prompted:
             return False
         live = Counter(s.query.text for s in list(self._streams.values()) if not s.reason)
         prompts = self.embodiment.contract.language.prompts
-        if (
-            0
-            < params.max_streams_per_prompt
-            <= max((live[prompt] for prompt in prompts), default=0)
-        ):
+        if 0 < most <= max((live[prompt] for prompt in prompts), default=0):
             return False
         self._prompted = self._frames
         return True
 
-    def _open(self, handle: KvHandle, text: str, **how: object) -> DecodeStream:
+    def _open(self, handle: KvHandle, text: str, **how: Any) -> DecodeStream:
         stream = self.host.engine.open(handle, text, **how)
         self._streams[stream.id] = stream
         self.host.device.wake()
@@ -221,7 +217,7 @@ class Language(SuiteNode, Participant):
 
 def main() -> None:
     """Run the executable `language`: the nodes perception and language in one process."""
-    executable.run(Perception, Language)
+    executable.run(perception=Perception, language=Language)
 
 
 if __name__ == '__main__':

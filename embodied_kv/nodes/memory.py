@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from rclpy.clock import JumpThreshold
 from rclpy.duration import Duration
@@ -34,6 +34,9 @@ from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planning import Planning, open_planning, planner_folder
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
+
+if TYPE_CHECKING:
+    from embodied_kv.serving.remote_policy.remote_planning import RemotePlanning
 
 PRECOMPUTED = 4  # maximum number of units whose KV is computed at once
 PRECOMPUTE_EVERY = 0.5  # s
@@ -71,6 +74,7 @@ class Memory(SuiteNode):
         self._notes_taken: NoteTaker | None = None
         self._answers: dict[int, str] = {}  # by stream, until it ends
         self._began = 0  # ns, of the ROS clock
+        self._missing_kv = ''  # why KV was not computed in advance at the last attempt
         self._computes = Lock()  # held while a thread plans or precomputes
         self._release.callback(self._await_plan)
         self.serve_all(
@@ -93,7 +97,7 @@ class Memory(SuiteNode):
         self._release.callback(jumps.unregister)
         self.every(PRECOMPUTE_EVERY, self._precompute)
 
-    def _open(self) -> Planning:
+    def _open(self) -> Planning | RemotePlanning:
         """Open the planning, until cleanup. Raises ValueError, RobotMemoryError."""
         params = self.params.read(MemoryParams)
         name, say = self.embodiment.contract.language.planner, partial(self.log_info, 'planner')
@@ -186,8 +190,10 @@ class Memory(SuiteNode):
             # Without room, new KV would only replace KV that was computed before.
             if self._planning.has_room:
                 self._planning.warm(PRECOMPUTED)
+            self._missing_kv = ''
         except (RobotMemoryError, OverBudgetError) as fault:
-            self.warn_throttled('precompute', f'not precomputed: {fault}')
+            self._missing_kv = f'not precomputed: {fault}'
+            self.warn_throttled('precompute', self._missing_kv)
         finally:
             self._computes.release()
 
@@ -253,6 +259,8 @@ class Memory(SuiteNode):
             'plans': stats.plans,
             'saved by keep (s)': f'{stats.seconds_saved:.1f}',
         }
-        if self.warning_counts['precompute'] or self.warning_counts['segment']:
+        if self.warning_counts['segment']:
             return WARN, 'not all is remembered', values
+        if self._missing_kv:  # it is tried again
+            return WARN, self._missing_kv, values
         return OK, f'memory: {stats.segments} segments', values

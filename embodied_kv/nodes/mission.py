@@ -114,7 +114,7 @@ class Mission(SuiteNode):
         self._session = self.host.session(self.robot)
         self._domain = load_domain(self.embodiment.contract.language)
         self._leaving: Running | None = None  # interrupted, but its thread has not ended
-        self._over: dict[bytes, Running] = {}  # by goal; their results are not sent yet
+        self._over: dict[bytes, tuple[Running, MissionEnd]] = {}  # by goal; results not sent yet
         self._coming: tuple[MissionState | None, ...] = ()  # restored; (None,): no mission
         self._arm: int | None = None  # the newest ControlState.state
         self._part = MissionPart(lambda: self.state, self._resume_mission)
@@ -137,8 +137,9 @@ class Mission(SuiteNode):
 
     def stop(self) -> None:
         self.end_mission(INACTIVE, ErrorCode.NOT_ACTIVE)
-        if self._leaving is not None:
-            self._leaving.thread.join()
+        leaving = self._leaving
+        if leaving is not None and leaving.thread is not None:
+            leaving.thread.join()
             self._settle()
 
     def _close(self) -> None:
@@ -220,7 +221,7 @@ class Mission(SuiteNode):
             with observer.watching():
                 if observer.has_source:
                     # The first question needs a frame that shows the present scene.
-                    observer.now(running.calls.check, newer=True)
+                    observer.present_scene(running.calls.check, newer=True)
                 running.end = running.run.run()
         except MissionInterruptedError as reason:
             running.end = MissionEnd(reason.code, str(reason), running.run.state)
@@ -238,8 +239,7 @@ class Mission(SuiteNode):
         if running is None:
             return
         if running.thread is None:
-            running.end = MissionEnd(code, why, running.run.state)
-            self._conclude(running)
+            self._conclude(running, MissionEnd(code, why, running.run.state))
             return
         running.calls.interrupt(why, code)
         running.calls.cancel()
@@ -251,20 +251,18 @@ class Mission(SuiteNode):
         leaving = self._leaving
         if leaving is not None and leaving.end is not None:
             self._leaving = None
-            self._conclude(leaving)
+            self._conclude(leaving, leaving.end)
 
-    def _conclude(self, running: Running) -> None:
+    def _conclude(self, running: Running, end: MissionEnd) -> None:
         running.calls.close()
-        end = running.end
         self._publish(end.state, end)
         self.log_info('mission', f'mission {"done" if end.success else "ended"}: {end.why}')
         if running.handle is not None:
-            self._over[bytes(running.handle.goal_id.uuid)] = running
+            self._over[bytes(running.handle.goal_id.uuid)] = running, end
             running.handle.execute()
 
     def _execute(self, handle: ServerGoalHandle) -> MissionAction.Result:
-        running = self._over.pop(bytes(handle.goal_id.uuid))
-        end = running.end
+        running, end = self._over.pop(bytes(handle.goal_id.uuid))
         if running.is_cancelled and not end.success:
             handle.canceled()
         else:

@@ -59,7 +59,7 @@ class Perception(SuiteNode, Participant):
         self._period.tick()
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        values = {
+        values: dict[str, object] = {
             **self._period.values(),
             'prefill (ms)': f'{self.host.engine.latency.median("prefill") * 1e3:.1f}',
             'instruction': shown(self._frames.instruction, 200),
@@ -76,7 +76,7 @@ class Perception(SuiteNode, Participant):
 
 def main() -> None:
     """Run the executable `perception`."""
-    executable.run(Perception)
+    executable.run(perception=Perception)
 
 
 if __name__ == '__main__':

@@ -6,6 +6,7 @@ It provides `kv/*` and diagnostics to ROS; the server itself is in `embodied_kv.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from functools import partial
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
@@ -16,12 +17,11 @@ from embodied_kv.nodes.common.kv_services import KvServices
 from embodied_kv.nodes.common.lifecycle_node import ERROR, OK, SuiteNode
 from embodied_kv.nodes.common.parameters import Parameters
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
-from embodied_kv.serving.memories import Memories, MemoryConfig
+from embodied_kv.serving.memories import MemoryConfig
 from embodied_kv.serving.ray_engine import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
-from embodied_kv.serving.websocket.server import PolicyServer
-from embodied_kv.serving.websocket.sessions import Sessions
+from embodied_kv.serving.websocket.server import PolicyServer, open_server
 
 SERVING = logging.getLogger('embodied_kv.serving')
 
@@ -48,22 +48,22 @@ class PolicyServerNode(SuiteNode):
     """Accepts connections while it is active."""
 
     engine_config = ServedEngineConfig
+    _config: ServerConfig  # set by configure
 
     def __init__(self, **arguments: object) -> None:
         super().__init__('policy_server', ServerConfig, SchedulingConfig, CloudConfig, **arguments)
         parts = (MemoryConfig, MemoryParams, PlanningConfig)
         named = [('memory.', part) for part in parts]
         self._memory_params = Parameters(self, named, lambda: self.configured)
-        self._memories: Memories | None = None
-        self._config: ServerConfig | None = None
         self._server: PolicyServer | None = None
+        self._serving = ExitStack()  # while it is active
 
     def find_host(self) -> EngineHost:
         self._memory_params.check()
         self._config = self.params.read(ServerConfig)
         self._config.keys()  # fails here if they cannot be read
         self._config.tls()
-        host = super().find_host()
+        host: EngineHost = super().find_host()
         self._scheduling = self.params.read(SchedulingConfig)
         self._profile = self._scheduling.profile_of(
             host.engine.config.max_batch_robots, host.profile
@@ -85,44 +85,25 @@ class PolicyServerNode(SuiteNode):
         self._release.callback(SERVING.removeHandler, handler)
 
     def start(self) -> None:
-        host, config = self.host, self._config
-        self._sessions = Sessions(
-            host.engine,
-            host.device,
-            self._profile,
-            config.max_connections,
-            config.session_capsules_mib,
-            config.all_capsules_mib,
-            self._fingerprint,
-            self._scheduling,
-            self._cloud,
+        config, read = self._config, self._memory_params.read
+        self._server = self._serving.enter_context(
+            open_server(
+                self.host,
+                self._profile,
+                self.embodiment.contract,
+                config,
+                self._scheduling,
+                (read(MemoryConfig), read(MemoryParams), read(PlanningConfig)),
+                self._cloud,
+                partial(self.log_info, 'planner'),
+                self._fingerprint,
+            )
         )
-        contract = self.embodiment.contract
-        read = self._memory_params.read
-        self._memories = Memories.of(
-            *(read(part) for part in (MemoryConfig, MemoryParams, PlanningConfig)),
-            contract.language.planner,
-            host.device,
-            self._sessions.idle,
-            host.kv_budget,
-            partial(self.log_info, 'planner'),
-        )
-        self._server = PolicyServer(config, self._sessions, contract, self._memories)
-        host.listen(self._sessions.on_deltas)
-        self._sessions.start()
-        try:
-            self.port = self._server.start()
-        except OSError:
-            self.stop()
-            raise
-        self.log_info('listening', f'serving on {config.scheme}://{config.host}:{self.port}')
+        port = self._server.port
+        self.log_info('listening', f'serving on {config.scheme}://{config.host}:{port}')
 
     def stop(self) -> None:
-        self._server.stop()
-        if self._memories is not None:
-            self._memories.close()
-        self._sessions.stop()
-        self.host.unlisten(self._sessions.on_deltas)
+        self._serving.close()
 
     def reload(self) -> bool:
         """Read keys and certificate again; return False if there are none."""
@@ -134,16 +115,15 @@ class PolicyServerNode(SuiteNode):
         return True
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
-        if not self._server.is_alive():
+        if self._server is None or not self._server.is_alive():
             return ERROR, 'the server has ended', {}
-        if fault := self._sessions.fault():
-            return ERROR, fault, dict(self._sessions.values())
-        return OK, 'serving', dict(self._sessions.values())
+        fault, values = self._server.sessions.fault(), self._server.sessions.values()
+        return (ERROR, fault, dict(values)) if fault else (OK, 'serving', dict(values))
 
 
 def main() -> None:
     """Run the executable `policy_server`."""
-    executable.run(PolicyServerNode)
+    executable.run(policy_server=PolicyServerNode)
 
 
 if __name__ == '__main__':

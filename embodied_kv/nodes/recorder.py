@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rclpy.serialization import serialize_message
 from rclpy.subscription import Subscription
@@ -24,6 +25,7 @@ from embodied_kv.msg import RecordingState
 from embodied_kv.nodes.common import executable, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.parameters import one_of, param
+from embodied_kv.nodes.common.polling import queued
 from embodied_kv.nodes.common.publishers import type_name
 from embodied_kv.nodes.recording.topics import (
     COMPRESSIONS,
@@ -190,23 +192,24 @@ class Recorder(SuiteNode):
         except Exception as error:
             self._end(f'subscribing failed: {reason(error)}')
             raise
-        self._publish_state()
+        self._publish_state(self._queue)
 
     def _end(self, why: str) -> None:
         """Finish the recording, if there is one."""
         if self._queue is None:
             return
         for subscription, topic in self._listening:
-            self._take_rest(subscription, topic)
+            for data, _ in queued(subscription):  # those of before the end
+                self._on_message(topic, data)
             self.destroy_subscription(subscription)
         self._listening = []
-        self._publish_state()  # adds the final count of dropped messages to the file
         queue = self._queue
+        self._publish_state(queue)  # adds the final count of dropped messages to the file
         queue.close(why)
         self._is_whole = queue.is_whole
         if not self._is_whole:
             self._path = queue.file.part
-        self._publish_state()
+        self._publish_state(queue)
         self._queue, path = None, self._path
         if self._is_whole:
             self._outcome = f'{path} is finished: {queue.ended}'
@@ -219,26 +222,18 @@ class Recorder(SuiteNode):
 
     def _listen(self, topic: RecordedTopic) -> Subscription:
         kept_as, _ = topic.kept_as
-        lost = SubscriptionEventCallbacks(
-            message_lost=lambda info: self._lost(kept_as, info.total_count_change)
-        )
+
+        def lost(info: Any) -> None:
+            self._lost(kept_as, info.total_count_change)
+
         return self.create_subscription(
             topic.kind,
             topic.topic,
             partial(self._on_message, topic),
             topic.profile,
             raw=True,
-            event_callbacks=lost,
+            event_callbacks=SubscriptionEventCallbacks(message_lost=lost),
         )
-
-    def _take_rest(self, subscription: Subscription, topic: RecordedTopic) -> None:
-        """Record the messages that are queued in the middleware, at most the queue depth."""
-        with subscription.handle:
-            for _ in range(topic.profile.depth):
-                taken = subscription.handle.take_message(topic.kind, True)
-                if taken is None:
-                    return
-                self._on_message(topic, taken[0])
 
     def _on_message(self, topic: RecordedTopic, data: bytes) -> None:
         self._put(topic.kept_as[0], data, topic.convert)
@@ -300,11 +295,10 @@ class Recorder(SuiteNode):
             self.log_error('record', f'{self._path} ended: {queue.ended}')
             self._end(queue.ended)
         else:
-            self._publish_state()
+            self._publish_state(queue)
 
-    def _publish_state(self) -> None:
+    def _publish_state(self, queue: RecordingQueue) -> None:
         """Publish the state of the recording, and record it."""
-        queue = self._queue
         dropped = queue.counted()
         self._state = RecordingState(
             recording=not queue.ended,
@@ -344,7 +338,7 @@ class Recorder(SuiteNode):
 
 def main() -> None:
     """Run the executable `recorder`."""
-    executable.run(Recorder)
+    executable.run(recorder=Recorder)
 
 
 if __name__ == '__main__':

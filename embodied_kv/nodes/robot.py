@@ -14,7 +14,15 @@ from embodied_kv.nodes.session import Session
 
 def main() -> None:
     """Run the executable `robot`."""
-    executable.run(Perception, Action, Language, Session, Memory, Mission, Recorder)
+    executable.run(
+        perception=Perception,
+        action=Action,
+        language=Language,
+        session=Session,
+        memory=Memory,
+        mission=Mission,
+        recorder=Recorder,
+    )
 
 
 if __name__ == '__main__':

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.copies import CapsuleRecord
@@ -34,6 +35,9 @@ from embodied_kv.srv import (
     CapsuleRollback,
     CapsuleSnapshot,
 )
+
+if TYPE_CHECKING:
+    from embodied_kv.capsule.tiers import Policy
 
 MIB = 2**20
 CAPACITY = (-1, 2**30)  # MiB
@@ -106,7 +110,7 @@ class SessionParams:
         """Return the capacity (bytes) of each tier."""
         mib = {'device': self.device_mib, 'host': self.host_mib, 'disk': self.disk_mib}
         bounds = {tier: None if most < 0 else most * MIB for tier, most in mib.items()}
-        return TierCapacities(**bounds, policy=self.eviction_policy)
+        return TierCapacities(**bounds, policy=cast('Policy', self.eviction_policy))
 
     @property
     def limits(self) -> Limits:
@@ -127,8 +131,8 @@ class Session(SuiteNode, Participant):
     def __init__(self, **arguments: object) -> None:
         super().__init__('session', SessionParams, **arguments)
 
-    def find_host(self) -> EngineHost:
-        host = super().find_host()
+    def find_host(self) -> Any:
+        host: EngineHost = super().find_host()
         _ = host.fingerprint  # reads every weight, which takes long
         return host
 
@@ -192,7 +196,9 @@ class Session(SuiteNode, Participant):
                 f'only missions name capsules {MISSION_PREFIX}…: choose another name'
             )
         tier = Tier(request.tier or self.params.read(SessionParams).default_tier)
-        capsule, seconds = self._session.snapshot(request.name, self._session.observer.now(), tier)
+        capsule, seconds = self._session.snapshot(
+            request.name, self._session.observer.present_scene(), tier
+        )
         record = self._record(capsule.name)
         conversions.fill_capsule(response, record, seconds)
         response.message = (
@@ -202,7 +208,7 @@ class Session(SuiteNode, Participant):
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
-        resumed = self._session.restore(request.name, self._session.observer.now())
+        resumed = self._session.restore(request.name, self._session.observer.present_scene())
         self._fill_resumed(response, resumed)
 
     def _rollback(
@@ -271,7 +277,7 @@ class Session(SuiteNode, Participant):
 
     def report(self) -> tuple[bytes, str, dict[str, object]]:
         used, capacities = self._registry.used, self._registry.capacities
-        values = {
+        values: dict[str, object] = {
             f'{tier} (MiB)': f'{used(tier) / MIB:.1f} of {capacities.of(tier) / MIB:g}'
             for tier in Tier
         }

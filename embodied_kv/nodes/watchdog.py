@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
@@ -60,7 +61,7 @@ class WatchdogNode(Node):
     Raises ContractError for a contract that cannot be used, ValueError for another parameter.
     """
 
-    def __init__(self, **arguments: object) -> None:
+    def __init__(self, **arguments: Any) -> None:
         super().__init__(NAME, **arguments)
         parameters = Parameters(self, [('', WatchdogParams)], lambda: True)
         parameters.check()

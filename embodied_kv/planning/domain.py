@@ -37,7 +37,7 @@ class Language(Protocol):
     """The section `language` of a contract, as far as a domain needs it."""
 
     success: str  # a question that the policy answers with yes once a task is done
-    prompts: Sequence[str]  # asked repeatedly while the policy acts
+    prompts: tuple[str, ...]  # asked repeatedly while the policy acts
     domain: str
 
 

@@ -53,7 +53,7 @@ class MemoryPart:
         kv = (part[:, 0, :, : held.tokens] for part in (row.arena.k, row.arena.v))
         return FrozenPart(known | frozen_kv.copied(ROW, *kv), {**facts, ROW: facts_of(held)})
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError unless the sentences, the plan and the row are valid."""
         planner, known = frozen.fact('planner'), frozen.tensors.get(SENTENCES)
         is_text = isinstance(planner, str)

@@ -260,7 +260,7 @@ class MissionPart:
         state = self._state()
         return FrozenPart(facts={'mission': None if state is None else facts_of(state)})
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Raise CapsuleError unless the capsule has a valid mission, or none."""
         self._read(frozen)
 

@@ -90,7 +90,7 @@ class PlannerRow:
         self._rows = rows or PlannerRows(model)
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
-        move = Rotation(model.wavelengths.to(model.device))
+        move = Rotation(model.backbone.wavelengths.to(model.device))
         self._prefill = Prefill(
             model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
         )
@@ -195,7 +195,7 @@ class PlannerRow:
                     self.arena.set_length(0, held.tokens)
                     self.arena.clear(0, held.tokens)
                     self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
-            reuse.holds(held.plan.prompt)
+            reuse.note_restored(held.plan.prompt)
             self._reuse, self._filled_by = reuse, held.plan.method
             self.held, self._resumed = held, True
             return True

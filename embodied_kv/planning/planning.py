@@ -74,12 +74,7 @@ class PlannerPrompts:
         """Return the tokens of each segment of a unit, in order."""
         return [self.segment(segment.text) for segment in unit.segments]
 
-    def prompt(
-        self,
-        units: Iterable[Unit],
-        question: list[int],
-        loads: bool = False,
-    ) -> Prompt:
+    def prompt(self, units: Iterable[Unit], question: list[int], loads: bool = False) -> Prompt:
         """Return the prompt of the units and the question; with `loads`, KV of units is read."""
         pieces = []
         for unit in units:
@@ -177,7 +172,7 @@ class Planning(AbstractContextManager['Planning']):
             self._groups_lost = self.memory.groups.counts['invalidated']
             if transitions:
                 used, store = {unit.key for unit in self._readable_units()}, self.memory.store
-                store.retain(used)
+                store.retain_kv(used)
             return transitions
 
     def query(self, question: str, k: int = 10, kind: str = '') -> tuple[Match, ...]:
@@ -272,7 +267,7 @@ class Planning(AbstractContextManager['Planning']):
                 return ask(True, retries)
             except KvLostError as lost:
                 log.info('plan is retried (reason: %s)', lost)
-                self.memory.store.forget(lost.unit)
+                self.memory.store.forget_kv(lost.unit)
             except RobotMemoryError as fault:  # KV could not be stored
                 log.warning('plan is computed without stored KV (reason: %s)', fault)
                 break
@@ -299,9 +294,9 @@ class Planning(AbstractContextManager['Planning']):
         keys, ids = tuple(unit.key for unit in units), tuple(prompt.ids.tolist())
         asked = PlanRecord(question, method, keys, ids)
         start = time.perf_counter()
-        needs = loads and not self.row.can_continue(asked)
-        fresh = self._compute(self.memory.missing(units)) if needs else 0
-        if needs:
+        fresh = 0
+        if loads and not self.row.can_continue(asked):
+            fresh = self._compute(self.memory.missing(units))
             prompt = self._prompts.prompt(units, question_ids, loads=True)
         computed = time.perf_counter()
         with self.row.in_use():
@@ -356,7 +351,7 @@ class Planning(AbstractContextManager['Planning']):
         """Compute and store the KV of units, and return their number."""
         for at in range(0, len(units), BATCH):
             made = (self.row.compute(u, self._prompts.unit(u)) for u in units[at : at + BATCH])
-            self.memory.store.keep(*made)
+            self.memory.store.store_kv(*made)
         self._fresh += len(units)
         return len(units)
 
@@ -389,7 +384,7 @@ class Planning(AbstractContextManager['Planning']):
         store, count = self.memory.store, self.memory.groups.tokens
         stored = [unit for unit in self._readable_units() if unit.key in store]
         whole = {u.key for u in stored if sum(store.lengths(u.key)) == sum(map(count, u.ids))}
-        store.retain(whole)
+        store.retain_kv(whole)
 
     def _available(self, units: Sequence[Unit]) -> tuple[Unit, ...]:
         """Replace units without KV by their segments, if all of these have KV."""

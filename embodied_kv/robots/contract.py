@@ -475,14 +475,9 @@ def _misplaced(where: str, sources: tuple[Source, ...]) -> Iterator[str]:
     if any(given) and not all(given):
         yield f'{where}: index must be given for all sources or none (got some)'
     elif all(given):
-        places = [place for source in sources for place in source.index or ()]
+        places = [place for place, _ in placed(sources)]
         if twice := sorted({place for place in places if places.count(place) > 1}):
-            both = [
-                name
-                for source in sources
-                for name, place in zip(source.select, source.index or (), strict=True)
-                if place == twice[0]
-            ]
+            both = [s.select[i] for place, (s, i) in placed(sources) if place == twice[0]]
             yield f'{where}: index {twice[0]} must have one number (got {", ".join(both)})'
         elif gaps := sorted(set(range(max(places))) - set(places)):
             yield f'{where}: index {gaps[0]} must have a number (got none)'

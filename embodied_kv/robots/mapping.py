@@ -100,12 +100,8 @@ class StateMap:
     ) -> NDArray[np.float64]:
         """Return the state of the policy [D].
 
-        Args:
-            positions: SI by joint, or by selection for messages other than joint states.
-            velocities: SI by joint.
-
-        Raises:
-            ValueError: if a number is missing or not finite.
+        positions: SI by joint, or by selection for messages other than joint states. velocities:
+        SI by joint. Raises ValueError if a number is missing or not finite.
         """
         si = [
             (velocities if d.is_velocity else positions).get(d.axis, math.nan)

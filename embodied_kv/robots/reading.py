@@ -43,19 +43,24 @@ def load(contract: str | Path) -> Contract:
         raise ContractError(f'{path} must be YAML (got {error})') from error
 
 
-def of_text(text: str, name: str) -> Contract:
-    """Return a contract from YAML. name: its source, for errors. Raises ContractError."""
+def read_yaml(text: str, name: str) -> Any:
+    """Return the value of a YAML text. name: its source, for errors. Raises ContractError."""
     try:
-        values = yaml.safe_load(text)
+        return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ContractError(f'{name} must be YAML (got {" ".join(str(error).split())})') from error
+
+
+def of_text(text: str, name: str) -> Contract:
+    """Return a contract from YAML. name: as in `read_yaml`. Raises ContractError."""
+    values = read_yaml(text, name)
     if not isinstance(values, dict):
         raise ContractError(f'{name} must be a map with robot_type, fps, observations, …')
     return parse({key: v for key, v in values.items() if not str(key).startswith(EXTENSION)}, name)
 
 
 def parse(values: dict, name: str) -> Contract:
-    """Return a contract from the values of YAML. name: as in `of_text`. Raises ContractError."""
+    """Return a contract from the values of YAML. name: as in `read_yaml`. Raises ContractError."""
     try:
         return Contract.model_validate(values)
     except ValidationError as error:

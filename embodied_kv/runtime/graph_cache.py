@@ -266,12 +266,9 @@ class GraphCache:
     ) -> Background | None:
         """Return a paused process that compiles what is missing; None if nothing is.
 
-        The next configure loads its packages.
-
-        Args:
-            say: Receives a line for the user.
-            submit: Runs a function between two steps of the thread that replays, and waits for it;
-                it traces each pending computation before the process starts.
+        The next configure loads its packages. say: receives a line for the user. submit: runs a
+        function between two steps of the thread that replays, and waits for it; it traces each
+        pending computation before the process starts.
         """
         if (c := self._compiler) is None or not (c.missing or c.pending):
             return None

@@ -12,19 +12,18 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import MISSING, fields
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.robots.reading import shipped
 from embodied_kv.serving.engine_runner import EngineRunner
 from embodied_kv.serving.load import load_policy
-from embodied_kv.serving.memories import Memories, MemoryConfig
+from embodied_kv.serving.memories import MemoryConfig
 from embodied_kv.serving.ray_engine import CloudConfig
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.config import ServedEngineConfig, ServerConfig
-from embodied_kv.serving.websocket.server import PolicyServer
-from embodied_kv.serving.websocket.sessions import Sessions
+from embodied_kv.serving.websocket.server import open_server
 
 T = TypeVar('T')
 PREFIX, MEMORY = 'engine.', 'memory.'
@@ -67,7 +66,11 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         config = _read(ServerConfig, '', given)
         scheduling = _read(SchedulingConfig, '', given)
         elsewhere = _read(CloudConfig, '', given)
-        memory = tuple(_read(part, MEMORY, given) for part in KEPT)
+        memory = (
+            _read(MemoryConfig, MEMORY, given),
+            _read(MemoryParams, MEMORY, given),
+            _read(PlanningConfig, MEMORY, given),
+        )
         settings = _read(ServedEngineConfig, PREFIX, given)
         config.keys()  # an unreadable file is an error before the weights are loaded
         if config.api_keys_file or config.certificate:
@@ -82,28 +85,13 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
             cloud = elsewhere.open(given['preset'], given['checkpoint'], settings, contract)
             if cloud is not None:
                 closing.callback(cloud.close)
-            sessions = Sessions(
-                runner.engine,
-                runner.device,
-                scheduling.profile_of(runner.engine.config.max_batch_robots, runner.profile),
-                config.max_connections,
-                config.session_capsules_mib,
-                config.all_capsules_mib,
-                scheduling=scheduling,
-                cloud=cloud,
+            profile = scheduling.profile_of(runner.engine.config.max_batch_robots, runner.profile)
+            server = closing.enter_context(
+                open_server(runner, profile, contract, config, scheduling, memory, cloud, print)
             )
-            planner, idle = contract.language.planner, sessions.idle
-            memories = Memories.of(*memory, planner, runner.device, idle, runner.kv_budget, print)
-            server = PolicyServer(config, sessions, contract, memories)
-            runner.listen(sessions.on_deltas)
-            sessions.start()
-            closing.callback(sessions.stop)
-            if memories is not None:
-                closing.callback(memories.close)
             if config.api_keys_file or config.certificate:
                 signal.signal(signal.SIGHUP, lambda *_: server.reload())
-            closing.callback(server.stop)
-            address = f'{config.scheme}://{config.host}:{server.start()}'
+            address = f'{config.scheme}://{config.host}:{server.port}'
             print(f'serving {contract.robot_type} on {address}', flush=True)
             (wait or _signalled)()
     except (ValueError, OSError) as error:
@@ -131,12 +119,13 @@ def _add(group: argparse._ArgumentGroup, part: type, prefix: str) -> None:
             group.add_argument(f'--{prefix}{old}', action=_Renamed, const=f'--{prefix}{f.name}')
 
 
-def _read(part: type[T], prefix: str, given: dict[str, object]) -> T:
-    for f in fields(part):
+def _read(part: type[T], prefix: str, given: dict[str, Any]) -> T:
+    settings = fields(cast(Any, part))
+    for f in settings:
         value, (low, high) = given[prefix + f.name], f.metadata.get('range', (None, None))
         if low is not None and not low <= value <= high:
             raise ValueError(f'--{prefix}{f.name} must be from {low} to {high} (got {value})')
-    return part(**{f.name: given[prefix + f.name] for f in fields(part)})
+    return part(**{f.name: given[prefix + f.name] for f in settings})
 
 
 class _Renamed(argparse.Action):
@@ -147,7 +136,11 @@ class _Renamed(argparse.Action):
         super().__init__(option_strings, nothing, const=const, default=nothing, help=nothing)
 
     def __call__(
-        self, parser: argparse.ArgumentParser, namespace: object, values: object, option: str = ''
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: object,
+        values: object,
+        option: str | None = None,
     ) -> None:
         parser.error(f'option {option} was renamed; use {self.const}')
 

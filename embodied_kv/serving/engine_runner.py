@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Generic, TypeVar
 
 import torch
 
@@ -24,16 +25,53 @@ from embodied_kv.text import trace
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import TextDelta
 
-Listener = Callable[[Sequence[TextDelta]], object]
+T = TypeVar('T')
 FLUSH = 1.0  # s; maximum wait of `flush`
 MEASURING = 'measuring'
+
+
+class Feed(Generic[T]):
+    """Passes values of the engine thread to listeners, in order. Thread-safe.
+
+    A listener must be quick, because the engine thread calls it; its exceptions are logged.
+
+    Args:
+        reader: Description of a listener, for the log.
+    """
+
+    def __init__(self, reader: str) -> None:
+        self._reader, self._lock = reader, threading.RLock()
+        self._listeners: tuple[Callable[[T], object], ...] = ()
+        self._faults = Throttled(logging.getLogger(__name__).error)
+
+    def listen(self, listener: Callable[[T], object], first: bool = False) -> None:
+        """Call a listener with each value from now on. first: before all other listeners."""
+        with self._lock:
+            self.unlisten(listener)
+            known = self._listeners
+            self._listeners = (listener, *known) if first else (*known, listener)
+
+    def unlisten(self, listener: Callable[[T], object]) -> None:
+        """Stop calling a listener; a call in progress has ended when this returns."""
+        with self._lock:
+            self._listeners = tuple(known for known in self._listeners if known != listener)
+
+    def give(self, value: T) -> None:
+        """Call all listeners with a value."""
+        with self._lock:
+            for listener in self._listeners:
+                try:
+                    listener(value)
+                except Exception as error:  # of one listener; the others still get the value
+                    text = f'{self._reader} failed\n{trace(error)}'
+                    self._faults(type(error).__name__, text)
 
 
 class EngineRunner:
     """Runs a warmed-up engine on its thread until `stop`; also a context manager.
 
     Another process compiles graphs that are not compiled yet, unless `hold_compiler` forbids it.
-    `tokens` counts the tokens decoded since the start.
+    `deltas` passes on all text deltas. `tokens` counts the tokens decoded since the start.
 
     Args:
         policy: The loaded policy.
@@ -54,10 +92,9 @@ class EngineRunner:
     ) -> None:
         self.tokens = 0
         self._counted: dict[int, int] = {}  # live stream -> its tokens in `tokens`
-        self._changing = threading.Lock()  # guards `_listeners` and `_holds`
-        self._listeners: tuple[Listener, ...] = ()
+        self.deltas: Feed[Sequence[TextDelta]] = Feed('a listener of text deltas')
+        self._changing = threading.Lock()  # guards `_holds`
         self._holds: frozenset[str] = frozenset()  # reasons not to compile
-        self._faults = Throttled(logging.getLogger(__name__).error)
         lasts = policy.config.chunk_size * policy.config.action_dt
         period = lasts if period is None else period
         self.engine = Engine(policy, config, period, say=say, defers_traces=defers_traces)
@@ -125,15 +162,6 @@ class EngineRunner:
         """Return whether there is a reason not to compile, such as an armed arm."""
         return bool(self._holds)
 
-    def listen(self, listener: Listener) -> None:
-        """Pass all deltas to a listener, which must be fast, on the engine thread."""
-        with self._changing:
-            self._listeners += (listener,)
-
-    def unlisten(self, listener: Listener) -> None:
-        with self._changing:
-            self._listeners = tuple(known for known in self._listeners if known != listener)
-
     def flush(self) -> None:
         """Pass the last deltas of ended streams to the listeners.
 
@@ -148,9 +176,4 @@ class EngineRunner:
             self.tokens += delta.tokens - self._counted.pop(delta.stream, 0)
             if not delta.finished:
                 self._counted[delta.stream] = delta.tokens
-        for listener in self._listeners:
-            try:
-                listener(deltas)
-            except Exception as error:  # of the listener: the robot continues to act
-                text = f'a listener of text deltas failed\n{trace(error)}'
-                self._faults(type(error).__name__, text)
+        self.deltas.give(deltas)

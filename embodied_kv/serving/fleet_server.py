@@ -144,7 +144,8 @@ class FleetServer(threading.Thread):
     def stop(self) -> None:
         """End the thread. Later results of engines are dropped."""
         self._events.put(None)
-        self.join()
+        if self.ident is not None:  # it was started
+            self.join()
         if self._trace:
             self._trace.close()
 
@@ -231,11 +232,10 @@ class FleetServer(threading.Thread):
             self.counts['batches'] += 1
             self.counts['served'] += len(frames)
             work = self._serve[dispatch.engine](frames, dispatch.overdue)
-            work.add_done_callback(
-                lambda work, dispatch=dispatch: self._events.put(
-                    partial(self._done, dispatch, work)
-                )
-            )
+            work.add_done_callback(partial(self._served, dispatch))
+
+    def _served(self, dispatch: Dispatch, work: Future[list[Result]]) -> None:
+        self._events.put(partial(self._done, dispatch, work))
 
     def _done(self, dispatch: Dispatch, work: Future[list[Result]]) -> None:
         now = self._clock()
@@ -256,7 +256,7 @@ class FleetServer(threading.Thread):
         ]
         first = self.dispatcher.done(dispatch.engine, dispatch.number, answers, now)
         for waiting, request, answer in zip(dispatch.batch, asked, answers, strict=True):
-            if any(answer is one for one in first):
+            if request is not None and any(answer is one for one in first):
                 self._answered(waiting, dispatch, request, answer, now)
 
     def _made(self, frame: Observation, result: Result) -> None:
@@ -266,7 +266,7 @@ class FleetServer(threading.Thread):
         now, (waiting, dispatch) = self._clock(), found
         request = self.dispatcher.request(waiting)
         answer = _answer(waiting, request, result, dispatch.sent)
-        if self.dispatcher.answered(waiting, dispatch, answer, now):
+        if request is not None and self.dispatcher.answered(waiting, dispatch, answer, now):
             self._answered(waiting, dispatch, request, answer, now)
 
     def _answered(
@@ -305,8 +305,8 @@ def _answer(waiting: Waiting, request: Request | None, result: Result, sent: flo
         except (TypeError, ValueError) as error:
             fault = f'the horizon policy failed: {error}'
     served = ServedChunk(chunk, fault, queued, isinstance(result, LateError))
-    horizon = chunk.execution_horizon if chunk else 0
-    return Answer(waiting.robot, waiting.task, waiting.round, horizon, served)
+    horizon = chunk.execution_horizon if chunk else None
+    return Answer(waiting.robot, waiting.task, waiting.round, horizon or 0, served)
 
 
 def _receipt(answer: Answer) -> Receipt:

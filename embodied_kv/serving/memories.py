@@ -18,19 +18,16 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import RobotMemoryError
-from embodied_kv.model.checkpoints.hub import Say, silent
 from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
-from embodied_kv.planning.planning import Planning, open_planning, planner_folder
+from embodied_kv.planning.planning import Planning, open_planning
 from embodied_kv.serving.fleet_server import IdleTime
 
 T = TypeVar('T')
 UNUSED = 60.0  # s without a request after which another memory may take a row
 UNITS = 16  # maximum number of units whose KV one request precomputes
-SENT = 'text', 'whole', 'method', 'segments', 'tokens', 'memory', 'computed', 'loaded', 'fresh'
-SENT += 'retries', 'hops', 'seconds_fresh', 'seconds_first_token', 'seconds'  # fields of a plan
 
 
 @dataclass(frozen=True)
@@ -82,28 +79,6 @@ class Memories:
         self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}
         kv_budget.join(self._rows)
-
-    @classmethod
-    def of(
-        cls,
-        kept: MemoryConfig,
-        params: MemoryParams,
-        config: PlanningConfig,
-        planner: str,
-        device: EngineThread,
-        idle: IdleTime,
-        kv_budget: KvBudget,
-        say: Say = silent,
-    ) -> Memories | None:
-        """Return the memories of a server; None unless enabled. Raises ValueError, OSError.
-
-        `planner` is that of the contract; `say` receives the commit of a planner of the Hugging
-        Face hub.
-        """
-        if not kept.enabled:
-            return None
-        path = planner_folder(params.planner, planner, say)
-        return cls(path, params, config, kept.planner_rows, device, idle, kv_budget)
 
     def close(self) -> None:
         """Close all memories; their segments are always on the disk."""
@@ -176,36 +151,23 @@ class Memories:
         return self._device.background(work).result()
 
 
-def _segment(segment: object) -> dict[str, object]:
-    return {n: getattr(segment, n) for n in ('id', 'kind', 'text', 'version', 'step')}
-
-
-def _change(change: object) -> dict[str, object]:
-    segment = _segment(change.segment)
-    return {'segment': segment, 'changed': change.changed, 'lost': list(change.lost)}
-
-
 def _query(planning: Planning, question: str, count: int, kind: str) -> dict[str, object]:
-    matches = [
-        {'segment': _segment(match.segment), 'score': float(match.score), 'static': match.static}
-        for match in planning.query(question, count, kind)
-    ]
-    return {'matches': matches}
+    matches = planning.query(question, count, kind)
+    return {'matches': [asdict(match) | {'score': float(match.score)} for match in matches]}
 
 
 def _plan(
     planning: Planning, question: str, tokens: int, count: int, method: str
 ) -> dict[str, object]:
     plan = planning.plan(question, tokens or None, count or None, method or None)
-    plain = {name: getattr(plan, name) for name in SENT}
-    return {'plan': {n: list(v) if isinstance(v, tuple) else v for n, v in plain.items()}}
+    return {'plan': asdict(plan)}
 
 
 VERBS: Mapping[str, Callable[..., dict[str, object]]] = {
     'upsert': lambda planning, segments: {
-        'changes': [_change(change) for change in planning.upsert(*map(tuple, segments))]
+        'changes': [asdict(change) for change in planning.upsert(*map(tuple, segments))]
     },
-    'remove': lambda planning, id: {'change': _change(planning.remove(id))},
+    'remove': lambda planning, id: {'change': asdict(planning.remove(id))},
     'query': _query,
     'plan': _plan,
     'stats': lambda planning: {'stats': asdict(planning.stats())},
@@ -213,5 +175,5 @@ VERBS: Mapping[str, Callable[..., dict[str, object]]] = {
     'warm': lambda planning, units: {
         'units': planning.warm(min(units, UNITS)) if planning.has_room else 0
     },
-    'tasks': lambda planning: {'tasks': [list(task) for task in planning.tasks()]},
+    'tasks': lambda planning: {'tasks': planning.tasks()},
 }

@@ -92,9 +92,10 @@ class EngineActor:
     """A Ray actor with one thread, which runs an engine on the other machine."""
 
     def __init__(self, model: str, checkpoint: str, config: dict, contract: dict) -> None:
-        config, robot = EngineConfig(**config), Embodiment.of(Contract.model_validate(contract))
-        policy = load_policy(robot, model, checkpoint, config, print, print)
-        self._engine = Engine(policy, config)
+        settings = EngineConfig(**config)
+        robot = Embodiment.of(Contract.model_validate(contract))
+        policy = load_policy(robot, model, checkpoint, settings, print, print)
+        self._engine = Engine(policy, settings)
         warm_up(self._engine)
 
     def batch_seconds(self) -> dict[int, float]:

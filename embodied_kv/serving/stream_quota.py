@@ -13,6 +13,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.batch import KeptRows
+from embodied_kv.session import frozen_facts
 from embodied_kv.session.engine_part import Branch, EnginePart
 
 BEGUN = 2  # minimum tokens of a stream that has taken part in a common decode step
@@ -120,20 +121,20 @@ class ServedPart(EnginePart):
         super().__init__(engine, robot)
         self._kept, self._quota = kept, quota
 
-    def check(self, frozen: FrozenPart, branches: int = 1) -> None:
-        """Raise as `EnginePart.check`, and QuotaError for too many streams."""
-        super().check(frozen, branches)
-        if streams := len(frozen.facts['streams']) * branches:
+    def check_resumable(self, frozen: FrozenPart, branches: int = 1) -> None:
+        """Raise as `EnginePart.check_resumable`, and QuotaError for too many streams."""
+        super().check_resumable(frozen, branches)
+        facts = frozen_facts.read(frozen)
+        if streams := len(facts['streams']) * branches:
             self._quota.check(self.robot, streams)
-        copy = frozen.facts['action']
-        if copy is not None and not self._kv.compressed.has_room(
-            [sum(frozen.facts['rows'][copy]['budgets'])]
-        ):
+        copy = facts['action']
+        budgets = None if copy is None else facts['rows'][copy]['budgets']
+        if budgets is not None and not self._kv.compressed.has_room([sum(budgets)]):
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
 
     def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
         """Return the streams of `EnginePart.branch`; at the quota the oldest ones end for them."""
-        streams = len(frozen.facts['streams']) * len(branches)
+        streams = len(frozen_facts.read(frozen)['streams']) * len(branches)
         if not streams:
             return super().branch(frozen, branches)
         with self._quota.room(self.robot, streams):
@@ -144,13 +145,16 @@ class ServedPart(EnginePart):
         for stream in self.streams():  # first, because they may fill the quota
             self._kv.streams.release(stream, 'replaced')
         super().resume(frozen)
-        number, copy = frozen.facts['current'], frozen.facts['action']
+        facts = frozen_facts.read(frozen)
+        number, copy = facts['current'], facts['action']
         if number is None:
             return
-        facts = frozen.facts['rows'][number]
-        frame = {name: facts[name] for name in ('sequence', 'stamp')} | {'robot': self.robot}
+        frame = facts['rows'][number]
+        length, sequence, stamp = frame['length'], frame['sequence'], frame['stamp']
         with self._written(frozen, number) as row:
-            handle = self._kv.frames.commit(row, facts['length'], deadline=-math.inf, **frame)
+            handle = self._kv.frames.commit(
+                row, length, robot=self.robot, sequence=sequence, stamp=stamp, deadline=-math.inf
+            )
         self._kept.keep(self._kv.acquire(handle))
         if copy is not None:
             self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, handle))

@@ -99,10 +99,7 @@ class EnginePart:
             return self._frozen(self._kv.streams.grow(streams, 0), current, action)
 
     def _frozen(
-        self,
-        streams: Sequence[DecodeStream],
-        current: Lease | None,
-        action: Lease | None,
+        self, streams: Sequence[DecodeStream], current: Lease | None, action: Lease | None
     ) -> FrozenPart:
         """Freeze with leases on the newest frame and on the compressed row that actions read."""
         leases = [stream.lease for stream in streams] + [current, action]
@@ -162,7 +159,7 @@ class EnginePart:
 
     # ------------------------------------------------------------------ resuming
 
-    def check(self, frozen: FrozenPart, branches: int = 1) -> None:
+    def check_resumable(self, frozen: FrozenPart, branches: int = 1) -> None:
         """Raise CapsuleError for a damaged capsule, or one without room for all its streams.
 
         branches: the number of times that each stream would be resumed.

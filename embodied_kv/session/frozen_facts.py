@@ -9,7 +9,7 @@ from typing import Any, TypedDict, TypeGuard, cast
 from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import Query
-from embodied_kv.text import shown
+from embodied_kv.text import is_text, shown
 
 INT64 = 2**63
 
@@ -97,7 +97,7 @@ def _check_stream(stream: Fact, name: str, rows: int, bounds: Bounds) -> None:
     _whole(stream['row'], f'{name}.row', 0, rows - 1)
     of_query = f'{name}.query'
     query = _keys(stream['query'], of_query, Query)
-    _require(_is_text(query['text']), f'{of_query}.text', 'text', query['text'])
+    _require(is_text(query['text']), f'{of_query}.text', 'text', query['text'])
     ids = _tokens(query['ids'], f'{of_query}.ids', bounds)
     _require(bool(ids), f'{of_query}.ids', 'at least one token', ids)
     most = _whole(query['max_tokens'], f'{of_query}.max_tokens', 1, INT64 - 1)
@@ -136,11 +136,6 @@ def _tokens(value: Fact, name: str, bounds: Bounds) -> list[int]:
 
 def _is_number(value: Fact) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_text(value: Fact) -> bool:
-    """Return whether the value is a string without lone surrogates, which UTF-8 cannot encode."""
-    return isinstance(value, str) and value.encode(errors='replace').decode() == value
 
 
 def _require(holds: bool, name: str, requirement: str, found: object) -> None:

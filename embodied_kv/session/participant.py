@@ -138,13 +138,13 @@ class SceneObserver:
             with self._lock:
                 self._watchers -= 1
 
-    def now(
-        self, check: Callable[[], None] = lambda: None, newer: bool = False
+    def present_scene(
+        self, on_wait: Callable[[], None] = lambda: None, newer: bool = False
     ) -> SceneSummary | None:
         """Return the present scene; wait for it up to PATIENCE if frames are made.
 
         Args:
-            check: Called while waiting; its exceptions end the wait.
+            on_wait: Called while waiting; its exceptions end the wait.
             newer: Wait for a scene that is newer than the newest one at the call. After PATIENCE
                 the newest one is returned.
         """
@@ -154,6 +154,6 @@ class SceneObserver:
             while (scene := newest()) is None or (before and scene.stamp == before.stamp):
                 if not self.has_source or time.monotonic() > until:
                     break
-                check()
+                on_wait()
                 time.sleep(POLL)
         return scene

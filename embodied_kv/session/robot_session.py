@@ -165,7 +165,7 @@ class RobotSession:
         frozen = self._frozen(capsule)[self.engine_part.name]
 
         def work() -> list[list[DecodeStream]]:
-            self.engine_part.check(frozen, len(branches))
+            self.engine_part.check_resumable(frozen, len(branches))
             grown = self.engine_part.branch(frozen, branches)
             self.participants.on_resumed(list(chain.from_iterable(grown)))
             return grown
@@ -228,7 +228,7 @@ class RobotSession:
 
         def work() -> tuple[tuple[int, ...], list[Note]]:
             for part in parts:
-                part.check(frozen[part.name])
+                part.check_resumable(frozen[part.name])
             notes = [self._resume_part(part, frozen[part.name]) for part in parts]
             if decision.depth is Depth.HOLD:
                 self.participants.on_hold()
@@ -296,7 +296,7 @@ class StepCheckpoints:
         self._session, self._name, self._tier = session, name, tier
         self._newest = ''  # name of the last capsule that was taken here
 
-    def take(self, scene: Callable[[], SceneSummary | None]) -> Tier:
+    def snapshot(self, scene: Callable[[], SceneSummary | None]) -> Tier:
         """Take a capsule with the present `scene`, and return the tier that stores it.
 
         Earlier ones, of any process, are dropped afterwards unless pinned, so one exists at any

@@ -1,6 +1,7 @@
 """Bags of any recorder become data sets: storages, image types, commands, episodes and tasks."""
 
 import io
+import json
 import math
 import sqlite3
 
@@ -95,6 +96,40 @@ def test_compressed_images_are_read_from_a_raw_topics_transport(tmp_path, encodi
     root = ForeignBag(tmp_path / 'bag').lives(2.0, encoding=encoding, topic=topic).write()
     _, data = exported(root, tmp_path)
     check(data)
+
+
+def grey_jpeg(message):
+    """Return a message with the same pixels as a JPEG of one channel."""
+    pixels = message.data.reshape(12, 16, 3)[..., 0]
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, 'JPEG')
+    data = np.frombuffer(stream.getvalue(), np.uint8)
+    return new('sensor_msgs/msg/CompressedImage', header=message.header, format='jpeg', data=data)
+
+
+def mono8(message):
+    """Return a message with the same pixels as a raw image of one channel."""
+    data = message.data.reshape(12, 16, 3)[..., 0].ravel()
+    sizes = {'height': 12, 'width': 16, 'step': 16}
+    kind = 'sensor_msgs/msg/Image'
+    return new(kind, header=message.header, encoding='mono8', data=data, **sizes)
+
+
+@pytest.mark.parametrize(
+    ('topic', 'grey'), [('/front/image_raw', mono8), ('/front/image_raw/compressed', grey_jpeg)]
+)
+def test_grey_images_keep_their_channel(tmp_path, topic, grey):
+    bag = ForeignBag(tmp_path / 'bag').lives(2.0)
+    bag.waiting = [
+        (when, topic, grey(message)) if name == '/front/image_raw' else (when, name, message)
+        for when, name, message in bag.waiting
+    ]
+    _, data = exported(bag.write(), tmp_path)
+    images = [np.asarray(Image.open(io.BytesIO(image['bytes']))) for image in data[FRONT]]
+    assert {image.shape for image in images} == {(12, 16)}
+    assert [image[0, 0] for image in images] == [level(i / 10) for i in range(len(images))]
+    info = json.loads((tmp_path / 'out/meta/info.json').read_text())
+    assert info['features'][FRONT]['shape'] == [12, 16, 1]
 
 
 def test_raw_images_are_preferred_where_both_transports_are_recorded(tmp_path):

@@ -39,7 +39,7 @@ class Robot:
         self.state = state
 
     def mark(self, second):
-        return self.boundaries.take(lambda: seen(second))
+        return self.boundaries.snapshot(lambda: seen(second))
 
     @property
     def names(self):
@@ -115,7 +115,7 @@ def test_where_none_could_be_taken_nothing_goes_back_to_one_before(make_engine, 
     robot = Robot(make_engine(), tmp_path, Tier.HOST, host=1)
     begin(robot.engine, observe(1))
     earlier = StepCheckpoints(robot.session, MISSION_PREFIX, Tier.DISK)
-    earlier.take(lambda: seen(10))
+    earlier.snapshot(lambda: seen(10))
     with pytest.raises(CapsuleError, match='larger than the tier'):
         robot.mark(11)
     with pytest.raises(CapsuleError, match='no boundary was taken'):
@@ -129,7 +129,7 @@ def test_where_nothing_could_be_seen_nothing_goes_back_to_one_before(robot):
 
     robot.mark(10)
     with pytest.raises(ValueError, match='does not answer'):
-        robot.boundaries.take(blind)
+        robot.boundaries.snapshot(blind)
     with pytest.raises(CapsuleError, match='no boundary was taken'):
         robot.boundaries.roll_back()
     assert robot.names == [f'{MISSION_PREFIX}-1'], 'nor is it given up'

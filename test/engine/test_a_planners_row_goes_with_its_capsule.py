@@ -40,7 +40,7 @@ def cut_off(folder, tokens, **options):
 
 def resumed(planning, frozen):
     part = MemoryPart(planning)
-    part.check(frozen)
+    part.check_resumable(frozen)
     return part.resume(frozen)()
 
 
@@ -197,9 +197,9 @@ def test_half_a_row_is_refused(tmp_path, kind):
         part = MemoryPart(planning)
         half = {name: t for name, t in frozen.tensors.items() if not name.endswith(kind)}
         with pytest.raises(CapsuleError, match='row/. must be .*got nothing'):
-            part.check(FrozenPart(half, frozen.facts))
+            part.check_resumable(FrozenPart(half, frozen.facts))
         known = {'sentences': frozen.tensors['sentences']}
         rows = ((name, t) for name, t in frozen.tensors.items() if name not in known)
         shorter = known | {name: t[:, :, 1:] for name, t in rows}
         with pytest.raises(CapsuleError, match='row/k must be'):
-            part.check(FrozenPart(shorter, frozen.facts))
+            part.check_resumable(FrozenPart(shorter, frozen.facts))

@@ -128,7 +128,7 @@ def test_what_is_left_as_it_is_is_not_said(robot):
 
 def test_a_rewound_step_takes_the_planner_along_and_neither_memory_nor_mission(robot):
     boundaries = StepCheckpoints(robot.session, 'before', Tier.DEVICE)
-    boundaries.take(lambda: None)
+    boundaries.snapshot(lambda: None)
     plan, row = robot.planning.last, robot.planning.row.held
     robot.planning.upsert(LEARNT)
     robot.planning.plan('what does the robot hold?')
@@ -213,21 +213,21 @@ def test_damaged_facts_are_refused(robot, change):
     part = MemoryPart(robot.planning)
     frozen = part.freeze()
     facts = json.loads(json.dumps(frozen.facts))  # as read from a file
-    part.check(FrozenPart(frozen.tensors, facts))
+    part.check_resumable(FrozenPart(frozen.tensors, facts))
     if callable(change):  # a change of the row, whose other facts stay valid
         change = dict(row=facts['row'] | change(facts['row'], facts['row']['plan']))
     with pytest.raises(CapsuleError, match='no list of known sentences|damaged plan'):
-        part.check(FrozenPart(frozen.tensors, facts | change))
+        part.check_resumable(FrozenPart(frozen.tensors, facts | change))
     with pytest.raises(CapsuleError, match='no list of known sentences'):
-        part.check(FrozenPart())
+        part.check_resumable(FrozenPart())
     for log in (b'x', b'3\n', b'[]\n', b'["a", 3]\n', b'["a", "b", "c"]\n'):
         known = torch.tensor(list(log), dtype=torch.uint8)
         damaged = FrozenPart(frozen.tensors | {'sentences': known}, facts)
-        part.check(damaged)
+        part.check_resumable(damaged)
         assert 'the list of known sentences is damaged' in part.resume(damaged)()
     for known in (torch.zeros(2, 2, dtype=torch.uint8), torch.zeros(2)):
         with pytest.raises(CapsuleError, match='no list of known sentences'):
-            part.check(FrozenPart(frozen.tensors | {'sentences': known}, facts))
+            part.check_resumable(FrozenPart(frozen.tensors | {'sentences': known}, facts))
 
 
 MEMORIES = st.dictionaries(st.sampled_from('abcd'), st.sampled_from(['x', 'y', 'z']))

@@ -79,7 +79,7 @@ def setter(path, value):
 def refuses(capsules, frozen_part):
     before = [stream.id for stream in capsules.engine_part.streams()]
     for verb in (
-        lambda: capsules.engine_part.check(frozen_part),
+        lambda: capsules.engine_part.check_resumable(frozen_part),
         lambda: capsules.engine_part.replay(frozen_part),
     ):
         with pytest.raises(CapsuleError):

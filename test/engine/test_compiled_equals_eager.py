@@ -27,6 +27,7 @@ SIZE = dict(
 SIZE |= dict(decode_steps=2)
 QUICK = 'denoise 1x0', 'extend 2x1'  # compiled by tests that do not compile all
 ALL = ''
+COMPRESSED = dict(language_keep_ratio=0.5, compressed_rows=6)
 
 
 @pytest.fixture(scope='module')
@@ -182,7 +183,32 @@ def test_a_session_that_one_engine_froze_continues_on_the_other(engines, observe
         np.testing.assert_allclose(frame.values, same.values, atol=1e-5)
 
 
-def test_a_compressed_prefix_is_read_eagerly(engines, observe):
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    'engines',
+    [
+        (dict(COMPRESSED, compression_queries='text'), (*QUICK, 'scored_')),
+        (dict(COMPRESSED, compression_queries='row', action_keep_ratio=0.4), (*QUICK, 'scored_')),
+    ],
+    indirect=True,
+    ids=['text', 'row'],
+)
+def test_compiled_code_reads_compressed_prefixes(engines, observe):
+    names = engines[1].graphs.compiled_names
+    assert any(name.startswith('scored_prefill') for name in names)
+    for number in range(4):
+        assert_chunks_alike(engines, [observe(number)])
+        assert_words_alike(engines, [observe(20 + number)], ['ab'])
+        eager, compiled = (said_of_one(e, observe(9 + number), ['ab', 'abab']) for e in engines)
+        assert eager == compiled
+    graphs = [engines[1].graphs[shape] for shape in engines[1].graphs.shapes]
+    used = {graph.name: graph for graph in graphs if graph.is_compiled and graph.replays}
+    assert {*QUICK} <= {*used}
+    assert all(graph.compiled_replays == graph.replays for graph in used.values())
+    assert engines[1].kv.copies.allocation_failures == 0
+
+
+def test_a_prefix_that_is_compressed_after_the_start_is_read_eagerly(engines, observe):
     for engine in engines:
         engine.compression.set_keep_ratio('action', 0.5)
     try:

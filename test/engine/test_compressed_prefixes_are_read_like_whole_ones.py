@@ -143,6 +143,26 @@ def test_one_copy_serves_two_consumers_of_one_keep_ratio(make_engine, observe):
     engine.kv.check_integrity()
 
 
+def test_answers_are_the_same_after_the_row_is_freed(make_engine, observe):
+    engine = make_engine(language_keep_ratio=0.4, compression_queries='row')
+    (handle,) = engine.prefill([observe(1)])
+    act(engine, handle)
+    before, free = say(engine, handle), engine.kv.stats().rows_free
+    engine.kv.reduce(handle)
+    assert engine.kv.stats().rows_free == free + 1
+    engine.prefill([observe(2, robot='other')])  # it overwrites the row
+    assert say(engine, handle) == before
+    engine.kv.check_integrity()
+
+
+def test_row_stays_where_each_question_chooses_its_own_copy(make_engine, observe):
+    engine = make_engine(language_keep_ratio=0.4, compression_queries='text')
+    (handle,) = engine.prefill([observe(1)])
+    act(engine, handle)
+    engine.kv.reduce(handle)
+    engine.kv.acquire(handle).release()
+
+
 @pytest.mark.parametrize('name', EVERY)
 def test_every_method_compresses_by_row(make_engine, observe, name):
     engine = make_engine(

@@ -111,7 +111,7 @@ def test_a_part_that_fails_after_the_engine_leaves_no_stream_without_an_owner(se
         def freeze(self):
             return session.engine_part.freeze()
 
-        def check(self, frozen):
+        def check_resumable(self, frozen):
             pass
 
         def resume(self, frozen):

@@ -117,8 +117,8 @@ def test_kv_that_an_earlier_version_stored_in_part_is_computed_again(tmp_path):
         unit, *_ = planning.memory.units()
         made = planning.row.compute(unit, planning._prompts.unit(unit))
         parts = (part[:, :, : len(unit.segments)].clone() for part in (made.k, made.v))
-        store.forget(unit.key)
-        store.keep(UnitKv(unit, *parts, (1,) * len(unit.segments)))
+        store.forget_kv(unit.key)
+        store.store_kv(UnitKv(unit, *parts, (1,) * len(unit.segments)))
         units = planning.stats().kept
     with open_planning(tmp_path, reuse_method='full_reuse') as planning:
         assert planning.stats().kept == units - 1

@@ -75,7 +75,7 @@ def test_segments_from_a_time_of_longer_ones_are_passed_over(tmp_path):
     with filled(tmp_path) as planning:
         planning.upsert(('tale', 'note', 'green ball ' * 30))
         assert 'tale' in planning.plan(QUESTION).segments
-        planning.memory.store.forget(*planning.memory.store.keys())
+        planning.memory.store.forget_kv(*planning.memory.store.keys())
     with open_planning(tmp_path, max_context_tokens=200) as planning:
         assert planning.warm() == len(TABLE)
         assert 'tale' not in planning.plan(QUESTION).segments

@@ -1,10 +1,12 @@
 """After any operations free + held = rows, and at the end every lease is returned."""
 
 import numpy as np
+import torch
 from kv_cases import make_manager
 
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import StaleHandleError
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.rows import OutOfRowsError
 
 EOS = 1
@@ -16,7 +18,7 @@ class RandomOperations:
     def __init__(self, seed):
         self.random = np.random.default_rng(seed)
         self.kv = make_manager(7, 5, layers=2)
-        self.now, self.frame = 0.0, 0
+        self.now, self.frame, self.reduced = 0.0, 0, 0
         self.handles, self.leases, self.writing = [], [], []
 
     def act(self):
@@ -27,6 +29,8 @@ class RandomOperations:
                 'commit',
                 'commit',
                 'abandon',
+                'compress',
+                'reduce',
                 'acquire',
                 'give_back',
                 'create',
@@ -75,6 +79,20 @@ class RandomOperations:
             except StaleHandleError:
                 pass
 
+    def compress(self):
+        if handle := self.kv.frames.current(self.pick(['', 'b'])):
+            try:
+                with self.kv.frames.acquire(handle) as lease:
+                    if copy := self.kv.copies.compress(lease, [torch.tensor([[0]])] * 2):
+                        self.kv.keep_copy([LANGUAGE], copy)
+            except StaleHandleError:
+                pass  # it is reduced
+
+    def reduce(self):
+        if self.handles:
+            self.kv.reduce(self.pick(self.handles[-3:]))
+            self.reduced += len(self.kv.frames.reduced())
+
     def give_back(self):
         if self.leases:
             self.leases.pop(self.random.integers(len(self.leases))).release()
@@ -117,6 +135,7 @@ def test_10000_random_operations_keep_integrity():
         random.kv.check_integrity()
     assert random.kv.stats().prefills > 500
     assert random.kv.stats().evictions > 100
+    assert random.reduced > 100
 
 
 def test_leases_return_to_zero():

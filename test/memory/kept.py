@@ -2,14 +2,13 @@
 
 import torch
 
-from embodied_kv.memory.records import SegmentDraft
-from embodied_kv.memory.segment import Unit, UnitKv
+from embodied_kv.memory.segment import Segment, Unit, UnitKv
 
 LAYERS, HEADS, DIM = 3, 2, 4
 
 
 def put(store, **texts):
-    return store.upsert(*(SegmentDraft(id, 'object', text) for id, text in texts.items()))
+    return store.upsert(*(Segment(id, 'object', text) for id, text in texts.items()))
 
 
 def unit(store, *ids):

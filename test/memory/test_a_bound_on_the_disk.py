@@ -17,7 +17,7 @@ def filled(folder, *ids):
     store = MemoryStore(folder, 'model')
     put(store, **{id: TEXT for id in ids})
     for id in ids:
-        store.keep(kv(unit(store, id)))
+        store.store_kv(kv(unit(store, id)))
     return store
 
 
@@ -37,7 +37,7 @@ def test_least_recently_used_units_are_evicted(tmp_path):
         assert kept(store) == {'a', 'c', 'd'} and len(taken(store)) == 3
         store.use(unit(store, 'c').key)
         put(store, e=TEXT)
-        assert store.keep(kv(unit(store, 'e'))) == (True,)
+        assert store.store_kv(kv(unit(store, 'e'))) == (True,)
         assert kept(store) == {'a', 'c', 'e'} and sum(taken(store)) <= 3 * size + 300
         assert all(is_whole(store, unit(store, id)) for id in ('a', 'c', 'e'))
         assert len(store.list()) == 5, 'text is never removed'
@@ -49,9 +49,9 @@ def test_units_of_one_call_do_not_replace_each_other(tmp_path):
         store.limit(2 * size)
         put(store, b=TEXT, c=TEXT, d=TEXT)
         new = [kv(unit(store, id)) for id in ('b', 'c', 'd')]
-        assert store.keep(*new) == (True, True, False) and kept(store) == {'b', 'c'}
+        assert store.store_kv(*new) == (True, True, False) and kept(store) == {'b', 'c'}
         put(store, e=TEXT * 100)
-        assert store.keep(kv(unit(store, 'e'))) == (False,) and kept(store) == {'b', 'c'}
+        assert store.store_kv(kv(unit(store, 'e'))) == (False,) and kept(store) == {'b', 'c'}
         assert sum(taken(store)) <= 2 * size
 
 
@@ -75,7 +75,7 @@ def test_unit_larger_than_the_bound_is_not_tried_again(tmp_path):
         put(store, a=TEXT)
         store.limit(100)
         assert store.has_room, 'no size is known yet'
-        assert store.keep(kv(unit(store, 'a'))) == (False,) and not store.has_room
+        assert store.store_kv(kv(unit(store, 'a'))) == (False,) and not store.has_room
 
 
 def test_order_of_use_survives_a_restart(tmp_path):
@@ -94,7 +94,7 @@ def test_retrieved_units_count_as_used(tmp_path):
         memory = Memory(store, HashingEncoder(), len, 100)
         memory.upsert(('a', 'object', 'red cup: here'), ('b', 'object', 'blue jar: there'))
         for id in 'ab':
-            store.keep(kv(unit(store, id)))
+            store.store_kv(kv(unit(store, id)))
         (found,) = memory.retrieve('red cup', 100, 1)
         assert found.ids == ('a',)
         store.limit(max(taken(store)))

@@ -49,7 +49,7 @@ class NoReserve:
 def store(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         put(store, **{f'cup{i}': f'on table {i}' for i in range(UNITS)})
-        store.keep(*(kv(unit(store, f'cup{i}')) for i in range(UNITS)))
+        store.store_kv(*(kv(unit(store, f'cup{i}')) for i in range(UNITS)))
         yield store
 
 
@@ -67,7 +67,7 @@ def test_segments_and_kv_are_removed_on_a_full_disk(store, error):
     fill(store, error=error)
     cup = unit(store, 'cup0')
     assert store.remove('cup0').lost == (cup.key,) and len(store.list()) == UNITS - 1
-    store.forget(*store.keys()[:20])
+    store.forget_kv(*store.keys()[:20])
     assert len(store.keys()) == files(store) == UNITS - 21
     assert is_whole(store, unit(store, 'cup39'))
     assert (store.folder / RESERVE).stat().st_size > 0, 'the space is held again'
@@ -106,12 +106,12 @@ def test_without_a_reserve_the_files_go_and_their_units_count_as_missing(store):
     cup = unit(store, 'cup0')
     fill(store, NoReserve())
     with pytest.raises(DiskFullError):
-        store.forget(cup.key)
+        store.forget_kv(cup.key)
     assert cup.key not in store and files(store) == UNITS - 1
     store.close()
     with MemoryStore(store.folder, 'model') as store:
         assert cup.key not in store and len(store.keys()) == files(store) == UNITS - 1
-        store.keep(kv(cup))
+        store.store_kv(kv(cup))
         assert is_whole(store, cup) and is_whole(store, unit(store, 'cup1'))
 
 
@@ -176,7 +176,7 @@ def fill(store, n):
 
 with MemoryStore('/mnt/memory', 'model') as store:
     put(store, cup='on table')
-    store.keep(kv(unit(store, 'cup')))
+    store.store_kv(kv(unit(store, 'cup')))
     n, gone = fill(store, 0), 0
     for _ in range(5):  # filled again and again, and always emptied
         for _ in range(10):

@@ -138,5 +138,3 @@ def test_loader_works_only_inside_its_context():
     loader = Loader(LoadQueue(LAYERS, UNITS), lambda *_: None)
     with pytest.raises(RuntimeError, match='must be used as a context'), loader.computing(0):
         pass
-    with pytest.raises(ValueError, match='in_flight must be >= 1'):
-        Loader(LoadQueue(LAYERS, UNITS), lambda *_: None, in_flight=0)

@@ -63,7 +63,7 @@ def test_only_what_changed_has_to_be_computed(memory):
     memory.advance(10)
     units = memory.units()
     assert memory.missing(units) == units
-    memory.store.keep(*(kv(unit) for unit in units))
+    memory.store.store_kv(*(kv(unit) for unit in units))
     assert memory.missing(memory.units()) == ()
     memory.upsert(FACTS[0], ('red ball', 'object', 'red ball: in the bin'))
     assert [unit.ids for unit in memory.missing(memory.units())] == [('red cube',), ('red ball',)]
@@ -79,7 +79,7 @@ def test_a_question_finds_what_it_is_about(memory):
 def test_reopened_memory_has_its_groups_and_kv(memory):
     memory.advance(10)
     memory.upsert(('task 2', 'task', 'picked up yellow cylinder from shelf'))
-    memory.store.keep(*(kv(unit) for unit in memory.units()))
+    memory.store.store_kv(*(kv(unit) for unit in memory.units()))
     wanted, groups = memory.units(), [memory.groups.of(id).number for id in memory._segments]
     encoder = Meter()
     again = reopened(memory, encoder=encoder)
@@ -101,7 +101,7 @@ def test_another_encoder_embeds_all_segments_once(memory):
 
 def test_another_model_keeps_text_and_groups_when_renewed(memory):
     memory.advance(10)
-    memory.store.keep(*(kv(unit) for unit in memory.units()))
+    memory.store.store_kv(*(kv(unit) for unit in memory.units()))
     wanted = memory.units()
     again = reopened(memory, model='other', renew=True)
     assert again.units() == wanted and again.missing(wanted) == wanted

@@ -52,7 +52,7 @@ def test_after_any_operations_each_offer_frees_what_it_promises(capacity, operat
         elif what == 'g':
             cache.get(str(name), at)
         elif what == 'd':
-            cache.drop(str(name), 3)
+            cache.drop(str(name))
         elif offers := cache.evictable():
             offer, before = offers[name % len(offers)], cache.bytes_used
             assert sum(o.bytes for o in offers) == before
@@ -72,7 +72,7 @@ def test_after_any_operations_each_offer_frees_what_it_promises(capacity, operat
 def test_the_store_loads_an_evicted_unit_again(tmp_path):
     with MemoryStore(tmp_path / 'memory', 'model') as store:
         put(store, cup='on table')
-        store.keep(kv(unit(store, 'cup')))
+        store.store_kv(kv(unit(store, 'cup')))
         assert is_whole(store, unit(store, 'cup'))
         (offer,) = store.cache.evictable()
         assert offer.cost > 0  # a file was read

@@ -17,7 +17,7 @@ TEXTS = dict(cup='cup: on the left table', bin='bin: empty')
 def folder(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         put(store, **TEXTS)
-        store.keep(kv(unit(store, 'cup')))
+        store.store_kv(kv(unit(store, 'cup')))
         store.set_fact('who', 'me')
     return tmp_path
 
@@ -106,7 +106,7 @@ def test_a_memory_of_the_format_before_checksums_is_read(folder):
             put(store, bin='bin: empty')
     with MemoryStore(folder, 'model') as store:
         put(store, bin='bin: full', jar='jar: red')
-        store.keep(kv(unit(store, 'jar')))
+        store.store_kv(kv(unit(store, 'jar')))
     with MemoryStore(folder, 'model') as store:
         assert len(store.list()) == 3 and is_whole(store, unit(store, 'jar'))
     change(folder, "UPDATE segments SET text = 'jar: blue' WHERE id = 'jar'")

@@ -58,7 +58,7 @@ def test_a_dropped_key_takes_all_its_layers():
     for at in range(3):
         cache.put('a', at, layer(5))
     cache.put('b', 0, layer(5))
-    cache.drop('a', 3)
+    cache.drop('a')
     assert cache.bytes == 10 and len(cache) == 1
 
 
@@ -80,6 +80,6 @@ def test_after_any_operations_the_bytes_are_those_of_what_is_there(capacity, ope
         elif what == 'g':
             cache.get(str(name), 0)
         else:
-            cache.drop(str(name), 1)
+            cache.drop(str(name))
         kept = {name: size for name, size in there.items() if (str(name), 0) in cache._layers}
         assert cache.bytes == sum(kept.values()) <= capacity

@@ -66,15 +66,15 @@ def test_within_a_layer_the_order_is_that_of_the_prompt():
     pending = LoadQueue(2, UNITS)
     pending.drop('dc', 1)
     pending.drop('a', 1)
-    assert [pending.take(0, True) for _ in range(4)] == [(1, 'a'), (1, 'c'), (1, 'd'), None]
-    assert not pending.left(1)
+    assert [pending.next_load(0, True) for _ in range(4)] == [(1, 'a'), (1, 'c'), (1, 'd'), None]
+    assert not pending.needs_load(1)
 
 
 def test_a_unit_is_dropped_once():
     pending = LoadQueue(3, UNITS)
     pending.drop('a', 1)
     pending.drop('a', 2)
-    assert [pending.take(0, True) for _ in range(3)] == [(1, 'a'), (2, 'a'), None]
+    assert [pending.next_load(0, True) for _ in range(3)] == [(1, 'a'), (2, 'a'), None]
 
 
 def test_bad_input_is_refused():
@@ -132,4 +132,4 @@ def test_the_node_loads_balanced(data):
             queue.drop([u for u in UNITS if at[u] == layer], layer)
         for _ in range(data.draw(st.integers(0, 4))):
             computing = data.draw(st.booleans())
-            assert node.take(layer, computing) == balanced.take(layer, computing)
+            assert node.next_load(layer, computing) == balanced.next_load(layer, computing)

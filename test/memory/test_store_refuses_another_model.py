@@ -13,7 +13,7 @@ from embodied_kv.memory.store import MemoryStore
 def folder(tmp_path):
     with MemoryStore(tmp_path, 'first') as store:
         put(store, cup='on table')
-        store.keep(kv(unit(store, 'cup')))
+        store.store_kv(kv(unit(store, 'cup')))
         store.advance(5)
     return tmp_path
 
@@ -30,7 +30,7 @@ def test_renewed_it_keeps_its_text_and_drops_its_kv(folder):
         assert store.get('cup').text == 'on table' and store.step == 5
         assert unit(store, 'cup').key not in store and store.swept == 1
         assert not [name for name in os.listdir(folder) if name.endswith('.safetensors')]
-        store.keep(kv(unit(store, 'cup')))
+        store.store_kv(kv(unit(store, 'cup')))
     with MemoryStore(folder, 'second') as store:
         assert is_whole(store, unit(store, 'cup'))
 

@@ -16,7 +16,7 @@ from embodied_kv.memory.store import DATABASE, MemoryStore
 def store(tmp_path):
     with MemoryStore(tmp_path, 'model', cache_bytes=0) as store:
         put(store, cup='on table', bin='empty')
-        store.keep(kv(unit(store, 'cup')), kv(unit(store, 'bin')))
+        store.store_kv(kv(unit(store, 'cup')), kv(unit(store, 'bin')))
         yield store
 
 
@@ -108,15 +108,15 @@ def test_path_that_is_not_a_regular_file_is_refused(store, make):
 def test_damaged_kv_is_removed_and_stored_again(store):
     path(store).write_bytes(b'')
     cup = unit(store, 'cup')
-    store.forget(cup.key)
-    store.keep(kv(cup))
+    store.forget_kv(cup.key)
+    store.store_kv(kv(cup))
     assert is_whole(store, cup)
 
 
 def database(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         put(store, **{f'cup{i}': 'x' * 500 for i in range(100)})
-        store.keep(kv(unit(store, 'cup1')))
+        store.store_kv(kv(unit(store, 'cup1')))
     return tmp_path / DATABASE
 
 

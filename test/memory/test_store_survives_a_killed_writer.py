@@ -23,7 +23,9 @@ def write_without_end(folder, report):
         while True:
             number += 1
             put(store, a=str(number), b=str(number))
-            store.keep(kv(unit(store, 'a', 'b')), kv(unit(store, 'b')), kv(unit(store, 'fixed')))
+            store.store_kv(
+                kv(unit(store, 'a', 'b')), kv(unit(store, 'b')), kv(unit(store, 'fixed'))
+            )
             store.advance()
             os.write(report, GOOD)
 
@@ -53,7 +55,7 @@ def killed(folder, seconds):
 def test_killed_writers_leave_what_was_committed(tmp_path):
     with MemoryStore(tmp_path, 'model') as store:
         put(store, fixed='here', a='0', b='0')
-        store.keep(kv(unit(store, 'fixed')))
+        store.store_kv(kv(unit(store, 'fixed')))
     wait, swept, number, had = random.Random(0), 0, 0, False
     for _ in range(KILLS):
         rounds = killed(tmp_path, wait.uniform(0.0, 0.05))
@@ -99,7 +101,7 @@ def test_a_file_is_on_the_medium_with_its_name_before_a_record_names_it(tmp_path
         monkeypatch.setattr(os, 'fsync', log_sync)
         monkeypatch.setattr(Path, 'replace', log_rename)
         monkeypatch.setattr(Records, 'write_unit', log_record)
-        store.keep(kv(unit(store, 'a')))
+        store.store_kv(kv(unit(store, 'a')))
     name = '1.safetensors'
     temporary = f'.{name}.new'
     assert calls == [('sync', temporary), (temporary, name), ('sync', 'memory'), ('record',)]

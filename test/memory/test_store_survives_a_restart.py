@@ -18,7 +18,7 @@ store = MemoryStore(sys.argv[1], 'model')
 put(store, cup='on table', bin='empty')
 store.advance(7)
 put(store, cup='in bin')
-store.keep(kv(unit(store, 'cup', 'bin')), kv(unit(store, 'bin')))
+store.store_kv(kv(unit(store, 'cup', 'bin')), kv(unit(store, 'bin')))
 store.set_fact('who', 'me')
 """
 

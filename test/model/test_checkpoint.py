@@ -51,7 +51,9 @@ def folder(tmp_path):
     """Return the path of a saved checkpoint of TINY, and its model."""
     model = Pi05(TINY)
     init_random(model, seed=2)
-    normalizer = Normalizer.identity(TINY, lower=-2.0, upper=3.0)
+    state, action = (([-2.0] * n, [3.0] * n) for n in (TINY.state_dim, TINY.action_dim))
+    relative = np.zeros(TINY.action_dim, bool)
+    normalizer = Normalizer.from_quantiles(state, action, relative)
     save(tmp_path / 'policy', model.state_dict(), TINY, normalizer, Tokenizer.bytes())
     return tmp_path / 'policy', model
 

@@ -65,7 +65,7 @@ def test_a_greedy_answer_equals_that_of_transformers(pair):
 @torch.inference_mode()
 def test_moved_keys_are_those_of_the_new_position_in_each_layer(pair):
     model = pair[1].model
-    move, hidden = Rotation(model.wavelengths), model.embed(ids()[:, :20])
+    move, hidden = Rotation(model.backbone.wavelengths), model.embed(ids()[:, :20])
     for i, layer in enumerate(model.backbone.layers):
         here, there = (
             layer.project(hidden, tables(model, i, torch.arange(at, at + 20)[None]))[1]

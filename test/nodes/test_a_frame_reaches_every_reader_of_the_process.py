@@ -7,14 +7,15 @@ import pytest
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.action import Action
 from embodied_kv.nodes.common import conversions, qos
-from embodied_kv.nodes.common.engine_host import EngineHost, HandleFeed
+from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.serving.engine_runner import Feed
 
 
 @pytest.fixture
 def feed():
-    return HandleFeed()
+    return Feed('a reader of frames')
 
 
 def test_listeners_get_frames_in_the_order_in_which_they_came(feed):

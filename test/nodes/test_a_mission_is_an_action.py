@@ -201,7 +201,7 @@ class Planner:
     def freeze(self):
         return FrozenPart()
 
-    def check(self, frozen):
+    def check_resumable(self, frozen):
         assert frozen.facts is None and not frozen.tensors
 
     def resume(self, frozen):

@@ -35,7 +35,7 @@ class Endless(Perception):
         with EngineHost._lock:
             threading.Event().wait()
 
-executable.run(Endless)
+executable.run(endless=Endless)
 """
 
 

@@ -26,7 +26,7 @@ class Told(Recorder):
         os.kill(os.getpid(), signal.SIGINT)
 
 atexit.register(print, 'the exit handlers ran')
-executable.run(Told)
+executable.run(told=Told)
 """
 
 

@@ -47,6 +47,17 @@ def test_requests_follow_executions_and_not_the_rate(robot):
         assert all('execution' not in request for request in server.asked)
 
 
+@pytest.mark.parametrize('ahead', [{}, AHEAD], ids=['by rate', 'by execution'])
+def test_an_arm_that_is_not_to_move_requests_once_a_second(robot, ahead):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address, control_frequency=20.0, **ahead)
+        robot.until(lambda: fresh(robot) >= 1)
+        node._safety.disarm()
+        began, count = robot.suite[0]._world.now(), len(server.asked)
+        robot.until(lambda: len(server.asked) >= count + 4)
+        assert robot.suite[0]._world.now() - began > 2.0  # of armed robots at 20 Hz: 0.2 s
+
+
 def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):
     with PlainServer(near) as server:  # it sends 50 actions
         acting(robot, server.address, execution_horizon='whole', **OURS)

@@ -37,7 +37,7 @@ def test_watched_standing_robot_prefills_frames_without_actions(robot, standing)
 def test_who_asks_what_is_seen_now_gets_it_and_stops_watching(robot, standing):
     with standing.observer.watching():
         robot.until(lambda: standing.participants.scene() is not None)
-        assert standing.observer.now() is not None
+        assert standing.observer.present_scene() is not None
     assert not standing.observer.is_watched
 
 
@@ -94,4 +94,4 @@ def test_where_nobody_makes_frames_none_is_waited_for(robot, standing):
     assert standing.observer.has_source
     (node,) = (node for node in robot.suite if isinstance(node, Perception))
     node.trigger_deactivate()
-    assert not standing.observer.has_source and standing.observer.now() is None
+    assert not standing.observer.has_source and standing.observer.present_scene() is None

@@ -210,6 +210,23 @@ def test_reason_of_a_stop_is_logged(robot, capfd):
     assert 'a client of control/stop: stop' in capfd.readouterr().err
 
 
+def test_fault_that_disarms_is_logged_once(robot, capfd):
+    _, node = robot.up(Perception, Action)
+    moves(robot)
+    for _ in range(2):
+        node._safety.disarm('the arm stood for 3 s')
+    assert capfd.readouterr().err.count('arm disarmed: the arm stood for 3 s; arm it') == 1
+
+
+def test_brake_at_the_end_of_the_process_logs_no_missing_chunk(robot, capfd):
+    nodes = robot.up(Perception, Action)
+    moves(robot)
+    for node in nodes:
+        node.brake()
+    robot.spin(0.2)
+    assert 'no fresh chunk' not in capfd.readouterr().err
+
+
 def test_a_stop_waits_for_no_other_callback(robot, states):
     robot.up(Perception, Action)
     moves(robot)

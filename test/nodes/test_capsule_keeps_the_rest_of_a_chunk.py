@@ -51,7 +51,7 @@ def test_leftover_up_to_the_horizon_resumes_as_previous():
     np.testing.assert_allclose(frozen.tensors['values'][-1].numpy(), 0.3, atol=1e-6)
     assert frozen.facts['stamp'] == 5
     other = Bench()
-    other.part.check(frozen)
+    other.part.check_resumable(frozen)
     resume = threading.Thread(target=other.part.resume, args=(frozen,))  # engine thread
     resume.start()
     resume.join()
@@ -71,4 +71,4 @@ def test_leftover_of_another_robot_is_refused():
         ActionPart(bench.loop, lambda: 0, 2 * DT, ('hip', 'knee')),
     ):
         with pytest.raises(CapsuleError):
-            part.check(frozen)
+            part.check_resumable(frozen)

@@ -33,6 +33,10 @@ def monitor(ros):
     node.destroy_node()
 
 
+def test_the_monitor_keeps_the_parameters_of_a_node(monitor):
+    assert 'use_sim_time' in monitor.list_parameters([], 0).names
+
+
 def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
     director = Director(
         0,

@@ -134,6 +134,15 @@ def test_stamps_that_stand_still_are_named():
     )
 
 
+def test_repeated_stamps_are_forgotten_when_time_is_set_back_before_them():
+    made = merger()
+    for number in range(50):
+        made.add('joint_states', SECOND, NAMES, [number * 1e-3] * 2, (), SECOND + number * MS)
+    made.drop_after(0)
+    assert made.problem(0).startswith('joint hip ')
+    assert 'stamps that increase' not in made.problem(0)
+
+
 def test_driver_that_became_silent_is_named():
     assert feed(merger()).problem(2 * SECOND) == (
         'joint hip must have a sample within max_joint_state_skew 200 ms (got 1000 ms before the '

@@ -6,7 +6,9 @@ from std_msgs.msg import String
 
 from embodied_kv.demo.domain import DONE, TabletopDomain
 from embodied_kv.demo.sim.language import HELD, NARRATE, SUBTASK
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.msg import MemorySegment, TextDelta
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.planning.notes import INSTRUCTION_DELAY, NoteTaker
 
 PUT = 'put the red cube into the blue bin'
@@ -61,6 +63,19 @@ def test_computing_ahead_may_change_while_it_runs(robot, tmp_path):
     assert done(robot, 'stats').units_kept == 0
     node.set_parameters([Parameter('precompute', value=True)])
     robot.until(lambda: done(robot, 'stats').units_kept == 1, show=False)
+
+
+def test_kv_that_was_not_computed_is_a_warning_until_it_is(robot, tmp_path, monkeypatch):
+    node = begin(robot, tmp_path, precompute=True)
+
+    def refuse(_):
+        raise RobotMemoryError('the server is away')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node._planning, 'warm', refuse)
+        robot.until(lambda: node.report()[0] == WARN, show=False)
+        assert node.report()[1] == 'not precomputed: the server is away'
+    robot.until(lambda: node.report()[0] == OK, show=False)
 
 
 def test_a_task_is_recorded_once_when_it_is_done():

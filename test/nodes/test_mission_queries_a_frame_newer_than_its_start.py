@@ -27,24 +27,24 @@ def no_rest(monkeypatch):
 
 def test_a_scene_of_before_is_not_taken():
     seen = SceneObserver(Seeing(1, 1, 1, 2))
-    assert seen.now(newer=True).stamp == 2
-    assert seen.now().stamp == 2, 'without the wish the present scene is enough'
+    assert seen.present_scene(newer=True).stamp == 2
+    assert seen.present_scene().stamp == 2, 'without the wish the present scene is enough'
 
 
 def test_the_first_scene_is_taken_where_there_was_none():
     seen = SceneObserver(Seeing(None, None, 5))
-    assert seen.now(newer=True).stamp == 5
+    assert seen.present_scene(newer=True).stamp == 5
 
 
 def test_a_scene_that_grew_too_old_meanwhile_is_not_taken():
     seen = SceneObserver(Seeing(1, 1, None, None, 2))
-    assert seen.now(newer=True).stamp == 2
+    assert seen.present_scene(newer=True).stamp == 2
 
 
 def test_after_the_patience_what_there_is_counts(monkeypatch):
     monkeypatch.setattr(participant, 'PATIENCE', 0.05)
     robot = Seeing(1)
     seen = SceneObserver(robot)
-    assert seen.now(newer=True).stamp == 1
+    assert seen.present_scene(newer=True).stamp == 1
     robot.makes_frames = False
-    assert seen.now(newer=True).stamp == 1, 'no node makes frames'
+    assert seen.present_scene(newer=True).stamp == 1, 'no node makes frames'

@@ -12,11 +12,13 @@ from rclpy.context import Context  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 
+from embodied_kv.nodes.common import executable  # noqa: E402
 from embodied_kv.nodes.common.engine_host import EngineHost  # noqa: E402
 from embodied_kv.nodes.common.lifecycle_node import ERROR, FAILURE, OK, SUCCESS  # noqa: E402
-from embodied_kv.nodes.policy_server import PolicyServerNode  # noqa: E402
+from embodied_kv.nodes.policy_server import PolicyServerNode, main  # noqa: E402
 from embodied_kv.serving.__main__ import command  # noqa: E402
 from embodied_kv.serving.websocket.config import ServedEngineConfig  # noqa: E402
+from embodied_kv.serving.websocket.sessions import Sessions  # noqa: E402
 from embodied_kv.srv import KvStats  # noqa: E402
 
 PARAMETERS = {
@@ -60,7 +62,7 @@ def test_it_listens_while_it_is_active(make):
     assert node.trigger_configure() == SUCCESS
     for _ in range(2):
         assert node.trigger_activate() == SUCCESS
-        assert healthy(node.port)
+        assert healthy(node._server.port)
         level, message, values = node.report()
         assert (level, message, values['sessions']) == (OK, 'serving', 0)
         assert node.trigger_deactivate() == SUCCESS
@@ -79,9 +81,43 @@ def test_by_itself_it_serves_many_clients_as_the_command_does(make):
 def test_it_says_that_nobody_is_served(make, monkeypatch):
     node = make()
     assert node.trigger_configure() == SUCCESS and node.trigger_activate() == SUCCESS
-    monkeypatch.setattr(node._sessions, 'fault', lambda: 'the thread has ended')
+    monkeypatch.setattr(node._server.sessions, 'fault', lambda: 'the thread has ended')
     assert node.report()[:2] == (ERROR, 'the thread has ended')
     assert node.trigger_deactivate() == SUCCESS
+
+
+def test_a_start_without_its_planner_fails_without_a_traceback(make, capfd):
+    node = make(**{'memory.enabled': True, 'memory.planner': '/nowhere'})
+    assert node.trigger_configure() == SUCCESS
+    pools = node.host.kv_budget.pools
+    for _ in range(2):
+        assert node.trigger_activate() == FAILURE
+    said = capfd.readouterr().err
+    assert '/nowhere' in said and 'Traceback' not in said
+    assert node.host.kv_budget.pools == pools
+
+
+def test_a_start_without_room_for_sessions_fails_and_may_be_repeated(make, monkeypatch, capfd):
+    node = make()
+    assert node.trigger_configure() == SUCCESS
+
+    def refuse(sessions):
+        raise ValueError('no room for sessions')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Sessions, 'start', refuse)
+        assert node.trigger_activate() == FAILURE
+    said = capfd.readouterr().err
+    assert 'no room for sessions' in said and 'cannot join thread' not in said
+    assert node.trigger_activate() == SUCCESS and healthy(node._server.port)
+    assert node.trigger_deactivate() == SUCCESS
+
+
+def test_executable_reserves_the_name_of_its_node(make, monkeypatch):
+    reserved = {}
+    monkeypatch.setattr(executable, 'run', lambda **kinds: reserved.update(kinds))
+    main()
+    assert [*reserved] == [make().get_name()]
 
 
 def test_an_address_that_others_reach_needs_keys(make):

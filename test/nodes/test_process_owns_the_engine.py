@@ -99,8 +99,8 @@ def test_a_listener_that_fails_does_not_stop_the_engine(share, caplog):
     def fail(_):
         raise RuntimeError('a listener')
 
-    host.listen(fail)
-    host.listen(heard.extend)
+    host.deltas.listen(fail)
+    host.deltas.listen(heard.extend)
     host._on_deltas(['not a delta'][:0])
     host.flush()
     assert 'a listener of text deltas failed' in caplog.text

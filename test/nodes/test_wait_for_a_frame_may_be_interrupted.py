@@ -22,5 +22,5 @@ def test_who_waits_for_a_frame_is_told_to_stop(monkeypatch):
             raise MissionInterruptedError(reason)
 
     with pytest.raises(MissionInterruptedError, match='cancelled'):
-        waits.now(check)
+        waits.present_scene(check)
     assert not reasons and not waits.is_watched

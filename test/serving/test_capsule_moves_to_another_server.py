@@ -2,9 +2,16 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_cases import libero, running_server
+
+from embodied_kv.capsule.capsule import Boundary, Capsule, CapsuleError
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.config import TINY
+from embodied_kv.serving.remote_policy.remote_part import RemoteHost
+from embodied_kv.session.engine_part import Branch
 
 ARM = {'session_id': 'arm'}
 
@@ -85,3 +92,12 @@ def test_export_without_a_capsule_is_refused():
         exported(client)
         reply = client.infer({'endpoint': 'export', 'name': 'none'} | ARM)
         assert "no capsule 'none'" in reply['error']
+
+
+def test_a_robot_of_a_policy_server_cannot_fork_a_capsule():
+    session, tensors = RemoteHost(TINY).session('forked'), {'server/capsule': torch.ones(3).byte()}
+    registry = Registry('policy server')
+    registry.add(Capsule('a', Boundary('s', 0, 0), 'policy server', tensors, {'server': {}}))
+    session.set_registry(registry)
+    with pytest.raises(CapsuleError, match='cannot fork'):
+        session.fork('a', [Branch()])

@@ -57,8 +57,8 @@ def test_listeners_receive_text_and_tokens_are_counted_once(policy, caplog):
 
     with EngineRunner(policy, CONFIG) as runner:
         for listener in (fail, heard.extend, others.extend):
-            runner.listen(listener)
-        runner.unlisten(others.extend)
+            runner.deltas.listen(listener)
+        runner.deltas.unlisten(others.extend)
         frame = replace(blank(runner.engine), deadline=time.monotonic() + 60.0)
         handle = runner.device.prefill(frame).result(60)
         stream = runner.engine.open(handle, 'Subtask:', max_tokens=5)

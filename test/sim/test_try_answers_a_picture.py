@@ -70,6 +70,15 @@ def test_the_gripper_moves_to_the_side_of_what_is_named():
     assert columns['orange cube'] < middle - 5 and columns['red cube'] > middle + 5
 
 
+def test_actions_that_are_not_finite_are_an_error_with_a_reason(monkeypatch):
+    fault = FloatingPointError('actions of the policy must be finite')
+    monkeypatch.setattr(try_policy.Engine, 'denoise', lambda *_: [fault])
+    image, wrist = try_policy.read_picture(SAMPLE), try_policy.read_picture(try_policy.EMPTY)
+    joints = np.array(try_policy.start(), np.float32)
+    with pytest.raises(ValueError, match='must be finite'):
+        try_policy.ask(image, wrist, joints, 'pick up the red cube', 'Subtask:')
+
+
 def test_the_arm_starts_where_that_of_the_simulated_robot_does():
     np.testing.assert_allclose(forward(np.array([try_policy.start()]))[0], START, atol=1e-9)
 

@@ -165,7 +165,7 @@ def run(
     """
     schedule = Schedule()
     sessions = Lockstep(local, schedule, order)
-    local.listen(sessions.on_deltas)
+    local.deltas.listen(sessions.on_deltas)
     sessions.start()
     try:
         players = [
@@ -205,5 +205,5 @@ def run(
             spoken=sessions.speech.costs.spent,
         )
     finally:
-        local.unlisten(sessions.on_deltas)
+        local.deltas.unlisten(sessions.on_deltas)
         sessions.stop()

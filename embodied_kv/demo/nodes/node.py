@@ -143,7 +143,7 @@ class Sim(Node):
         self._joints.publish(joints)
         for name, image in self.table.render().items():
             self._images[name].publish(_image(image, stamp, f'camera_{name}'))
-        if self._objects:
+        if self._objects and self._held:
             self._objects.publish(objects_message(self.table, stamp))
             self._held.publish(held_message(self.table, stamp))
 

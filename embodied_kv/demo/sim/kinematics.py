@@ -16,6 +16,7 @@ and its yaw is q0 + q5: the fingers then close along (-sin yaw, cos yaw, 0).
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 JOINTS = (
     'shoulder_pan',
@@ -54,7 +55,7 @@ def forward(joints: np.ndarray) -> np.ndarray:
     return np.stack([x, y, z + SHOULDER], -1)
 
 
-def top_down(points: np.ndarray, yaw: np.ndarray | float = 0.0) -> np.ndarray:
+def top_down(points: ArrayLike, yaw: np.ndarray | float = 0.0) -> np.ndarray:
     """Return arm joints [N, 6] with the gripper at points [N, 3] (m), straight down, elbow up.
 
     yaw: [N] rad of the gripper about z, modulo a full turn. Inverts `forward` by the law of
@@ -78,7 +79,7 @@ def reaches(points: np.ndarray) -> np.ndarray:
     return (np.abs(cos) <= 1) & within.all(1)
 
 
-def _solve(points: np.ndarray, yaw: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+def _solve(points: ArrayLike, yaw: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
     """Return joints [N, 6] as `top_down`, and the cosine [N] at the shoulder of its triangle.
 
     Beyond 1 there is no triangle, and the joints are meaningless. NaN for a point of NaN.

@@ -5,8 +5,8 @@ Every sentence is derived from the true state of the table and the phase of the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -24,8 +24,9 @@ from embodied_kv.demo.sim.tasks import (
 )
 
 if TYPE_CHECKING:  # imports mujoco
-    from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+    from embodied_kv.demo.sim.tabletop import Truth
 
+T = TypeVar('T')
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
 BETWEEN = 0.03  # m, least distance in y for a question about left and right
@@ -240,7 +241,7 @@ SCENE_QUESTIONS: dict[str, Callable[[Truth, np.random.Generator], tuple[str, str
 }
 
 
-def _any(options, rng: np.random.Generator) -> ObjectTruth | str | tuple:
+def _any(options: Sequence[T], rng: np.random.Generator) -> T:
     return options[int(rng.integers(len(options)))]
 
 

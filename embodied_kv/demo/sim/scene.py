@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeVar, cast
 
 import numpy as np
 
 from embodied_kv.demo.sim.spots import spots
 
+T = TypeVar('T', bound=tuple[float, ...])
 COLOURS: dict[str, tuple[float, float, float]] = {
     'red': (0.85, 0.10, 0.10),
     'green': (0.10, 0.62, 0.16),
@@ -133,7 +135,7 @@ class Scene:
     gripper: tuple[float, float, float]
 
 
-def circle(shape: str, size: Sequence[float]) -> float:
+def circle(shape: str, size: Sequence[float] | np.ndarray) -> float:
     """Return the radius of the circle around a footprint, m."""
     x, y = size[:2]
     return float(x / 2 if shape in ('cylinder', 'ball', 'plate') else np.hypot(x, y) / 2)
@@ -142,8 +144,9 @@ def circle(shape: str, size: Sequence[float]) -> float:
 def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
     """Return the next scene of `rng`. Raises ValueError if the objects do not fit the table."""
 
-    def near(centre, half) -> tuple[float, ...]:
-        return tuple((np.asarray(centre) + rng.uniform(-1, 1, len(centre)) * half).tolist())
+    def near(centre: T, half: float) -> T:
+        jitter = rng.uniform(-1, 1, len(centre)) * half
+        return cast(T, tuple((np.asarray(centre) + jitter).tolist()))
 
     kinds = [*_draw_kinds(config, rng)]
     away = _draw_away(config, kinds, rng) if config.put_away[1] else 0

@@ -39,8 +39,8 @@ def spot_in(
     others = movable & (_distances(at, centre) < INSIDE)
     others[rows, target] = False
     is_far = others & (_distances(at, far) < _distances(at, near))
-    spot = np.where(is_far.any(1)[:, None], near, far)
-    return spot, ~(others & (_distances(at, spot) < APART)).any(1)
+    spot = np.where(np.any(is_far, 1)[:, None], near, far)
+    return spot, ~np.any(others & (_distances(at, spot) < APART), 1)
 
 
 def spot_beside(

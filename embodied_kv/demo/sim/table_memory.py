@@ -78,7 +78,7 @@ class KnownTable:
     where: Mapping[str, str]
     places: tuple[str, ...]
     beside: Mapping[str, str] = field(default_factory=dict)
-    records: Mapping[int, Record] = field(default_factory=dict)
+    records: dict[int, Record] = field(default_factory=dict)
     lay: str = TABLE
 
     @property
@@ -181,7 +181,7 @@ def read_table(texts: Iterable[str]) -> KnownTable:
     return KnownTable(where, tuple(places), beside, records, next(_origins(held, records), TABLE))
 
 
-def _origins(held: list[str], records: Mapping[int, Record]) -> Iterator[str]:
+def _origins(held: list[str], records: dict[int, Record]) -> Iterator[str]:
     """Yield the positions of the held thing before its moves, newest first."""
     for record in reversed(records.values()):
         if record.task.target in held and record.origin:

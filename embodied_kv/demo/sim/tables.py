@@ -57,7 +57,7 @@ class Tables:
                 kinds[:, b, n] = thing.shape == 'cylinder', thing.shape in RECEPTACLES
                 if thing.name == truth.held:
                     held[b] = n
-        return cls(things, size, radius, floor, *kinds, held)
+        return cls(things, size, radius, floor, kinds[0], kinds[1], held)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,9 +80,9 @@ class Tabletop:
 
     def reset(self, seed: int | None = None) -> None:
         """Reset the time, and draw the scene of `seed`; None for the last seed plus one."""
-        self.seed = self.seed + 1 if seed is None else int(seed)
+        self.seed: int = self.seed + 1 if seed is None else int(seed)
         self.scene: Scene = draw_scene(self.config, np.random.default_rng(self.seed))
-        self._model = mujoco.MjModel.from_xml_string(
+        self._model: mujoco.MjModel = mujoco.MjModel.from_xml_string(
             write_mjcf(self.scene, self.config.image_size, self._smooth)
         )
         self._data = mujoco.MjData(self._model)
@@ -231,7 +231,7 @@ class Tabletop:
         """Return whether points [N, 3] (m) are in the picture of any camera, occluded or not."""
         edge = self.config.image_size - 0.5
         pixels = np.stack([self.project(points, name) for name in CAMERAS])
-        return ((pixels >= -0.5) & (pixels <= edge)).all(-1).any(0)
+        return np.any(np.all((pixels >= -0.5) & (pixels <= edge), -1), 0)
 
     def close(self) -> None:
         """Free the OpenGL context; a second call does nothing."""

@@ -302,13 +302,13 @@ class Judge:
                 return bool(np.hypot(*apart[:2]) < 0.025 and 0.08 < truth.grip[2] < 0.18)
             case 'pick':
                 return bottom(thing) > 0.06
-            case 'put':
+            case 'put' if place:
                 was_there = np.hypot(*(start.position - place.position)[:2]) < INSIDE
                 return not was_there and let_go and lies_in(thing, place)
-            case 'take':
+            case 'take' if place:
                 was_there = lies_in(start, self._start[place.name])
                 return was_there and let_go and lies_on_the_table(thing, truth.things)
-            case 'next':
+            case 'next' if place:
                 brought = np.hypot(*moved[:2]) > MOVED and let_go
                 return bool(
                     brought

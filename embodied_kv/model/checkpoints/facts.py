@@ -12,11 +12,10 @@ from embodied_kv.robots.declared import PARTS, Declared, contract_field
 
 
 class Facts:
-    """Merges the facts of files and contract, and collects those that neither states."""
+    """Merges the facts of files and contract (`declared`); collects those that neither states."""
 
     def __init__(self, path: Path, declared: Declared | None) -> None:
-        self.path = path
-        self._declared = declared or Declared()
+        self.path, self.declared = path, declared or Declared()
         self._missing: list[str] = []
 
     def settle(self, name: str, found: Any = None, needed: bool = True) -> Any:
@@ -25,7 +24,7 @@ class Facts:
         found: the value in the files. `check` refuses a missing fact that is needed. Raises
         CheckpointError where files and contract differ.
         """
-        declared = getattr(self._declared, name)
+        declared = getattr(self.declared, name)
         if None not in (found, declared) and found != declared:
             raise CheckpointError(
                 f'{self.path}: checkpoint and contract differ in {name}; correct '
@@ -43,7 +42,7 @@ class Facts:
 
         usual: the mode where neither files nor contract state one.
         """
-        declared = self._declared.normalization or {}
+        declared = self.declared.normalization or {}
         for part, mode in found.items():
             if declared.get(part, mode) != mode:
                 raise CheckpointError(
@@ -59,7 +58,7 @@ class Facts:
 
         renames: name of a view in the training data -> its name in the checkpoint.
         """
-        wanted = self._declared.views
+        wanted = self.declared.views
         if wanted is None:
             return slots
         if not set(wanted) <= set(slots):
@@ -75,21 +74,17 @@ class Facts:
             raise CheckpointError('\n'.join(lines))
         return tuple(slot for slot in slots if slot in wanted)
 
-    def declared_dims(self, part: str) -> int | None:
-        """Return the dims of 'state' or 'action' in the contract; None if it has none."""
-        return self._declared.dims(part)
-
     def units(self, part: str, dims: int) -> tuple[float, ...] | float:
         """Return what one SI unit is in the unit of each number; 1.0 if that is unknown."""
-        units = getattr(self._declared, f'{part}_units')
+        units = getattr(self.declared, f'{part}_units')
         return units if units is not None and len(units) == dims else 1.0
 
     def dims(self, part: str, count: int) -> int:
         """Return the dims of a part by the files and by the contract, which must agree."""
-        declared = self._declared.dims(part)
+        declared = self.declared.dims(part)
         if declared in (None, count):
             return count
-        names = getattr(self._declared, f'{part}_names')
+        names = getattr(self.declared, f'{part}_names')
         listed = f': {spell(names)}' if names else ''
         raise CheckpointError(
             f'{self.path}: the {part} has {count} dims, the contract has {declared}{listed}; '

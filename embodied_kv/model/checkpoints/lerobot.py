@@ -112,9 +112,11 @@ def describe(
         'action': facts.settle('action_names', files.action_names(), needed=False),
     }
     modes = facts.modes(files.modes())
-    state = files.vector(STATE, modes['state'], facts.declared_dims('state'))
-    action = files.vector(ACTION, modes['action'], facts.declared_dims('action'))
-    dims = {'state': facts.dims('state', state.dims), 'action': facts.dims('action', action.dims)}
+    vectors = {
+        part: files.vector(feature, modes[part], facts.declared.dims(part))
+        for part, feature in (('state', STATE), ('action', ACTION))
+    }
+    dims = {part: facts.dims(part, vector.dims) for part, vector in vectors.items()}
     relative = facts.settle('relative', files.relative(dims['action']))
     if any(relative[dims['state'] :]):
         files.refuse(f'relative actions beyond the {dims["state"]} dims of the state')
@@ -129,6 +131,7 @@ def describe(
     slots, renames = files.views(), files.renames()
     views = facts.views(tuple(slot for slot in slots if not slot.startswith(EMPTY)), renames)
     facts.check()
+    state, action = (v.scale(facts.units(part, v.dims)) for part, v in vectors.items())
     return Checkpoint(
         kind='lerobot',
         path=folder,
@@ -141,17 +144,13 @@ def describe(
             action_dt=1 / fps,
         ),
         processing=Processing(
-            Normalizer(
-                state.scale(facts.units('state', state.dims)),
-                action.scale(facts.units('action', action.dims)),
-                np.array(relative, bool),
-            ),
+            Normalizer(state, action, np.array(relative, bool)),
             # LeRobot before 0.5.0 padded the state, and images with -3.
             PromptStyle(
                 with_state=in_prompt,
                 cleans=in_prompt,
                 begins=family.begins,
-                padding=state.constants(),
+                padding=vectors['state'].constants(),
                 padded_dims=files.width(STATE) if old else 0,
             ),
             images.BILINEAR_BEFORE_0_5 if old else family.resize,
@@ -167,11 +166,7 @@ def describe(
         max_action_prefix=settings.get('rtc_training_max_delay', 0),
         says=None if in_prompt else (),  # the others were trained on actions alone
         renames=renames,
-        padded={
-            part: vector.most
-            for part, vector in (('state', state), ('action', action))
-            if vector.most > vector.dims
-        },
+        padded={part: v.most for part, v in vectors.items() if v.most > v.dims},
     )
 
 

@@ -53,7 +53,7 @@ class Pair:
 
 
 class FoldedWeights:
-    """Weights with adapters added, with the interface of `Weights`.
+    """Weights with adapters added, a `WeightSource`.
 
     pairs: adapters by the name of the weight in `base`. replaced: complete weights in other files,
     by the same name. renamed: new name of a weight -> its name in `base`.
@@ -66,8 +66,7 @@ class FoldedWeights:
         replaced: Mapping[str, tuple[Weights, str]],
         renamed: Mapping[str, str] | None = None,
     ) -> None:
-        self.path, self.metadata = base.path, base.metadata
-        self._pairs = pairs
+        self.path, self._pairs = base.path, pairs
         self._places = {name: (base, name) for name in base.names} | dict(replaced)
         for name, there in (renamed or {}).items():
             self._places[name] = self._places.pop(there)

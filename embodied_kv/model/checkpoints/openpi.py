@@ -74,7 +74,7 @@ def describe(
     names, dims = {}, {}
     for part, count in counts.items():
         # From statistics of all dims of the network, the number of the robot's dims is unknown.
-        wanted, is_padded = facts.declared_dims(part), count == width
+        wanted, is_padded = facts.declared.dims(part), count == width
         names[part] = facts.settle(f'{part}_names', needed=is_padded and wanted is None)
         dims[part] = facts.dims(part, min(wanted or count, count) if is_padded else count)
     relative, conversion, fps = map(facts.settle, ('relative', 'conversion', 'fps'))

@@ -159,13 +159,11 @@ def is_jax(folder: Path) -> bool:
 
 
 class JaxWeights:
-    """The weights of a step folder, with the interface of `Weights`.
+    """The weights of a step folder, a `WeightSource`.
 
     `names` has the tensors of a leaf one after another, so that a reader in this order reads each
     leaf once. Raises CheckpointError; for a damaged leaf only when it is read.
     """
-
-    metadata: Mapping[str, str] = {}
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / PARAMS

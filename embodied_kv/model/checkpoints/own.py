@@ -35,11 +35,10 @@ from embodied_kv.robots.declared import Declared
 T = TypeVar('T', bound=Config | BackboneConfig | ExpertConfig | VisionConfig)
 
 ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the demo
+# Metadata: dimensions; digest of the tokenizer; longest action prefix that the policy was trained
+# with; list of the prompts that it was trained to answer.
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
-MAX_ACTION_PREFIX = (
-    'embodied_kv.rtc'  # metadata: longest action prefix that the policy was trained with
-)
-SAYS = 'embodied_kv.says'  # metadata: list of the prompts that the policy was trained to answer
+MAX_ACTION_PREFIX, SAYS = 'embodied_kv.rtc', 'embodied_kv.says'
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
 FREE = {'name', 'dtype'}  # fields that may differ between a checkpoint and the model
 

@@ -174,7 +174,7 @@ class Case:
             facts = read_json(folder / FACTS)
             cameras, declared = openpi_facts(facts)
             self._prompt = facts.get('default_prompt')
-        known = recorded_widths(self.about['dims'])
+        known = widths(self.about['dims'])
         self.checkpoint: Checkpoint = open_checkpoint(folder, declared, known)
         self._cameras = cameras or {view: view for view in self.checkpoint.slots}
 
@@ -279,12 +279,12 @@ def config_parts(
     }
 
 
-def recorded_widths(dims: Mapping[str, int]) -> ModelConfig | None:
-    """Return the widths of a case.json; None for SmolVLA, whose folder states its own."""
-    return widths(dims) if 'layers' in dims else None
+def widths(dims: Mapping[str, int]) -> ModelConfig | None:
+    """Return PI05 with the widths in `dims` of case.json; neither project records them.
 
-
-def widths(dims: Mapping[str, int]) -> ModelConfig:
-    """Return PI05 with the widths in `dims` of case.json; neither project records them."""
+    None for SmolVLA, whose folder states its own.
+    """
+    if 'layers' not in dims:
+        return None
     parts = config_parts(WIDTHS, dims.__getitem__)
     return replace(PI05, name='recorded', dtype='float32', **parts)

@@ -236,14 +236,9 @@ class Prefix:
                 value = self.scatter(rows.transpose(1, 2)).transpose(1, 2)
                 where = valid[:, None].expand(value.shape[:3])
                 found[f'prefix_{name}.{layer}'] = Quantity(value, PREFIX, where)
-        names = {
-            'patch_embeddings': 'vision_patch_embeddings',
-            'last_hidden': 'vision_last_hidden',
-        }
         for name, value in self.vision.items():
             for sample in samples:
-                key = f'{names.get(name, name)}_sample{sample}'
-                found[key] = Quantity(value[sample], EMBEDDINGS)
+                found[f'{name}_sample{sample}'] = Quantity(value[sample], EMBEDDINGS)
         return found
 
 
@@ -313,7 +308,7 @@ def _stages(vision: VisionTower, images: Tensor) -> dict[str, Tensor]:
     patches = vision.embed_patches(images)
     hidden = vision.encode(patches)
     return {
-        'patch_embeddings': patches,
-        'last_hidden': hidden,
+        'vision_patch_embeddings': patches,
+        'vision_last_hidden': hidden,
         'image_embeddings': vision.project(hidden),
     }

@@ -151,16 +151,9 @@ class Normalizer:
         return cls(state_scale, action_scale, relative)
 
     @classmethod
-    def identity(
-        cls, config: ModelConfig, lower: ArrayLike = -1.0, upper: ArrayLike = 1.0
-    ) -> Normalizer:
-        """Return the normalizer of weights without statistics: [-1, 1] spans the joint limits.
-
-        lower, upper: scalars, or one value for each of max(state_dim, action_dim) joints.
-        """
-        joints = max(config.state_dim, config.action_dim)
-        low, high = (np.broadcast_to(np.asarray(x, np.float32), joints) for x in (lower, upper))
-        state, action = ((low[:n], high[:n]) for n in (config.state_dim, config.action_dim))
+    def identity(cls, config: ModelConfig) -> Normalizer:
+        """Return the normalizer of weights without statistics, which keeps -1 … 1."""
+        state, action = ((-np.ones(n), np.ones(n)) for n in (config.state_dim, config.action_dim))
         return cls.from_quantiles(state, action, np.zeros(config.action_dim, bool))
 
     def state(self, x: ArrayLike) -> NDArray[np.floating]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from builtin_interfaces.msg import Duration, Time
@@ -164,7 +165,7 @@ def capsule_message(record: CapsuleRecord) -> CapsuleInfo:
 
 
 def fill_capsule(
-    response: object, record: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
+    response: Any, record: CapsuleRecord, seconds: float = 0.0, depth: Depth | None = None
 ) -> None:
     """Fill in the fields that all capsule services have. seconds: time on the engine thread."""
     response.name, response.bytes, response.tier = record.name, record.bytes, str(record.tier)
@@ -181,7 +182,7 @@ def segment_message(segment: Segment) -> MemorySegment:
     return MemorySegment(**fields)
 
 
-def fill_plan(plan: Plan, response: object) -> None:
+def fill_plan(plan: Plan, response: Any) -> None:
     """Fill in the outcome of a plan and its cost."""
     same = 'text whole method segments tokens computed loaded fresh retries'
     for name in same.split():
@@ -189,7 +190,7 @@ def fill_plan(plan: Plan, response: object) -> None:
     response.first_token_ms, response.ms = plan.seconds_first_token * 1e3, plan.seconds * 1e3
 
 
-def fill_memory_stats(stats: MemoryStats, response: object) -> None:
+def fill_memory_stats(stats: MemoryStats, response: Any) -> None:
     """Fill in the statistics of the memory."""
     for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans', 'fresh'):
         setattr(response, name, getattr(stats, name))

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
 
@@ -19,56 +18,17 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
 from embodied_kv.nodes.common.parameters import SuiteParams
-from embodied_kv.serving.engine_runner import EngineRunner
+from embodied_kv.serving.engine_runner import EngineRunner, Feed
 from embodied_kv.serving.load import load_policy
 from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
-from embodied_kv.text import trace
-from embodied_kv.throttle import Throttled
 
-Listener = Callable[[KvHandle], object]
 Say = Callable[[str], object]
 WARMING = 'warming up the engine'
 LATER = (
     'computations that are not compiled yet run eagerly; they are compiled in the background '
     'while no arm is armed, for the next start (python -m embodied_kv.nodes.compile: at once)'
 )
-
-
-class HandleFeed:
-    """Passes the handles of one robot's new frames to listeners, in order. Thread-safe.
-
-    `give` runs on the engine thread as soon as a row is written, so that work which a listener
-    submits there begins next. A listener must be quick; its exceptions are logged. The topic
-    `kv_handle` carries the same handles.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.RLock()
-        self._listeners: tuple[Listener, ...] = ()
-        self._faults = Throttled(logging.getLogger(__name__).error)
-
-    def listen(self, listener: Listener, first: bool = False) -> None:
-        """Call a listener with each handle from now on. first: before all other listeners."""
-        with self._lock:
-            self.unlisten(listener)
-            known = self._listeners
-            self._listeners = (listener, *known) if first else (*known, listener)
-
-    def unlisten(self, listener: Listener) -> None:
-        """Stop calling a listener; a call in progress has ended when this returns."""
-        with self._lock:
-            self._listeners = tuple(known for known in self._listeners if known != listener)
-
-    def give(self, handle: KvHandle) -> None:
-        """Call all listeners with a handle."""
-        with self._lock:
-            for listener in self._listeners:
-                try:
-                    listener(handle)
-                except Exception as error:  # of one listener; the others still get the handle
-                    text = f'a reader of frames failed\n{trace(error)}'
-                    self._faults(type(error).__name__, text)
 
 
 class EngineHost(EngineRunner):
@@ -133,8 +93,9 @@ class EngineHost(EngineRunner):
     ) -> None:
         began = time.monotonic()
         self.identity = identity
-        self.sequences = defaultdict(partial(itertools.count, 1))  # robot -> its frame numbers
-        self._feeds: dict[str, HandleFeed] = {}  # by robot
+        # robot -> its frame numbers
+        self.sequences: defaultdict[str, Iterator[int]] = defaultdict(partial(itertools.count, 1))
+        self._feeds: dict[str, Feed[KvHandle]] = {}  # by robot
         self._sessions: dict[str, RobotSession] = {}  # by robot
 
         def say_step(line: str) -> None:
@@ -165,10 +126,14 @@ class EngineHost(EngineRunner):
                 self._sessions[robot] = RobotSession(part, None, self.device.call)
             return self._sessions[robot]
 
-    def frames(self, robot: str) -> HandleFeed:
-        """Return the feed of a robot's handles, one for all its nodes."""
+    def frames(self, robot: str) -> Feed[KvHandle]:
+        """Return the feed of the handles of a robot's new frames, one for all its nodes.
+
+        A handle is given as soon as its row is written, so that work which a listener submits to
+        the engine thread begins next. The topic `kv_handle` carries the same handles.
+        """
         with self._lock:
-            return self._feeds.setdefault(robot, HandleFeed())
+            return self._feeds.setdefault(robot, Feed('a reader of frames'))
 
 
 def _identity(suite: SuiteParams, config: EngineConfig) -> dict[str, object]:

@@ -27,8 +27,8 @@ WAKE = 0.1  # s between two checks of the signals
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # a closing terminal sends SIGHUP
 
 
-def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
-    """Build the nodes with these options, spin them until SIGINT, SIGTERM or SIGHUP, and exit.
+def run(**kinds: Callable[[], SuiteNode]) -> None:
+    """Build the nodes, by name, spin them until SIGINT, SIGTERM or SIGHUP, and exit.
 
     SIGHUP does not end the process if a node has files to `reload`. The exit status is 1 if one of
     the nodes is running in this namespace already, or if `bring_up` fails. If the previous process
@@ -52,11 +52,11 @@ def run(*kinds: Callable[..., SuiteNode], **options: object) -> None:
     nodes: list[SuiteNode] = []
     code = 1
     try:
-        with unique_in_namespace([kind.__name__.lower() for kind in kinds]) as marks:
+        with unique_in_namespace([*kinds]) as marks:
             respawned = any(mark.exists() for mark in marks)
             for mark in marks:
                 mark.touch()
-            nodes += [kind(**options) for kind in kinds]
+            nodes += [kind() for kind in kinds.values()]
             for node in nodes:
                 node.respawned = respawned
             if spin(nodes, stopping):

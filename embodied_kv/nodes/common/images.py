@@ -1,10 +1,12 @@
-"""Convert image messages, raw or compressed, to pixels and back.
+"""Convert image messages, raw or compressed, to pixels.
 
 A compressed image is checked on arrival, by its first and last bytes, and decoded only when its
 pixels are needed.
 """
 
 from __future__ import annotations
+
+from typing import cast
 
 import cv2
 import numpy as np
@@ -73,4 +75,4 @@ def _decoded(message: CompressedImage) -> NDArray[np.uint8]:
         raise ValueError(f'{len(message.data)} bytes cannot be decoded ({error})') from error
     if pixels is None:
         raise ValueError(f'{len(message.data)} bytes cannot be decoded; the data is damaged')
-    return cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB)
+    return cast('NDArray[np.uint8]', cv2.cvtColor(pixels, cv2.COLOR_BGR2RGB))

@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from lifecycle_msgs.msg import State, Transition
@@ -75,8 +75,9 @@ class SuiteNode(LifecycleNode):
     description = ''  # the URDF that the node was configured with, '' for none
     respawned = False  # whether the previous process ended unexpectedly, or with a stopped arm
     starting = False  # whether the process is about to configure or activate it
+    host: EngineHost  # or what `find_host` of a node without an engine returns
 
-    def __init__(self, name: str, *own: type, **arguments: object) -> None:
+    def __init__(self, name: str, *own: type, **arguments: Any) -> None:
         super().__init__(name, **arguments)
         self.active = self.configured = False
         self.robot = self.get_namespace()
@@ -94,7 +95,8 @@ class SuiteNode(LifecycleNode):
         self._loader: threading.Thread | None = None
         service = self._service_change_state
         service.callback = self._answering(service.callback)
-        service.send_response = functools.partial(_respond, service)
+        respond = functools.partial(_respond, service)
+        service.send_response = respond  # type: ignore[method-assign]  # rclpy has no other hook
         engine = [('engine.', self.engine_config)] if self.on_engine else []
         parts = [('', SuiteParams), *(('', part) for part in own), *engine]
         self.params = Parameters(self, parts, lambda: self.configured)
@@ -133,7 +135,7 @@ class SuiteNode(LifecycleNode):
 
     # ------------------------------------------------------------------ for subclasses to override
 
-    def find_host(self) -> EngineHost | None:
+    def find_host(self) -> Any:
         """Return the engine's host, its remote replacement, or None; an exception fails configure.
 
         Work that takes long belongs here. It may run on another thread, so it must not create
@@ -187,7 +189,7 @@ class SuiteNode(LifecycleNode):
     def serve(self, kind: type, name: str, answer: Callable) -> None:
         """Create a service until cleanup. answer: fills in the response, or raises an error."""
 
-        def served(request: object, response: object) -> object:
+        def served(request: object, response: Any) -> object:
             try:
                 answer(request, response)
                 response.success = True

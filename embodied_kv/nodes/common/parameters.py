@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, fields
 from itertools import takewhile
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rcl_interfaces.msg import (
     FloatingPointRange,
@@ -103,7 +103,7 @@ class Parameters:
         self._node, self._parts, self._locked = node, parts, locked
         self._fields = {prefix + f.name: f for prefix, part in parts for f in fields(part)}
         self._live: dict[str, Value] = {}
-        self._watchers: dict[str, Callable[[Value], None]] = {}
+        self._watchers: dict[str, Callable[[Any], None]] = {}
         self.problems: dict[str, str] = {}
         for name, f in self._fields.items():
             self._declare(name, f)
@@ -117,8 +117,8 @@ class Parameters:
 
     def read(self, part: type[T]) -> T:
         """Return the values of one part. Raises ValueError that names the parameter."""
-        prefix = next(prefix for prefix, known in self._parts if known is part)
-        names = [prefix + f.name for f in fields(part)]
+        prefix, known = next(pair for pair in self._parts if pair[1] is part)
+        names = [prefix + f.name for f in fields(known)]
         if problems := [self.problems[name] for name in names if name in self.problems]:
             raise ValueError('; '.join(problems))
         values = {name: self._value(name) for name in names}
@@ -127,7 +127,7 @@ class Parameters:
                 raise ValueError(problem)
         return part(**{name.removeprefix(prefix): value for name, value in values.items()})
 
-    def watch(self, name: str, changed: Callable[[Value], None]) -> None:
+    def watch(self, name: str, changed: Callable[[Any], None]) -> None:
         """Call back with each new value of a parameter, while the node is configured."""
         self._watchers[name] = changed
 
@@ -208,7 +208,7 @@ def _descriptor(f: Field) -> ParameterDescriptor:
     return descriptor
 
 
-def _problem(name: str, value: Value, f: Field) -> str:
+def _problem(name: str, value: Any, f: Field) -> str:
     """Return why a value of the right type is invalid; '' if it is valid."""
     low, high = f.metadata.get('range', (None, None))
     values = value if isinstance(f.default, tuple) else (value,)

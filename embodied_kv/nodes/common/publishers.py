@@ -1,4 +1,4 @@
-"""The nodes that publish a topic, and a monitor of topics that must have one publisher.
+"""Types and publishers of a topic, and a monitor of topics that must have one publisher.
 
 A process that was killed counts as a publisher until the middleware notices, which may take 20 s.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from embodied_kv.text import LINE, listed, shown
 
@@ -35,6 +36,12 @@ def publishers(node: Node, topic: str) -> list[str]:
 def type_name(kind: type) -> str:
     """Return the name of a message class in ROS, such as sensor_msgs/msg/Image."""
     return '/'.join([*kind.__module__.split('.')[:2], kind.__name__])
+
+
+def type_named(name: str) -> Any:
+    """Return the message or action class of such a name. Raises ImportError, AttributeError."""
+    package, folder, kind = name.split('/')
+    return getattr(import_module(f'{package}.{folder}'), kind)
 
 
 def counted(names: Iterable[str]) -> str:

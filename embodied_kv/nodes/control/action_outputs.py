@@ -6,7 +6,6 @@ replaces the previous goal, and never waits. A callback reports the outcome of e
 
 from __future__ import annotations
 
-import importlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rclpy.task import Future
 from sensor_msgs.msg import JointState
 from trajectory_msgs.msg import JointTrajectory
 
+from embodied_kv.nodes.common.publishers import type_named
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, GRIPPER
 from embodied_kv.robots.mapping import Output
 
@@ -73,7 +73,7 @@ Report = Callable[[Outcome], None]
 def action_type(name: str) -> Any:
     """Return the class of an action of control_msgs. Raises ValueError if it is not installed."""
     try:
-        return getattr(importlib.import_module('control_msgs.action'), name.rpartition('/')[2])
+        return type_named(name)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f'{name} must be installed (got: {error}); install ros-${{ROS_DISTRO}}-control-msgs'
@@ -280,8 +280,9 @@ class GripperClient(GoalClient):
         now = self._clock()
         with self._waiting:
             wanted, sent = self._wanted, self._sent
-            same = wanted is None or (sent is not None and abs(wanted - sent) < SAME)
-            if same or now < self._at + PERIOD:
+            if wanted is None or (sent is not None and abs(wanted - sent) < SAME):
+                return
+            if now < self._at + PERIOD:
                 return
             self._sent, self._at = wanted, now
         self.send(self._goal(wanted))

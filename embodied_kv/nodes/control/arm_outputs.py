@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.action_outputs import (
     FollowTrajectoryClient,
+    GoalClient,
     GripperClient,
     Outcome,
 )
@@ -36,11 +38,13 @@ from embodied_kv.robots.mapping import Output
 PATIENCE = 0.5  # s that a command topic may lack a subscriber
 REPORTED = 5.0  # s for which the fault of a goal forbids motion
 
+P = TypeVar('P')  # by the type of the output
+
 
 @dataclass(frozen=True)
-class _Controller:
+class _Controller(Generic[P]):
     output: Output
-    publisher: Publisher | FollowTrajectoryClient | GripperClient
+    publisher: P
 
 
 class ArmOutputs:
@@ -71,9 +75,13 @@ class ArmOutputs:
         self._node, self._stamped = node, stamped
         self._fault, self._fault_at = '', 0.0  # of a goal
         self._heard = time.monotonic()  # when every topic had a subscriber
-        made = [_Controller(output, self._sender(output, profile)) for output in outputs]
-        self._topics = [c for c in made if c.output.type not in GOALS]
-        self._clients = [c.publisher for c in made if c.output.type in GOALS]
+        made: list[_Controller[Any]] = [
+            _Controller(output, self._sender(output, profile)) for output in outputs
+        ]
+        self._topics: list[_Controller[Publisher]] = [
+            c for c in made if c.output.type not in GOALS
+        ]
+        self._clients: list[GoalClient] = [c.publisher for c in made if c.output.type in GOALS]
         trajectories = (TRAJECTORY, FOLLOW_TRAJECTORY)
         self._trajectories = [c for c in made if c.output.type in trajectories]
         self._velocities = [c for c in made if c.output.is_velocity]
@@ -202,6 +210,6 @@ class ArmOutputs:
         for controller in self._velocities:
             self._publish(controller, [0.0] * len(controller.output.axes))
 
-    def _publish(self, controller: _Controller, values: Sequence[float]) -> None:
+    def _publish(self, controller: _Controller[Any], values: Sequence[float]) -> None:
         now = self._node.get_clock().now().to_msg()
         controller.publisher.publish(setpoint_message(controller.output, values, now))

@@ -51,7 +51,7 @@ class ChunkPath:
         self._columns = [commanded[joint] for joint in joints]
         self._kinematics = Kinematics(robot_description, tool_frame, joints)
         self._command: Command | None = None  # the chunk that is executed
-        self._shown = None  # values of the chunk that was published
+        self._shown: NDArray[np.float64] | None = None  # values of the chunk that was published
         self._publisher = node.publisher(Path, TOPIC, qos.HANDLE)
         node.every(PERIOD, self.show)
 
@@ -70,7 +70,7 @@ class ChunkPath:
     def message(self, command: Command | None) -> Path:
         """Return the poses of the link during the actions to execute; none without a command."""
         header = Header(frame_id=self.frame)
-        if command is None:
+        if command is None or command.stamp is None:
             return Path(header=header)
         header.stamp = conversions.stamp(command.stamp)
         actions = command.values[command.first : command.execution_horizon, self._columns]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -216,7 +217,7 @@ class ControlServices:
     def _answering(
         self, answer: Callable[[SafetyStateMachine, bool], str], inactive: bool
     ) -> Callable:
-        def answered(request: object, response: object) -> object:
+        def answered(request: object, response: Any) -> object:
             try:
                 if self._loop is None and not inactive:
                     raise RefusedError(f'{INACTIVE}: activate it first')

@@ -1,14 +1,13 @@
 """Read the states that joint trajectory controllers publish, and their speed scaling.
 
 A controller of ros2_controllers publishes `control_msgs/msg/JointTrajectoryControllerState` as
-`controller_state`, next to its command topic or action. The states are polled from the middleware,
-because an executor would spend more time on them than on all other topics. Without the package
-control_msgs nothing is read.
+`controller_state`, next to its command topic or action. The states are polled, because an executor
+would spend more time on them than on all other topics. Without the package control_msgs nothing is
+read.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,8 @@ from embodied_kv.control.limits_from_contract import (
 from embodied_kv.control.tracking import tolerances
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.control.watchdog_link import Polled
+from embodied_kv.nodes.common.polling import PolledGroup, queued
+from embodied_kv.nodes.common.publishers import type_named
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.robots.channels import FOLLOW_TRAJECTORY, TRAJECTORY
 from embodied_kv.robots.embodiment import Embodiment
@@ -70,12 +70,12 @@ class ControllerStates:
     ) -> None:
         self._now, self._lock = WorldClock(node.get_clock()).now, Lock()
         self._controllers: list[_Controller] = []
-        named = [
+        parts = [
             (output, node.resolve_topic_name(output.topic).rpartition('/'))
             for output in outputs
             if output.type in COMMANDS
         ]
-        named = [(of, name) for of, (name, _, last) in named if last == COMMANDS[of.type]]
+        named = [(of, name) for of, (name, _, last) in parts if last == COMMANDS[of.type]]
         if not named:
             return
         self._kind = state_type()
@@ -85,7 +85,7 @@ class ControllerStates:
         allowed = _allowed(node.embodiment, limits)
         for output, name in named:
             states = node.subscribe(
-                self._kind, f'{name}/{STATE}', lambda _: None, qos.SENSOR, group=Polled()
+                self._kind, f'{name}/{STATE}', lambda _: None, qos.SENSOR, group=PolledGroup()
             )
             reference = ControllerReference(name, output.axes, allowed[list(output.index)])
             self._controllers.append(_Controller(output, states, reference))
@@ -117,18 +117,16 @@ class ControllerStates:
         """Read the newest state of each controller."""
         with self._lock:
             for controller in self._controllers:
-                newest = None
-                with controller.states.handle:
-                    while taken := controller.states.handle.take_message(self._kind, False):
-                        newest = taken[0]
-                positions = None if newest is None else _reference(newest, controller.output.axes)
+                positions = None
+                for state, _ in queued(controller.states):
+                    positions = _reference(state, controller.output.axes)
                 controller.reference.poll(self._now(), positions)
 
 
 def state_type() -> Any:
     """Return the message class of the states; None without the package control_msgs."""
     try:
-        return importlib.import_module('control_msgs.msg').JointTrajectoryControllerState
+        return type_named('control_msgs/msg/JointTrajectoryControllerState')
     except (ImportError, AttributeError):
         return None
 

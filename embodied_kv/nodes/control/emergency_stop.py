@@ -7,15 +7,15 @@ blocks.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass
+from functools import partial, reduce
 
 from rclpy.node import Node
 
 from embodied_kv.control.safety_state_machine import STOPPED, SafetyStateMachine
 from embodied_kv.nodes.common import qos
+from embodied_kv.nodes.common.publishers import type_named
 from embodied_kv.robots.contract import Estop
 
 LOOK = 0.05  # s between two checks of the timeouts
@@ -27,7 +27,7 @@ class _Input:
     """An input, the newest value of its field, and the moment (s) at which it arrived."""
 
     estop: Estop
-    value: object = field(default=UNKNOWN)
+    value: object = UNKNOWN
     arrived: float = 0.0
 
     def problem(self, now: float) -> str:
@@ -72,9 +72,7 @@ class EmergencyStops:
         for one in self._inputs:
             kind = message_type(one.estop)
             profile = qos.SENSOR if one.estop.timeout is not None else qos.STATUS
-            node.create_subscription(
-                kind, one.estop.topic, lambda message, one=one: self._hear(one, message), profile
-            )
+            node.create_subscription(kind, one.estop.topic, partial(self._hear, one), profile)
         if self._inputs:
             node.create_timer(LOOK, self._look)
 
@@ -109,13 +107,12 @@ def message_type(estop: Estop) -> type:
     Raises:
         ValueError: The type is not installed, or lacks the field.
     """
-    package, _, name = estop.type.partition('/msg/')
     try:
-        kind = getattr(importlib.import_module(f'{package}.msg'), name)
+        kind = type_named(estop.type)
     except (ImportError, AttributeError) as error:
         raise ValueError(
             f'estop {estop.topic}: type must be an installed message type (got {estop.type}); '
-            f'install the package {package}'
+            f'install the package {estop.type.partition("/")[0]}'
         ) from error
     try:
         reduce(getattr, estop.field.split('.'), kind())

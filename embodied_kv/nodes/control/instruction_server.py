@@ -146,7 +146,7 @@ class InstructionServer:
             now = self._now()
             goal.chunks, goal.observed = goal.chunks + 1, now - command.age
             goal.moment = min(goal.moment, now)  # the clock of a simulation may go back
-            if now - command.age > goal.moment:
+            if now - command.age > goal.moment and command.stamp is not None:
                 goal.was_seen, goal.stamp = True, min(goal.stamp, command.stamp)
 
     def clear(self) -> None:

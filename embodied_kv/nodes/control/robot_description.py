@@ -26,6 +26,7 @@ from embodied_kv.control.limits_from_contract import (
 from embodied_kv.control.safety_state_machine import SafetyStateMachine
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.polling import queued
 from embodied_kv.robots.embodiment import Embodiment
 from embodied_kv.text import LINE, reason, shown
 
@@ -85,11 +86,8 @@ class RobotDescription:
         """
         needed, began = _needed(self._robot), time.monotonic()
         while True:
-            handle = self._subscription.handle
-            with handle:
-                taken = handle.take_message(String, False)
-            if taken is not None:
-                return taken[0].data
+            for description, _ in queued(self._subscription):
+                return description.data  # the first
             published = self._node.count_publishers(self._topic) > 0
             most = NEEDED if needed or wanted else PUBLISHED if published else 0.0
             if time.monotonic() - began >= most:

@@ -7,11 +7,12 @@ is in `nodes` because `session` may not import `control`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import numpy as np
 import torch
 
-from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
+from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.control.command import LeftoverActions
 from embodied_kv.control.control_loop import ControlLoop
 from embodied_kv.errors import ErrorCode
@@ -34,7 +35,7 @@ class InstructionPart:
         """Return the instruction in force; '' without one."""
         return FrozenPart(facts={'instruction': self._instruction()})
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Check that the capsule has an instruction. Raises CapsuleError."""
         if not isinstance(frozen.fact('instruction'), str):
             raise CapsuleError('the capsule has no instruction', ErrorCode.DAMAGED)
@@ -44,7 +45,7 @@ class InstructionPart:
 
         An instruction that a stop or the end of a goal has cleared is not restored.
         """
-        instruction = frozen.facts['instruction']
+        instruction = cast('str', frozen.fact('instruction'))
         if self._instruction():
             self._tell(instruction)
         elif instruction:
@@ -75,7 +76,7 @@ class ActionPart:
         leftover = self._control.leftover()
         if leftover is None:
             return FrozenPart()
-        facts = {
+        facts: dict[str, Fact] = {
             'dt': self._dt,
             'joints': list(self._joints),
             'stamp': leftover.stamp,
@@ -84,7 +85,7 @@ class ActionPart:
         }
         return FrozenPart({'values': torch.from_numpy(leftover.values.copy())}, facts)
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart) -> None:
         """Check that this robot could execute the actions. Raises CapsuleError."""
         if not frozen.tensors:
             return
@@ -118,12 +119,14 @@ class ActionPart:
         """Execute the actions from now on, as PREVIOUS, until a fresh chunk takes over."""
         if not frozen.tensors:
             return
-        now, facts = self._now(), frozen.facts
+        names = 'stamp', 'sequence', 'steps'
+        stamp, sequence, steps = (cast('int', frozen.fact(name)) for name in names)
+        now = self._now()
         leftover = LeftoverActions(
             frozen.tensors['values'].cpu().numpy().astype(np.float64),
-            facts['stamp'],
-            max(0.0, (now - facts['stamp']) / 1e9),
-            facts['sequence'],
-            facts['steps'],
+            stamp,
+            max(0.0, (now - stamp) / 1e9),
+            sequence,
+            steps,
         )
         self._control.resume(leftover, now)

@@ -10,12 +10,11 @@ import time
 from collections.abc import Sequence
 from threading import Lock
 
-from rclpy.callback_groups import CallbackGroup
-
 from embodied_kv.control.command_watchdog import SECOND, VelocityOutputs, timeout
 from embodied_kv.msg import VelocitySetpoint, WatchdogState
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.polling import PolledGroup, queued
 from embodied_kv.nodes.control.controllers import SETPOINT, STATE
 
 MAX_AGE = 0.25  # maximum age (s) of a heartbeat; there are 20 per second
@@ -24,22 +23,6 @@ REMEDY = (
     'start `ros2 run embodied_kv command_watchdog` in the namespace of the robot, on this machine '
     '(both launch files start it)'
 )
-
-
-class Polled(CallbackGroup):
-    """Callback group of a subscription that is polled instead of being served by the executor.
-
-    Polled messages are available even if the executor is busy.
-    """
-
-    def can_execute(self, entity: object) -> bool:
-        return False
-
-    def beginning_execution(self, entity: object) -> bool:
-        return False
-
-    def ending_execution(self, entity: object) -> None:
-        """Nothing was executed."""
 
 
 class WatchdogLink:
@@ -56,7 +39,7 @@ class WatchdogLink:
         self._topic = node.resolve_topic_name(STATE)
         self._publisher = node.publisher(VelocitySetpoint, SETPOINT, qos.SENSOR)
         self._heartbeats = node.subscribe(
-            WatchdogState, STATE, lambda _: None, qos.SENSOR, always=True, group=Polled()
+            WatchdogState, STATE, lambda _: None, qos.SENSOR, always=True, group=PolledGroup()
         )
         self._lock = Lock()
         self._sender = secrets.randbits(64)
@@ -97,7 +80,8 @@ class WatchdogLink:
         If the watchdog has ended the present motion, its reason holds until zero is sent.
         """
         with self._lock:
-            self._poll()
+            for heartbeat, _ in queued(self._heartbeats):
+                self._state = heartbeat
             state = self._state
             age = (time.monotonic_ns() - state.sent) / SECOND if state else 0.0
             if state is None or not -MAX_AGE <= age <= MAX_AGE:
@@ -119,10 +103,3 @@ class WatchdogLink:
                 why = state.reason or 'it was restarted'
                 return f'the command watchdog ended the motion: {why}'
             return ''
-
-    def _poll(self) -> None:
-        """Take the newest heartbeat."""
-        subscription = self._heartbeats
-        with subscription.handle:
-            while taken := subscription.handle.take_message(WatchdogState, False):
-                self._state = taken[0]

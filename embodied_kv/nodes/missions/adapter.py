@@ -84,7 +84,9 @@ class MissionAdapter:
     def mark(self, step: int) -> None:
         self._calls.check()
         try:
-            tier = self._checkpoints.take(lambda: self._session.observer.now(self._calls.check))
+            tier = self._checkpoints.snapshot(
+                lambda: self._session.observer.present_scene(self._calls.check)
+            )
         except CapsuleError as error:
             return self._on_fault(
                 f'no checkpoint before step {step} (parameter step_checkpoint_tier): {error}'

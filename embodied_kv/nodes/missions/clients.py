@@ -9,6 +9,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from rclpy.action import ActionClient
 from rclpy.action.client import ClientGoalHandle
@@ -21,6 +22,9 @@ from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.planning.mission import MissionInterruptedError, Outcome
 from embodied_kv.srv import Ask, MemoryPlan, MemoryQuery, MemoryRemove, MemoryUpsert
+
+if TYPE_CHECKING:
+    from rclpy.executors import Executor
 
 SERVICES = {
     'language/ask': Ask,
@@ -84,7 +88,7 @@ class MissionClients:
 
     # ------------------------------------------------------------------ on the waiting thread
 
-    def call(self, name: str, **fields: object) -> object:
+    def call(self, name: str, **fields: object) -> Any:
         """Return the response of a service. Raises MissionInterruptedError if there is none."""
         return self._answered(name, self._send(name, **fields))
 
@@ -154,16 +158,17 @@ class MissionClients:
 
     def _on_node(self, send: Callable[[], Future]) -> Future:
         """Send on the thread of the node, so that no response precedes the wait for it."""
-        return self._wait(self._node.executor.create_task(send))
+        executor = cast('Executor', self._node.executor)  # which receives the responses
+        return self._wait(executor.create_task(send))
 
-    def _answered(self, name: str, future: Future) -> object:
+    def _answered(self, name: str, future: Future) -> Any:
         response = self._wait(future)
         if not response.success:
             code = failure_code(response.error_code)
             raise ServiceRefusedError(f'{name}: {response.message}', code)
         return response
 
-    def _wait(self, future: Future, patience: float = PATIENCE) -> object:
+    def _wait(self, future: Future, patience: float = PATIENCE) -> Any:
         self._poll(future.done, 'a node does not answer', patience)
         return future.result()
 

@@ -10,8 +10,9 @@ a moment to a deadline when the engine is called, as if simulated time ran at no
 from __future__ import annotations
 
 import time
+from typing import cast
 
-from rclpy.clock import Clock
+from rclpy.clock import Clock, ROSClock
 
 EARLY = 0.25  # share of a period by which a frame may be early, because cameras jitter
 
@@ -20,7 +21,7 @@ class WorldClock:
     """The world's clock (s) of a node; `ros` is its ROS clock."""
 
     def __init__(self, ros: Clock) -> None:
-        self._ros = ros
+        self._ros = cast(ROSClock, ros)  # rclpy annotates that of a node as any Clock
 
     @property
     def is_simulated(self) -> bool:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from embodied_kv.robots.sources import View
 from embodied_kv.text import shown
 
 SILENCE = 5.0  # s, steady clock; discovery over a network takes a second or two
-AnyImage = Image | CompressedImage
+AnyImage: TypeAlias = Image | CompressedImage
 
 
 @dataclass(frozen=True)

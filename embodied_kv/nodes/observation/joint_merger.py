@@ -79,7 +79,8 @@ class _Joint:
         self.samples: deque[Sample] = deque(maxlen=HISTORY)
         self.source: _Source | None = None  # of the last message that named it
         self.refused = 0  # `check.refused` at the last report
-        self.note, self.offset = '', 0.0
+        self.note = ''
+        self.offset: float | None = 0.0
 
     def restart(self) -> None:
         self.check.restart()
@@ -151,6 +152,8 @@ class _Source:
     def drop_after(self, stamp: int) -> None:
         while self.stamps and self.stamps[-1] > stamp:
             self.stamps.pop()
+        if not self.stamps:
+            self.repeats = 0
 
     def next(self) -> int | None:
         """Return the expected stamp of the next message; None before the second one."""
@@ -184,12 +187,12 @@ class JointMerger:
         age_name: str = 'max_joint_state_skew',
     ) -> None:
         topics: dict[str, str] = {}  # by joint
-        for joint in inputs:
-            for name in joint.joints:
-                if topics.setdefault(name, joint.topic) != joint.topic:
+        for given in inputs:
+            for name in given.joints:
+                if topics.setdefault(name, given.topic) != given.topic:
                     raise ValueError(
                         f'joint {name} must be read from one topic (got {topics[name]} and '
-                        f'{joint.topic})'
+                        f'{given.topic})'
                     )
         self.names = tuple(topics)
         self._max_age, self._publishers = max_age, publishers
@@ -198,7 +201,7 @@ class JointMerger:
         self._joints = [
             _Joint(name, topic, bounds.get(name, Bounds())) for name, topic in topics.items()
         ]
-        self._wanted: dict[str, dict[str, _Joint]] = {joint.topic: {} for joint in inputs}
+        self._wanted: dict[str, dict[str, _Joint]] = {given.topic: {} for given in inputs}
         for joint in self._joints:
             self._wanted[joint.topic][joint.name] = joint
         self._sources: OrderedDict[tuple[str, tuple[str, ...]], _Source] = OrderedDict()
@@ -371,7 +374,8 @@ class JointMerger:
         if not heard:
             return f'no joint state received on {listed(list(self._wanted))}'
         joint, sample = min(unknown, key=lambda entry: entry[0].source is None)
-        if joint.source is None:
+        source = joint.source  # `restart` may forget it on another thread
+        if source is None:
             names = [name for topic, name in heard if topic == joint.topic]
             got = listed(list(dict.fromkeys(names))) if names else 'no message'
             reason = (
@@ -379,24 +383,24 @@ class JointMerger:
                 'and in its driver'
             )
         else:
-            reason = self._reason(joint, sample, stamp)
+            reason = self._reason(joint, source, sample, stamp)
         others = ', '.join(other.name for other, _ in unknown if other is not joint)
         return f'joint {joint.name} {reason}' + (f' (also unknown: {others})' if others else '')
 
-    def _reason(self, joint: _Joint, sample: Sample | None, stamp: int) -> str:
+    def _reason(self, joint: _Joint, source: _Source, sample: Sample | None, stamp: int) -> str:
         if joint.note:
             return joint.note
-        if joint.source.repeats >= FROZEN:
+        if source.repeats >= FROZEN:
             return (
-                f'must have stamps that increase (got {joint.source.repeats + 1} messages stamped '
-                f'{joint.source.stamps[-1] / SECOND:.3f} s on {joint.topic}); check the clock of '
+                f'must have stamps that increase (got {source.repeats + 1} messages stamped '
+                f'{source.stamps[-1] / SECOND:.3f} s on {joint.topic}); check the clock of '
                 'its driver'
             )
         if problem := joint.check.problem():
             return (
                 f'{problem}{self._publishing(joint)}' if joint.check.is_contradicted else problem
             )
-        return self._stale(joint, stamp, sample[0]) if sample else 'has no sample yet'
+        return self._stale(joint, source, stamp, sample[0]) if sample else 'has no sample yet'
 
     def _publishing(self, joint: _Joint) -> str:
         nodes = self._publishers(joint.topic)
@@ -407,10 +411,10 @@ class JointMerger:
             f' ({names})' if names else ''
         )
 
-    def _stale(self, joint: _Joint, requested: int, nearest: int) -> str:
+    def _stale(self, joint: _Joint, source: _Source, requested: int, nearest: int) -> str:
         """Return why the sample with stamp `nearest` is too far from the requested stamp."""
-        source, allowed = joint.source, self._allowed
-        is_sure, now = source.received is not None, source.received or requested
+        allowed, is_sure = self._allowed, source.received is not None
+        now = source.received or requested
         offset = source.stamps[-1] - now
         if abs(offset) > self._max_age * SECOND and (is_sure or offset > 0):
             side = 'ahead of' if offset > 0 else 'behind'

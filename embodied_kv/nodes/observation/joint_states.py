@@ -1,7 +1,6 @@
 """Read the joint states of a robot from the topics of its drivers.
 
-An executor of rclpy spends far longer on waking up for a message than on taking it. So messages
-stay in the middleware until a state is requested. The executor only serves awaited messages.
+Messages stay in the middleware until a state is requested. The executor only serves awaited ones.
 """
 
 from __future__ import annotations
@@ -10,14 +9,15 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from threading import Lock
+from typing import Any
 
 from geometry_msgs.msg import PoseStamped
-from rclpy.callback_groups import CallbackGroup
 from sensor_msgs.msg import JointState
 
 from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
+from embodied_kv.nodes.common.polling import PolledGroup, queued
 from embodied_kv.nodes.common.publishers import publishers
 from embodied_kv.nodes.observation.clock import WorldClock
 from embodied_kv.nodes.observation.joint_merger import (
@@ -51,23 +51,6 @@ def joint_inputs(contract: Contract) -> tuple[JointInput, ...]:
     return tuple(JointInput(topic, tuple(names), type) for (topic, type), names in wanted.items())
 
 
-class _OnDemandGroup(CallbackGroup):
-    """Callback group of subscriptions that the executor serves while they are `awake`."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.awake = False
-
-    def can_execute(self, entity: object) -> bool:
-        return self.awake
-
-    def beginning_execution(self, entity: object) -> bool:
-        return self.awake
-
-    def ending_execution(self, entity: object) -> None:
-        """Let the next callback begin."""
-
-
 class JointStates(JointMerger):
     """Subscribe to the joint states of a node, until its cleanup. Thread-safe.
 
@@ -95,7 +78,7 @@ class JointStates(JointMerger):
         self._node, self._received, self._arrived = node, received, arrived
         self._clock = WorldClock(node.get_clock())
         self._order = Lock()  # messages stay in order
-        self._group = _OnDemandGroup()
+        self._group = PolledGroup()
         self._readers = {joint.topic: READERS[joint.type] for joint in inputs}
         self._ages = {joint.topic: deque[int](maxlen=AGES) for joint in inputs}  # ns at receipt
         self._subscriptions = {
@@ -112,8 +95,9 @@ class JointStates(JointMerger):
     def restart(self) -> None:
         """Forget everything, and drop the messages that wait."""
         with self._order:
-            for topic in self._subscriptions:
-                self._take(topic, lambda *_: None)
+            for subscription in self._subscriptions.values():
+                for _ in queued(subscription):
+                    pass
             super().restart()
 
     def _look(self, stamp: int) -> tuple[JointSample, list[UnknownJoint]]:
@@ -137,8 +121,9 @@ class JointStates(JointMerger):
     def collect(self) -> None:
         """Take the messages that have arrived, and warn of those that are refused."""
         with self._order:
-            for topic in self._subscriptions:
-                self._take(topic, self._add_message)
+            for topic, subscription in self._subscriptions.items():
+                for message, info in queued(subscription):
+                    self._add_message(topic, message, info['received_timestamp'])
 
     def _on_awaited(self, topic: str, message: object) -> None:
         self._group.awake = False
@@ -146,26 +131,17 @@ class JointStates(JointMerger):
             self._add_message(topic, message, self._clock.stamp)
         self._arrived()  # it may request a state, which may await another message
 
-    def _take(self, topic: str, use: Callable[[str, object, int], None]) -> None:
-        handle, (kind, _) = self._subscriptions[topic].handle, self._readers[topic]
-        with handle:
-            for _ in range(qos.JOINT_STATES.depth):
-                taken = handle.take_message(kind, False)
-                if taken is None:
-                    return
-                message, info = taken
-                use(topic, message, info['received_timestamp'])
-
-    def _add_message(self, topic: str, message: object, received: int | None) -> None:
+    def _add_message(self, topic: str, message: Any, received: int) -> None:
         self._received(topic)
         stamp, now = conversions.nanoseconds(message.header.stamp), received
+        arrived: int | None = received
         if self._clock.is_simulated:  # Messages may have waited, and `received` is system time.
             now = self._clock.stamp
-            received = now if stamp and abs(stamp - now) > EPOCH else None
+            arrived = now if stamp and abs(stamp - now) > EPOCH else None
         if stamp:
             self._ages[topic].append(now - stamp)
         names, positions, velocities = self._readers[topic][1](message)
         try:  # Some drivers leave the stamp empty.
-            self.add(topic, stamp or now, names, positions, velocities, received)
+            self.add(topic, stamp or now, names, positions, velocities, arrived)
         except ValueError as error:
             self._node.warn_throttled('joint state', f'joint state refused: {error}')

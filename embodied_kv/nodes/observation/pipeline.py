@@ -87,8 +87,8 @@ class ObservationPipeline(ObservationInputs):
         if not self._is_due(now):
             return
         moment = self._sync.newest(now)
-        observation = moment and self._observation(moment)
-        if observation is None:
+        observation = None if moment is None else self._observation(moment)
+        if moment is None or observation is None:
             return
         self._last, self._last_steady = now, time.monotonic()
         self._throttle.record_frame(now)

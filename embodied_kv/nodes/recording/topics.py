@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import cv2
@@ -24,7 +23,7 @@ from std_msgs.msg import String
 
 from embodied_kv.msg import ActionChunk, CapsuleEvent, ControlState, MissionState, TextDelta
 from embodied_kv.nodes.common import images, qos
-from embodied_kv.nodes.common.publishers import type_name
+from embodied_kv.nodes.common.publishers import type_name, type_named
 from embodied_kv.robots.channels import GOALS, JOINT_STATE
 from embodied_kv.robots.contract import Contract
 
@@ -71,7 +70,7 @@ def recorded(contract: Contract, compression: str, quality: int) -> tuple[Record
     found: dict[str, RecordedTopic] = {}
 
     def add(topic: str, type_: str | type, profile: QoSProfile) -> None:
-        kind = _message_class(type_) if isinstance(type_, str) else type_
+        kind = type_named(type_) if isinstance(type_, str) else type_
         listening = qos.heard(profile, IMAGES if profile is qos.SENSOR else OTHERS)
         kept_as, convert = (topic, kind), checked if kind is CompressedImage else None
         if kind is Image and compression != 'none':
@@ -90,11 +89,6 @@ def recorded(contract: Contract, compression: str, quality: int) -> tuple[Record
     for topic, (kind, profile) in OWN.items():
         add(topic, kind, profile)
     return tuple(found.values())
-
-
-def _message_class(name: str) -> type:
-    package, _, kind = name.split('/')
-    return getattr(import_module(f'{package}.msg'), kind)
 
 
 def checked(data: bytes) -> bytes:
@@ -122,7 +116,8 @@ def definition(kind: type) -> str:
     Raises FileNotFoundError if a package has no .msg files.
     """
     package, _, name = type_name(kind).split('/')
-    waiting, parts, seen = [(package, name)], [], set()
+    waiting, seen = [(package, name)], set()
+    parts: list[str] = []
     while waiting:
         part = waiting.pop(0)
         if part in seen:

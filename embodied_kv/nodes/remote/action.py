@@ -15,6 +15,7 @@ from concurrent.futures import CancelledError, Future
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from statistics import median
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from rcl_interfaces.msg import SetParametersResult
@@ -37,7 +38,11 @@ from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
 from embodied_kv.serving.websocket.extensions import Extensions
 from embodied_kv.types import ActionChunk, Guide
 
+if TYPE_CHECKING:
+    from embodied_kv.serving.remote_policy.remote_part import RemotePart
+
 CHECK_EVERY = 0.01  # s between two checks whether a request is due
+STANDING = 1.0  # s between two requests of an arm that is not to move
 RECENT = 1.0  # s for which an observation is the present scene of a capsule
 WAYS = 10  # number of requests in the median of the transport time
 SHORTEST = 1e-3  # minimum time (s) to a deadline that is sent
@@ -98,13 +103,13 @@ class RemoteAction(ConnectedNode, Action):
         self.on_instruction(self._frames.instruction)
         self._restart_requests()
         self._server.open()
-        self.host.session(self.robot).engine_part.attach(self._server.policy)
+        self._remote_part.attach(self._server.policy)
 
     def stop(self) -> None:
         try:
             super().stop()
         finally:
-            self.host.session(self.robot).engine_part.attach(None)
+            self._remote_part.attach(None)
             self._server.close()
 
     def _restart_requests(self) -> None:
@@ -113,6 +118,7 @@ class RemoteAction(ConnectedNode, Action):
         with self._asking:
             self._asked = None
         self._instruction = ''  # of the newest request
+        self._requested = -math.inf  # when it was sent
         self._shown = 0  # stamp of the newest observation that was sent
         self._seen = None
         if self._by_execution:
@@ -136,7 +142,7 @@ class RemoteAction(ConnectedNode, Action):
             for p in parameters
         )
         is_connected = self.active and self._server.policy.is_connected
-        more = self._server.extensions if is_connected else None
+        more = self._server.policy.extensions if is_connected else None
         # Without a connection, `_check` checks it at the next one.
         unsure = unsure and is_connected and (more is None or not more.executions)
         return SetParametersResult(successful=not unsure, reason=UNSURE if unsure else '')
@@ -151,6 +157,10 @@ class RemoteAction(ConnectedNode, Action):
         self.host.session(self.robot).unregister(self._words)
 
     # ------------------------------------------------------------------ for the session
+
+    @property
+    def _remote_part(self) -> RemotePart:
+        return cast('RemotePart', self.host.session(self.robot).engine_part)
 
     def _tell(self, instruction: str) -> None:
         self.submit(lambda: self._frames.publish_instruction(instruction))
@@ -191,6 +201,8 @@ class RemoteAction(ConnectedNode, Action):
         policy, instruction, timing = self._server.policy, self._frames.instruction, self._timing
         if not instruction or not policy.is_connected or not self._pace.is_due(now):
             return
+        if not self._safety.is_meant_to_move and now < self._requested + STANDING:
+            return  # other robots need the server more
         if timing is not None and not timing.due(now):
             if not self._control.is_idle:
                 return
@@ -225,14 +237,16 @@ class RemoteAction(ConnectedNode, Action):
             told_ms=wishes.get('deadline_ms'),
             judges='execution_horizon' in wishes,
         )
+        self._requested = now
         if timing is not None:
             timing.ask(now)
-        self.host.session(self.robot).engine_part.asked(moment.stamp)
+        self._remote_part.asked(moment.stamp)
         policy.ask(request | wishes).add_done_callback(partial(self._on_reply, asked))
 
-    def _wishes(self, moment: SyncedMoment) -> tuple[Guide | None, dict[str, object]]:
+    def _wishes(self, moment: SyncedMoment) -> tuple[Guide | None, dict[str, Any]]:
         """Return the action prefix of the chunk, and the fields beyond openpi's protocol."""
-        more, wishes = self._server.extensions, {}
+        wishes: dict[str, Any] = {}
+        more = self._server.policy.extensions
         if more is None:
             return None, wishes
         guide = self._control.guide(moment.taken) if more.leftover else None
@@ -244,9 +258,9 @@ class RemoteAction(ConnectedNode, Action):
         now, timing = self._world.now(), self._timing
         if more.deadlines and self._remote.send_deadlines and not self._world.is_simulated:
             way = median(self._ways) if self._ways else 0.0
-            left = self._latest_use(moment, now) - now - way
-            if left > SHORTEST:  # otherwise it is too late, and a late chunk is better than none
-                wishes['deadline_ms'] = left * 1e3
+            spare = self._latest_use(moment, now) - now - way
+            if spare > SHORTEST:  # otherwise it is too late, and a late chunk is better than none
+                wishes['deadline_ms'] = spare * 1e3
         if more.executions:
             wishes['execution_horizon'] = str(self._policy())
             if timing is not None and (done := timing.execution(now)) is not None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.nodes.common import executable
-from embodied_kv.nodes.common.lifecycle_node import WARN, SuiteNode
+from embodied_kv.nodes.common.lifecycle_node import WARN
 from embodied_kv.nodes.memory import Memory
 from embodied_kv.nodes.mission import Mission
 from embodied_kv.nodes.missions.clients import MissionClients
@@ -59,25 +58,16 @@ class RemoteMission(RemoteNode, Mission):
     calls = staticmethod(partial(MissionClients, at_once=1))
 
 
-def _named(name: str, kind: type[SuiteNode]) -> Callable[..., SuiteNode]:
-    """Return a constructor with this name, under which the executable locks the node."""
-    make = partial(kind)
-    make.__name__ = name
-    return make
-
-
-NODES = {
-    'action': RemoteAction,
-    'language': RemoteLanguage,
-    'session': RemoteSession,
-    'memory': RemoteMemory,
-    'mission': RemoteMission,
-}
-
-
 def main() -> None:
     """Run the executable `remote_robot`."""
-    executable.run(*(_named(name, kind) for name, kind in NODES.items()), Recorder)
+    executable.run(
+        action=RemoteAction,
+        language=RemoteLanguage,
+        session=RemoteSession,
+        memory=RemoteMemory,
+        mission=RemoteMission,
+        recorder=Recorder,
+    )
 
 
 if __name__ == '__main__':

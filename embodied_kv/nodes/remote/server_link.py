@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, cast
 
 from embodied_kv.config import preset
 from embodied_kv.engine_config import EngineConfig
@@ -110,7 +111,7 @@ class RemoteNode(SuiteNode):
 class ConnectedNode(RemoteNode):
     """A remote node with the parameters of the policy server."""
 
-    def __init__(self, *own: object, **arguments: object) -> None:
+    def __init__(self, *own: Any, **arguments: Any) -> None:
         super().__init__(*own, **arguments)
         self._server_params = Parameters(
             self, [('server.', RemoteParams)], lambda: self.configured
@@ -172,12 +173,7 @@ class ServerLink:
     @property
     def policy(self) -> RemotePolicy:
         """Return the connection, after `open`."""
-        return self._policy
-
-    @property
-    def extensions(self) -> Extensions | None:
-        """Return the extensions of openpi's protocol that the server offers; None for none."""
-        return self._policy.extensions
+        return cast('RemotePolicy', self._policy)
 
     def observed(
         self, frames: ObservationBuffer, moment: SyncedMoment
@@ -193,12 +189,13 @@ class ServerLink:
             return None
 
     def _log(self, line: str) -> None:
-        if self._policy.problem:
+        if self.policy.problem:
             self._node.log_warning('no server', line)
             return
-        names = ('contract', 'version', 'fingerprint') if self.extensions is not None else ()
-        stated = {name: getattr(self.extensions, name) for name in names}
-        details = ''.join(f', {name} {shown(value)}' for name, value in stated.items() if value)
+        details, extensions = '', self.policy.extensions
+        for name in ('contract', 'version', 'fingerprint'):
+            if value := getattr(extensions, name, ''):  # extensions: None for another server
+                details += f', {name} {shown(value)}'
         self._node.log_info('server', f'{line}{details}')
 
     def _check(self, extensions: Extensions | None) -> None:

@@ -34,6 +34,9 @@ TAKE_OVER_SECONDS = 5.0  # minimum timeout of the first reply, which may take a 
 CLOSE_SECONDS = 1.0  # for the closing handshake
 MESSAGE_BYTES = 2**26  # maximum of a message; a capsule is the longest
 WORDS = 300  # characters of an error of the server that are shown
+REMEDIES = {  # by extension; the others need another server
+    'memory': 'start the policy server of this package with memory.enabled: true'
+}
 UNASKED = 'the server sent a message that was not requested'
 
 Request = Mapping[str, object]
@@ -108,7 +111,7 @@ class RemotePolicy(threading.Thread):
         super().__init__(name='remote policy', daemon=True)
         self._address, self._fits, self._say, self._session = address, fits, say, session
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop  # while there are `_living` or `_jobs`
         self._living: asyncio.Task | None = None
         self._ended = False
         self._jobs: asyncio.Queue[_Job] | None = None  # None without a connection
@@ -203,7 +206,8 @@ class RemotePolicy(threading.Thread):
             return f'{uri}: {shown(reason(error), WORDS)}'
 
     async def _connected(self, socket: ClientConnection) -> str:
-        uri, jobs = self._address.uri, asyncio.Queue()
+        uri = self._address.uri
+        jobs: asyncio.Queue[_Job] = asyncio.Queue()
         try:
             metadata = await asyncio.wait_for(socket.recv(), self._address.reply_timeout)
             extensions = Extensions.read(_read(metadata))
@@ -337,9 +341,9 @@ def ask(policy: RemotePolicy | None, wanted: str, request: Request, seconds: flo
             f'the policy server must be connected (got: {why})', ErrorCode.UNAVAILABLE
         )
     if not getattr(policy.extensions, wanted, False):
+        fix = REMEDIES.get(wanted, 'use the policy server of this package')
         raise CodedError(
-            f'the policy server must offer {wanted} (got one that does not); use the policy '
-            'server of this package',
+            f'the policy server must offer {wanted} (got one that does not); {fix}',
             ErrorCode.UNAVAILABLE,
         )
     try:

@@ -149,7 +149,7 @@ def chunk(
 
 def round_of(reply: Mapping[str, Any]) -> int | None:
     """Return the round of a reply, by which its execution is reported; None without one."""
-    value = reply.get('round')
+    value: Any = reply.get('round')
     is_count = isinstance(value, int) and not isinstance(value, bool)
     return value if is_count and 0 <= value < ROUNDS else None
 

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from threading import RLock
-from typing import ClassVar, TypeVar
+from typing import ClassVar, TypeVar, cast
 
 import torch
 
@@ -19,7 +19,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.remote_policy.connection import RemotePolicy, Reply, ask
-from embodied_kv.session.engine_part import Branch
+from embodied_kv.session.engine_part import Branch, EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 SECONDS = 30.0  # maximum for a capsule
@@ -65,7 +65,7 @@ class RemotePart:
             raise CapsuleError('the policy server returned no capsule', ErrorCode.UNAVAILABLE)
         return FrozenPart({'capsule': torch.frombuffer(bytearray(data), dtype=torch.uint8)}, {})
 
-    def check(self, frozen: FrozenPart) -> None:
+    def check_resumable(self, frozen: FrozenPart, branches: int = 1) -> None:
         data = frozen.tensors.get('capsule')
         if data is None or data.dtype != torch.uint8 or data.dim() != 1 or not len(data):
             raise CapsuleError(
@@ -106,7 +106,8 @@ class RemoteHost:
         """Return the session of a robot, one for all its nodes."""
         with self._lock:
             if robot not in self._sessions:
-                self._sessions[robot] = RobotSession(RemotePart(robot), None, _Caller())
+                part = cast(EnginePart, RemotePart(robot))  # the same methods, without `replay`
+                self._sessions[robot] = RobotSession(part, None, _Caller())
             return self._sessions[robot]
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.memory.segment import RobotMemoryError, Segment
@@ -104,7 +104,7 @@ class RemotePlanning:
 
 def _made(kind: type[T], values: Mapping[str, object]) -> T:
     """Return a dataclass of these values, with lists as tuples."""
-    given = {f.name: values[f.name] for f in fields(kind)}
+    given = {f.name: values[f.name] for f in fields(cast(Any, kind))}
     return kind(**{n: tuple(v) if isinstance(v, list) else v for n, v in given.items()})
 
 

@@ -94,7 +94,8 @@ class Accounts:
     """All accounts; `names` by key, empty for a server without keys; `most`: bytes in flight."""
 
     def __init__(self, names: Mapping[str, str], most: int) -> None:
-        self._most, self._accounts = most, {}
+        self._most = most
+        self._accounts: dict[str, Account] = {}
         self.divide(names)
 
     @property

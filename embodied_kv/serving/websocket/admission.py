@@ -16,6 +16,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 from websockets.frames import CloseCode
 from websockets.http11 import Request, Response
@@ -82,9 +83,9 @@ class Admission:
         self._say, self._access = Throttled(log.warning), Throttled(access.info)
         self._work, self._malloc_trim, self._trims = work, _malloc_trim(), False
 
-    def connection(self, *arguments: object, **options: object) -> MeteredConnection:
-        if self._config.certificate:
-            self._begin_handshake(asyncio.current_task())
+    def connection(self, *arguments: Any, **options: Any) -> MeteredConnection:
+        if self._config.certificate and (handshake := asyncio.current_task()):
+            self._begin_handshake(handshake)
         return MeteredConnection(self, *arguments, **options)
 
     async def admit(self, connection: MeteredConnection, request: Request) -> Response | None:
@@ -177,7 +178,7 @@ class Admission:
         """Trim the heap soon, at most once a period, if `size` bytes were a large message."""
         if size >= LARGE and not self._trims and self._malloc_trim is not None:
             self._trims = True
-            asyncio.get_running_loop().call_later(TRIM_PERIOD, self._trim)
+            asyncio.get_running_loop().call_later(TRIM_PERIOD, self._trim, self._malloc_trim)
 
     @property
     def sockets(self) -> int:
@@ -199,10 +200,10 @@ class Admission:
             self._metrics.rejected.labels('sockets').inc()
             oldest.cancel()
 
-    def _trim(self) -> None:
+    def _trim(self, malloc_trim: Callable[[int], int]) -> None:
         self._trims = False
         with suppress(RuntimeError):  # the server has stopped
-            self._work.submit(self._malloc_trim, 0)
+            self._work.submit(malloc_trim, 0)
 
     def _forget_unopened(self, connection: MeteredConnection) -> None:
         site = _site(connection.address)

@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,8 @@ CHARACTERS = 4096  # of a question
 SEGMENTS = 256  # of a request
 ALL = 2**32 - 1  # maximum number of segments of a query
 EXECUTION = {'round', 'start', 'end', 'remaining'}  # fields of a reported execution
+Parser = Callable[[str, object], Any]  # of the value of a key
+Keys = dict[str, tuple[str, Parser]]  # by key: the field of a Call, and the parser
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,8 +285,11 @@ def _given(verb: str, given: object) -> dict[str, object]:
 
 
 def _segments(key: str, value: object) -> list[tuple[str, ...]]:
-    is_list = isinstance(value, list) and 0 < len(value) <= SEGMENTS
-    if not is_list or not all(isinstance(one, list) and len(one) == 3 for one in value):
+    if (
+        not isinstance(value, list)
+        or not 0 < len(value) <= SEGMENTS
+        or not all(isinstance(one, list) and len(one) == 3 for one in value)
+    ):
         raise RefusedError(f'{key} must be a list of 1 to {SEGMENTS} times [id, kind, text]')
     return [tuple(_text(key, part) for part in one) for one in value]
 
@@ -307,7 +313,7 @@ def _number(key: str, value: object) -> float:
     return float(found[0])
 
 
-GIVEN = {  # by verb of a memory: its arguments and their parsers
+GIVEN: dict[str, dict[str, Parser]] = {  # by verb of a memory: its arguments and their parsers
     'upsert': {'segments': _segments},
     'remove': {'id': _text},
     'query': {'question': _text, 'count': _count(0, ALL), 'kind': _text},
@@ -317,9 +323,9 @@ GIVEN = {  # by verb of a memory: its arguments and their parsers
     'warm': {'units': _count(0, 1000)},
     'tasks': {},
 }
-OF_ALL = {'session_id': ('session', _id), 'request_id': ('request', _id)}
-NAME = {'name': ('name', _text)}
-KEYS = {  # by endpoint: the field of a Call for each key, and its parser
+OF_ALL: Keys = {'session_id': ('session', _id), 'request_id': ('request', _id)}
+NAME: Keys = {'name': ('name', _text)}
+KEYS: dict[str, Keys] = {  # by endpoint
     INFER: {
         'deadline_ms': ('deadline', _seconds),
         'euler_steps': ('steps', _count(1, 50)),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import cast
 
 from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.capsule.copies import CapsuleRecord
@@ -23,6 +24,8 @@ from embodied_kv.capsule.tiers import Tier
 from embodied_kv.kv.budget import KvBudget, OverBudgetError, OwnEviction
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.serving.websocket.config import MIB
+
+_Oldest = tuple[float, str, CapsuleRecord]  # idle seconds, session, record
 
 
 class CapsuleBudget:
@@ -77,10 +80,10 @@ class CapsuleBudget:
     def forget(self, session: str) -> None:
         """Drop the capsules of a session that ended for good."""
         with self._lock:
-            registry = self._registries.get(session)
-            for record in registry.entries() if registry is not None else ():
-                with suppress(CapsuleError):  # it was evicted just now
-                    registry.drop(record.name)
+            if (registry := self._registries.get(session)) is not None:
+                for record in registry.entries():
+                    with suppress(CapsuleError):  # it was evicted just now
+                        registry.drop(record.name)
             left = {name: r for name, r in self._registries.items() if name != session}
             self._registries = left
             self._tenants = {s: t for s, t in self._tenants.items() if s != session}
@@ -142,8 +145,8 @@ class CapsuleBudget:
         return max(0, registry.used(Tier.DEVICE) + size - registry.capacities.of(Tier.DEVICE))
 
     @staticmethod
-    def _oldest(registries: Mapping[str, Registry]) -> tuple[float, str, CapsuleRecord] | None:
-        """Return the least recently used capsule: idle seconds, session, record."""
+    def _oldest(registries: Mapping[str, Registry]) -> _Oldest | None:
+        """Return the least recently used capsule; None if there is none."""
         now = time.monotonic()
         kept = [
             (registry.idle(record.name, now), session, record)
@@ -156,7 +159,7 @@ class CapsuleBudget:
         self, registries: Mapping[str, Registry], newcomer: Registry | None, why: str = ''
     ) -> int:
         """Evict the least recently used capsule of these for `newcomer`; return its bytes."""
-        _, session, record = self._oldest(registries)
+        _, session, record = cast(_Oldest, self._oldest(registries))
         registries[session].drop(record.name)
         self.given_up += registries[session] is not newcomer
         why = why or f'the limit of {self._owners} is {self._part / MIB:g} MiB'

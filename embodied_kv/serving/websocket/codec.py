@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sized
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -32,7 +33,9 @@ KEYS = 256  # of a map
 NESTED = 32
 VALUES = 65_536  # of a message, with its maps and lists
 MARKS = b'nd', 'nd'  # keys of the arrays and scalars of the package msgpack_numpy
-PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}  # a scalar's data, by kind
+# The types of a scalar's data, by kind.
+PLAIN: Mapping[str, type | tuple[type, ...]]
+PLAIN = {'b': bool, 'i': int, 'u': int, 'f': (int, float), 'U': str}
 
 
 class CodecError(ValueError):
@@ -47,7 +50,7 @@ def pack(value: object, for_package: bool = False) -> bytes:
     return msgpack.packb(value, default=_packed_for_both if for_package else _packed)
 
 
-def unpack(data: bytes) -> object:
+def unpack(data: bytes) -> Any:
     """Return the value of packed bytes; its arrays are read-only views. Raises CodecError."""
     return decode(data)[0]
 

@@ -26,9 +26,8 @@ class ServedEngineConfig(EngineConfig):
     """Configuration of an engine with defaults for many clients, which it serves in batches."""
 
     max_batch_robots: int = _of_engine('max_batch_robots', 8)
-    rows: int = _of_engine(
-        'rows', 80
-    )  # for a batch, the newest frame of each client, and each stream
+    # For a batch, the newest frame of each client, and each stream.
+    rows: int = _of_engine('rows', 80)
     reserved_rows: int = _of_engine('reserved_rows', 40)
     streams: int = _of_engine('streams', 16)
     compressed_rows: int = _of_engine('compressed_rows', 0)

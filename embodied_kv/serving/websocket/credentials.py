@@ -85,7 +85,8 @@ class Certificate:
         Raises ValueError, OSError; then the certificate does not change.
         """
         self._read()  # validates both files first, so that they never mismatch
-        self.context.load_cert_chain(*self._paths, password=_no_password)
+        chain, key = self._paths
+        self.context.load_cert_chain(chain, key, password=_no_password)
 
     def _read(self) -> ssl.SSLContext:
         chain, key = self._paths

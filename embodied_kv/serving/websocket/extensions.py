@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
 from importlib import metadata as packages
+from typing import Any, cast
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.engine_config import EngineConfig
@@ -173,8 +174,8 @@ class Extensions:
             return None
         if not isinstance(given, Mapping):
             raise ValueError(f'{KEY} must be a map (got {type(given).__name__})')
-        found = {
-            f.name: READERS[f.type](f'{KEY}.{f.name}', given.get(f.name))
+        found: dict[str, Any] = {
+            f.name: READERS[str(f.type)](f'{KEY}.{f.name}', given.get(f.name))
             for f in fields(cls)
             if f.name in given or f.default is MISSING
         }
@@ -197,7 +198,7 @@ def _version() -> str:
 
 
 def _value(kind: type | tuple[type, ...], key: str, value: object) -> object:
-    if not isinstance(value, kind) or (kind is int and not 0 < value < 2**16):
+    if not isinstance(value, kind) or (kind is int and not 0 < cast(int, value) < 2**16):
         raise ValueError(f'{key} must be a valid value (got {shown(value)})')
     return value
 

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import numpy as np
 from websockets.exceptions import ConnectionClosed
@@ -28,10 +28,9 @@ from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.serving.batch import LateError, TimedObservation
-from embodied_kv.serving.fleet_server import ServedChunk
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.websocket import calls, codec
-from embodied_kv.serving.websocket.accounts import Bucket
+from embodied_kv.serving.websocket.accounts import Account, Bucket
 from embodied_kv.serving.websocket.calls import Call
 from embodied_kv.serving.websocket.config import ServerConfig
 from embodied_kv.serving.websocket.metered_connection import MeteredConnection
@@ -41,6 +40,7 @@ from embodied_kv.serving.websocket.session import Session
 from embodied_kv.serving.websocket.sessions import Sessions
 from embodied_kv.text import LINE, reason, shown, trace
 from embodied_kv.throttle import WINDOW, Throttled
+from embodied_kv.types import ActionChunk
 
 T = TypeVar('T')
 BURST = 8  # warnings of a kind, of all clients, that are logged at once; others are counted
@@ -134,11 +134,11 @@ class SessionLease:
                 if not scope and await holder._is_alive():
                     raise RefusedError(f'session {name} is in use by another connection')
                 if self._leases.get(name) is holder:
-                    holder._lose()
-            session = self._sessions.open(name, self._connection.id, scope)
+                    holder._lose(name)
+            held = self._sessions.open(name, self._connection.id, scope)
             self.end()
-            self._session, self._leases[session.name] = session, self
-        return self._session
+            self._session, self._leases[held.name] = held, self
+        return held
 
     def named(self, session: str) -> str:
         """Return the name of a session of the same key, by its id; '' for ''."""
@@ -160,10 +160,10 @@ class SessionLease:
             return True
         return False
 
-    def _lose(self) -> None:
-        name = self._session.name.rpartition(':')[2]
+    def _lose(self, name: str) -> None:
         self.end()
-        self.lost.set_result(f'another connection continues session {name}')
+        session = name.rpartition(':')[2]
+        self.lost.set_result(f'another connection continues session {session}')
         abort = self._connection.transport.abort
         asyncio.get_running_loop().call_later(2 * GOODBYE_SECONDS, abort)
 
@@ -173,6 +173,7 @@ class ConnectionHandler:
 
     def __init__(self, server: ServerContext, connection: MeteredConnection) -> None:
         self._server, self._connection = server, connection
+        self._account = cast(Account, connection.account)  # of an admitted connection
         self._lease = SessionLease(server, connection)
         self._instruction = ''  # of the previous request
         self._refusals = False  # whether the client reads a reply `refused`
@@ -227,7 +228,7 @@ class ConnectionHandler:
         began, call, outcome = time.monotonic(), Call(), 'failed'
         code = ErrorCode.UNKNOWN
         self._connection.requests += 1
-        self._connection.account.requests += 1
+        self._account.requests += 1
         await self._pace()
         end = time.monotonic() + self._server.config.request_timeout
         try:
@@ -310,7 +311,7 @@ class ConnectionHandler:
             calls.IMPORT: lambda: {'name': session.take_over(call.name, call.capsule)},
             calls.RESET: lambda: self._server.sessions.reset(session),
         }
-        async with self._connection.account.verbs:  # one job per key, so that keys take turns
+        async with self._account.verbs:  # one job per key, so that keys take turns
             result = await self._elsewhere(self._server.waits, verbs[call.endpoint])
         state = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
         return state | (result or {})
@@ -339,10 +340,11 @@ class ConnectionHandler:
                 raise LateError('the chunk was ready after the deadline')
         except LateError as late:
             return {'missed': str(late), 'server_timing': self._timing(began)}
-        if not np.isfinite(served.chunk.values).all():
+        chunk = cast(ActionChunk, served.chunk)  # without one, the future raises
+        if not np.isfinite(chunk.values).all():
             raise RefusedError('the policy returned actions that are not finite')
         server.metrics.seconds.observe(time.monotonic() - began)
-        return self._chunk(served, call, began)
+        return self._chunk(chunk, served.queued, call, began)
 
     async def _look(self, session: Session, call: Call, request: Reply, began: float) -> Reply:
         frame = await self._observation(session, call, request, began)
@@ -387,9 +389,9 @@ class ConnectionHandler:
         forget(error)
         asyncio.get_running_loop().call_later(WINDOW, self._server.fault.flush)
 
-    def _chunk(self, served: ServedChunk, call: Call, began: float) -> Reply:
-        chunk, judged = served.chunk, {}
-        if call.horizon is not None:
+    def _chunk(self, chunk: ActionChunk, queued: float, call: Call, began: float) -> Reply:
+        judged: Reply = {}
+        if call.horizon is not None and chunk.confidence is not None:
             judged = {
                 'round': chunk.sequence,
                 'execution_horizon': chunk.execution_horizon,
@@ -401,7 +403,7 @@ class ConnectionHandler:
                 'infer_ms': chunk.prefill_ms + chunk.denoise_ms,
                 'prefill_ms': chunk.prefill_ms,
                 'denoise_ms': chunk.denoise_ms,
-                'queued_ms': served.queued * 1e3,
+                'queued_ms': queued * 1e3,
                 'steps': chunk.steps,
             },
             'server_timing': self._timing(began),

@@ -26,7 +26,7 @@ class HealthPort(threading.Thread):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[asyncio.StreamWriter, None] = {}  # the oldest first
 
-    def start(self) -> int:
+    def start(self) -> int:  # type: ignore[override]  # that of a thread returns nothing
         """Listen, and return the port. Raises OSError if it is in use."""
         super().start()
         return self._listening.result()
@@ -77,6 +77,6 @@ class HealthPort(threading.Thread):
         else:
             status, text = '200 OK', 'OK'
         body = f'{text}\n'.encode()
-        lines = f'HTTP/1.1 {status}', 'Content-Type: text/plain; charset=utf-8'
-        lines += f'Content-Length: {len(body)}', 'Connection: close'
+        lines = [f'HTTP/1.1 {status}', 'Content-Type: text/plain; charset=utf-8']
+        lines += [f'Content-Length: {len(body)}', 'Connection: close']
         return '\r\n'.join(lines).encode() + b'\r\n\r\n' + body

@@ -12,7 +12,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Generator
-from typing import Protocol
+from typing import Any, Protocol
 
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import CloseCode, Frame, Opcode
@@ -27,7 +27,7 @@ HEAD = 125  # maximum body of a control frame; each part of a frame header is sh
 DROPPED = 64 * 2**20  # bytes that a client may send after the close frame
 ABUSED = 256 * 1024  # the same after a violation
 
-Reading = Generator[None, None, bytes]
+Reading = Generator[None, None, bytearray]
 
 
 class Observer(Protocol):
@@ -46,9 +46,11 @@ class MeteredConnection(ServerConnection):
     """
 
     scope = key = end = ''
-    account: Account | None = None
+    account: Account | None = None  # from `enter` on
+    ping_timeout: float  # the server sets both
+    close_timeout: float
 
-    def __init__(self, observer: Observer, *arguments: object, **options: object) -> None:
+    def __init__(self, observer: Observer, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._observer, self.began, self.requests, self.received = observer, time.monotonic(), 0, 0
         self.address = '?'
@@ -61,7 +63,7 @@ class MeteredConnection(ServerConnection):
         self._free = SMALL  # bytes of it that are not charged
         self._stuck: asyncio.TimerHandle | None = None  # runs while the client reads nothing
         self._held: deque[int] = deque()  # bytes charged for messages that have been read
-        protocol = self.protocol
+        protocol: Any = self.protocol  # two methods of it are replaced
         self._read_exact, self._recv_frame = protocol.reader.read_exact, protocol.recv_frame
         protocol.reader.read_exact, protocol.recv_frame = self._read, self._frame
 
@@ -74,8 +76,8 @@ class MeteredConnection(ServerConnection):
 
     def done(self) -> None:
         """Free the oldest received message."""
-        if self._held:
-            self._give(self._held.popleft())
+        if self._held and self.account is not None:
+            self._give(self.account, self._held.popleft())
 
     def fail(self, code: CloseCode, why: str) -> None:
         """Close at once, and drop what else is received."""
@@ -89,7 +91,7 @@ class MeteredConnection(ServerConnection):
         self.send_data()
         self._refuse(0)
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         name = transport.get_extra_info('peername')
         self.address = str(name[0]) if isinstance(name, tuple) else 'local'
@@ -134,7 +136,7 @@ class MeteredConnection(ServerConnection):
         self.recv_messages.frames.queue.clear()
         if self.account is not None:
             self.account.pool.forget(self._granted)
-            self._give(self._body + sum(self._held))
+            self._give(self.account, self._body + sum(self._held))
             self._body = 0
             self._held.clear()
             self.account.connections -= 1
@@ -149,28 +151,28 @@ class MeteredConnection(ServerConnection):
             yield
         if self._starts:
             self._starts = False
-            self._count()
+            self._count(self.account)
         elif size > max(self._free, HEAD):
-            self._charge(size)
+            self._charge(self.account, size)
         while self.protocol.eof_sent or (self._paused and not self.protocol.reader.eof):
             yield  # after the close frame the protocol has another parser
         return (yield from self._read_exact(size))
 
-    def _count(self) -> None:
+    def _count(self, account: Account) -> None:
         self._turn += 1
-        self.account.frames += 1
+        account.frames += 1
         wait = self._rate.take()
         if wait or self._turn > TURN:
             self._pause('turn')
             self.loop.call_later(wait, self._resume, 'turn')
 
-    def _charge(self, size: int) -> None:
+    def _charge(self, account: Account, size: int) -> None:
         """Charge a body of `size` bytes.
 
         A message that holds bytes of the account never waits for more of them: two such messages
         would wait for each other.
         """
-        pool = self.account.pool
+        pool = account.pool
         if self._body and not pool.fits(size):
             self.fail(CloseCode.TRY_AGAIN_LATER, 'no room for a fragment of this length')
         elif pool.take(size, self._granted, first=self._body > 0):
@@ -215,6 +217,6 @@ class MeteredConnection(ServerConnection):
             self.transport.resume_reading()
             self.data_received(b'')
 
-    def _give(self, size: int) -> None:
-        self.account.pool.give(size)
+    def _give(self, account: Account, size: int) -> None:
+        account.pool.give(size)
         self._observer.freed(size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -41,7 +42,7 @@ OF_KEY = {
     'ended_sessions': (MEASURED, 'Sessions that are remembered, by key'),
     'capsule_bytes': (MEASURED, 'Bytes of the capsules of these sessions, by key'),
 }
-Values = Callable[[], Mapping[str, object]]
+Values = Callable[[], Mapping[str, Any]]
 ValuesByKey = Callable[[], Mapping[str, Mapping[str, float]]]
 
 
@@ -57,7 +58,7 @@ class Metrics(Collector):
     def __init__(self, values: Values, of_keys: ValuesByKey, kv_budget: KvBudget) -> None:
         self._values, self._of_keys, self._kv_budget = values, of_keys, kv_budget
         self._registry = CollectorRegistry()
-        own = {'registry': self._registry}
+        own: dict[str, Any] = {'registry': self._registry}
         self.connections = Gauge(f'{PREFIX}connections', 'Clients that are connected', **own)
         self.requests = Counter(
             f'{PREFIX}requests',

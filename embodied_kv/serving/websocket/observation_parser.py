@@ -126,23 +126,22 @@ def image(key: str, value: object) -> NDArray[np.uint8]:
     if not isinstance(value, np.ndarray) or value.ndim != 3 or 3 not in value.shape[::2]:
         shape = list(value.shape) if isinstance(value, np.ndarray) else type(value).__name__
         raise RefusedError(f'{key} must be [height, width, 3] or [3, height, width] (got {shape})')
-    if value.shape[0] == 3:  # the rule of openpi
-        value = value.transpose(1, 2, 0)
-    if not all(1 <= side <= SIDE for side in value.shape[:2]):
+    found: NDArray = value.transpose(1, 2, 0) if value.shape[0] == 3 else value  # as openpi
+    if not all(1 <= side <= SIDE for side in found.shape[:2]):
         raise RefusedError(
-            f'{key} must have sides of 1 to {SIDE} pixels (got {list(value.shape)})'
+            f'{key} must have sides of 1 to {SIDE} pixels (got {list(found.shape)})'
         )
-    if (pixels := value.shape[0] * value.shape[1]) > PIXELS:
+    if (pixels := found.shape[0] * found.shape[1]) > PIXELS:
         raise RefusedError(
             f'{key} must have at most {PIXELS} pixels (got {pixels}); the policy needs fewer'
         )
-    if value.dtype.kind == 'f':
-        if not ((value >= 0) & (value <= 1)).all():
+    if found.dtype.kind == 'f':
+        if not ((found >= 0) & (found <= 1)).all():
             raise RefusedError(f'{key} must be from 0 to 1 if it is an image of floats')
-        value = (255 * value).astype(np.uint8)
-    if value.dtype != np.uint8:
-        raise RefusedError(f'{key} must be uint8, or floats from 0 to 1 (got {value.dtype})')
-    return np.ascontiguousarray(value)
+        found = (255 * found).astype(np.uint8)
+    if found.dtype != np.uint8:
+        raise RefusedError(f'{key} must be uint8, or floats from 0 to 1 (got {found.dtype})')
+    return np.ascontiguousarray(found)
 
 
 def numbers(key: str, value: object, kinds: str = 'iuf') -> NDArray[np.float64]:

@@ -10,13 +10,20 @@ import asyncio
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from websockets.asyncio.server import Server, serve
 
+from embodied_kv.fleet.profile import Profile
+from embodied_kv.planning.config import MemoryParams, PlanningConfig
+from embodied_kv.planning.planning import planner_folder
 from embodied_kv.robots.contract import Contract
-from embodied_kv.serving.memories import Memories
+from embodied_kv.serving.engine_runner import EngineRunner
+from embodied_kv.serving.memories import Memories, MemoryConfig
+from embodied_kv.serving.ray_engine import RemoteEngine
+from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.websocket.admission import Admission
 from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.extensions import Extensions
@@ -46,7 +53,7 @@ quiet.setLevel(logging.CRITICAL)
 
 
 class PolicyServer(threading.Thread):
-    """Serves sessions of a robot from `start` to `stop`.
+    """Serves sessions of a robot from `start` to `stop`; `port` is set by `start`.
 
     Raises ValueError and OSError for keys or a certificate that cannot be read, and for a port
     that is in use.
@@ -60,7 +67,7 @@ class PolicyServer(threading.Thread):
         memories: Memories | None = None,
     ) -> None:
         super().__init__(name='policy server', daemon=True)
-        self._config, self._contract = config, contract
+        self._config, self._contract, self.sessions = config, contract, sessions
         kv_budget = sessions.engine.kv.budget
         self._metrics = Metrics(sessions.values, self._values_of_keys, kv_budget)
         self._work = ThreadPoolExecutor(WORKERS, 'policy server, pictures')
@@ -91,9 +98,9 @@ class PolicyServer(threading.Thread):
         )
         self._listening: Future[int] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ending: asyncio.Event | None = None
+        self._ending: asyncio.Event  # of `_loop`
 
-    def start(self) -> int:
+    def start(self) -> int:  # type: ignore[override]  # that of a thread returns nothing
         """Listen and return the port; requires started sessions, which have a fingerprint."""
         context, engine = self._context, self._context.sessions.engine
         extensions = Extensions.of(
@@ -106,10 +113,10 @@ class PolicyServer(threading.Thread):
         )
         context.metadata.update(extensions.metadata)
         super().start()
-        port = self._listening.result()
+        self.port = self._listening.result()
         if self._config.health_port:
             self._probes.start()
-        return port
+        return self.port
 
     def reload(self) -> None:
         """Read keys and certificate again, from any thread; the outcome is logged."""
@@ -125,7 +132,8 @@ class PolicyServer(threading.Thread):
         with suppress(RuntimeError):  # the loop has ended
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(self._ending.set)
-        self.join()
+        if self.ident is not None:  # it was started
+            self.join()
         for workers in (self._work, self._waits, self._plans):
             workers.shutdown(cancel_futures=True)
         self._probes.stop()
@@ -147,12 +155,12 @@ class PolicyServer(threading.Thread):
         self._loop, self._ending = asyncio.get_running_loop(), asyncio.Event()
         config = self._config
         server = serve(
-            self._handle,
+            self._handle,  # type: ignore[arg-type]  # takes a subclass
             config.host,
             config.port,
             compression=None,
-            process_request=self._admission.admit,
-            create_connection=self._admission.connection,
+            process_request=self._admission.admit,  # type: ignore[arg-type]  # takes a subclass
+            create_connection=self._admission.connection,  # type: ignore[arg-type]  # a factory
             open_timeout=OPENING_SECONDS,
             ping_interval=PING_SECONDS,
             ping_timeout=config.client_timeout,
@@ -212,3 +220,56 @@ class PolicyServer(threading.Thread):
         await asyncio.wait([closed], timeout=GOODBYE_SECONDS)
         if not closed.done():
             log.warning('some connections did not close within %g s', 2 * GOODBYE_SECONDS)
+
+
+@contextmanager
+def open_server(
+    runner: EngineRunner,
+    profile: Profile,
+    contract: Contract,
+    config: ServerConfig,
+    scheduling: SchedulingConfig,
+    memory: tuple[MemoryConfig, MemoryParams, PlanningConfig],
+    cloud: RemoteEngine | None,
+    say: Callable[[str], object],
+    fingerprint: str = '',
+) -> Iterator[PolicyServer]:
+    """Serve the engine of a runner in this context. Raises ValueError, OSError.
+
+    Args:
+        runner: The engine, which the caller owns.
+        profile: The latency of its batches.
+        contract: The contract of the robots.
+        config: The settings of the server.
+        scheduling: The order of service.
+        memory: The settings of memories for robots without a model.
+        cloud: As for `Sessions`.
+        say: Receives the commit of a planner of the Hugging Face hub.
+        fingerprint: As for `Sessions`.
+    """
+    with ExitStack() as closing:
+        sessions = Sessions(
+            runner.engine,
+            runner.device,
+            profile,
+            config.max_connections,
+            config.session_capsules_mib,
+            config.all_capsules_mib,
+            fingerprint,
+            scheduling,
+            cloud,
+        )
+        closing.callback(runner.deltas.unlisten, sessions.on_deltas)
+        closing.callback(sessions.stop)
+        memories, (kept, params, planning) = None, memory
+        if kept.enabled:
+            path = planner_folder(params.planner, contract.language.planner, say)
+            rows, budget = kept.planner_rows, runner.kv_budget
+            memories = Memories(path, params, planning, rows, runner.device, sessions.idle, budget)
+            closing.callback(memories.close)
+        server = PolicyServer(config, sessions, contract, memories)
+        closing.callback(server.stop)
+        runner.deltas.listen(sessions.on_deltas)
+        sessions.start()
+        server.start()
+        yield server

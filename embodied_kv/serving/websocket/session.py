@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import cast
 
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.capsule.file_format import packed, unpacked
@@ -113,10 +114,10 @@ class RoundPart:
     def freeze(self) -> FrozenPart:
         return FrozenPart(facts={'next': self._session.next})
 
-    def check(self, frozen: FrozenPart) -> None:
-        number = frozen.facts.get('next') if isinstance(frozen.facts, dict) else None
+    def check_resumable(self, frozen: FrozenPart) -> None:
+        number = frozen.fact('next')
         if not isinstance(number, int) or not 0 <= number < MOST_ROUNDS:
             raise CapsuleError('the capsule must have the number of the next round')
 
     def resume(self, frozen: FrozenPart) -> None:
-        self._session.begin(frozen.facts['next'])
+        self._session.begin(cast(int, frozen.fact('next')))

@@ -111,10 +111,9 @@ class Sessions:
         self.idle = IdleTime(lambda now: self._server.idle_time(HERE, now))
         order = scheduling or SchedulingConfig()
         engines, serve = [EngineState(HERE, profile)], {HERE: self._serve}
-        self._cloud = cloud
         if cloud is not None:
             engines.append(EngineState(CLOUD, cloud.profile, cloud.link))
-            serve[CLOUD] = self._serve_elsewhere
+            serve[CLOUD] = partial(self._serve_elsewhere, cloud)
         self._server = server(
             Dispatcher(order.order(self._account), engines, order.max_queue_delay),
             serve,
@@ -230,7 +229,7 @@ class Sessions:
         with self._lock:
             if name in self._open:
                 raise RefusedError(f'session {name} is in use by another connection')
-            session = self._ended.get(tenant, {}).pop(name, None) if name else None
+            session = self._ended.get(tenant, OrderedDict()).pop(name, None) if name else None
             if session is None:
                 session = Session(name or f'#{next(self._numbers)}', self._capsules)
                 session.tenant = tenant
@@ -391,11 +390,16 @@ class Sessions:
         )
 
     def _serve_elsewhere(
-        self, frames: Sequence[TimedObservation], overdue: float
+        self, cloud: RemoteEngine, frames: Sequence[TimedObservation], overdue: float
     ) -> Future[list[Result]]:
         """Serve a batch with the other engine, and drop the rows of earlier frames."""
-        self._device.call(lambda: [self._rows.drop(frame.robot) for frame in frames])
-        return self._cloud(frames, overdue)
+
+        def drop() -> None:
+            for frame in frames:
+                self._rows.drop(frame.robot)
+
+        self._device.call(drop)
+        return cloud(frames, overdue)
 
     def _awaited(self, promise: Future) -> bool:
         """Return whether no other caller has answered, so that this one must."""
@@ -410,7 +414,7 @@ class Sessions:
         if session is None or (session.task, session.next - 1) != (task, round):
             return
         promise = session.waiting
-        if not self._awaited(promise):
+        if promise is None or not self._awaited(promise):
             return
         served: ServedChunk | None = receipt.answer.chunk if receipt.answer else None
         if served is not None and served.chunk is not None:
