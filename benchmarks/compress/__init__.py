@@ -5,6 +5,7 @@ Parts, each a command:
 - quality: right answers by method and budget, and actions in closed loop.
 - needle: codes to be read from a long synthetic page.
 - shared: the smallest keep ratio at which one copy per frame answers as the whole prefix.
+- compiled: time of compiled steps with compressed streams.
 - grid: all combinations of scores, budget sharing, and answer tokens seen before the choice.
 - speed: time and bytes, at a tenth of the cache.
 

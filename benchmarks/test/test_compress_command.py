@@ -6,7 +6,7 @@ import pytest
 from compress_bench_cases import FOUR, policy
 
 from benchmarks.common import report, weights
-from benchmarks.compress import loop, metrics, quality
+from benchmarks.compress import compiled, loop, metrics, quality, shared
 from benchmarks.compress.ways import judged
 from embodied_kv import config
 from embodied_kv.demo.sim.tasks import FAMILIES
@@ -14,7 +14,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints import own
 from training.evaluate import worlds
 
-PARTS = dict(metrics=metrics, quality=quality)
+PARTS = dict(metrics=metrics, quality=quality, shared=shared)
 
 
 @pytest.fixture
@@ -81,3 +81,29 @@ def test_nonsense_is_refused(command):
         command('metrics', checkpoint=str(own.bundled('tabletop')))
     with pytest.raises(ValueError, match='--frames is at least 1'):
         command('metrics', '--frames', '0')
+
+
+def test_shared_has_a_row_for_each_keep_ratio_and_the_smallest_that_is_enough(command):
+    found, out, _ = command('shared')
+    rows = found['rows']
+    assert [row['keep_ratio'] for row in rows[:7]] == list(shared.KEEP_RATIOS)
+    assert {row['KV of 8'] / row['KV of 1'] for row in rows[:-1]} == {1} and 'enough' in out
+    enough = [row['keep_ratio'] for row in rows[:-1] if row['enough']]
+    assert found['smallest'] == min(enough, default=None)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)  # s; compilation is slow
+def test_compiled_reads_copies_in_compiled_code(monkeypatch, tmp_path, capsys):
+    monkeypatch.setenv('XDG_CACHE_HOME', str(tmp_path))
+    monkeypatch.setitem(config.PRESETS, 'four', FOUR)
+    monkeypatch.setattr(report, 'OUT', tmp_path)
+    monkeypatch.setattr(compiled, 'KEEP_RATIO', 0.5)
+    monkeypatch.setitem(compiled.ENGINES, 'compiled', ('now', 0.5))
+    monkeypatch.setitem(compiled.ENGINES, 'eager', ('off', 0.5))
+    compiled.main(['--preset', 'four', '--turns', '1', '--json'])
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row['compressed'] for row in found['rows']] == [
+        f'{n} of 4' for n in (0, 1, 4) for _ in range(3)
+    ]
+    assert found['worst'] > 0 and found['most'] == 1.05

@@ -60,6 +60,7 @@ class Decoder:
         if graphs.has_compiler:  # a compiled batch is faster despite its padding
             self._slots = shapes.doubling(config.streams)
         self._queries = shapes.queries(config.decode_tokens)
+        self._capacity = shapes.copy_capacity(model.config, config, config.language_keep_ratio)
         self._most, self._words = config.decode_steps, model.config.backbone.vocab_size
         device = model.device
         self._inputs = StepInputs(device, self._fields())
@@ -102,7 +103,7 @@ class Decoder:
         arenas = self._kv.prefixes, self._kv.decode_kv, slots, tokens
         if kind is Kind.SCORED_EXTEND:
             return ScoredTailAppend(*arenas, self._compression.scores, self._inputs)
-        return TailAppend(*arenas, self._kv.compressed, self._inputs)
+        return TailAppend(*arenas, self._kv.compressed, self._inputs, self._capacity)
 
     def _capture(self, kind: Kind, slots: int, tokens: int) -> TailAppend:
         """Capture the graph that computes the next tokens and writes them into its own input."""

@@ -35,7 +35,7 @@ class Denoiser:
     steps: the schedules of all permitted numbers are concatenated, and the graph reads its entry
     at an index that it increments. So fewer steps are fewer replays from another index, without
     the host in between. robots: largest number of chunks in a batch. rtc, max_guidance: real-time
-    chunking, see `guidance`. sums_times: see `flow_times`.
+    chunking, see `guidance`. sums_times: see `flow_times`. capacity: see `PrefixRead`.
 
     Each step also records how far it moved every action: the length of its update over the robot's
     dimensions, in normalised units (the U of Kairos, section 3.1).
@@ -52,10 +52,11 @@ class Denoiser:
         rtc: str = 'off',
         max_guidance: float = 5.0,
         sums_times: bool = False,
+        capacity: int = 0,
     ) -> None:
         c, device = model.config, model.device
         self._model, self._graphs = model, graphs
-        self._prefixes, self._compressed = prefixes, compressed
+        self._prefixes, self._compressed, self._capacity = prefixes, compressed, capacity
         self._robots = shapes.doubling(robots)
         self._first = dict(zip(step_counts, accumulate(step_counts, initial=0), strict=False))
         times = torch.cat([flow_times(n, sums_times) for n in step_counts]).to(device)
@@ -96,9 +97,8 @@ class Denoiser:
         noise, first, index, number = self._noise, self._begin, self._steps.index, self._step
         updates, own = self._updates[:, :slots], model.config.action_dim
         is_causal = model.config.expert.is_causal
-        view = SuffixRead(
-            self._prefixes, slots, x.shape[1], self._compressed, self._inputs, is_causal
-        )
+        rows = self._prefixes, slots, x.shape[1], self._compressed
+        view = SuffixRead(*rows, self._inputs, is_causal, self._capacity)
         rope = tuple(part[:slots] for part in self._rope)
 
         def start(cache: SuffixRead) -> None:

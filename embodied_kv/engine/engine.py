@@ -74,8 +74,7 @@ class Engine:
         room = config.compressed_rows * layers * policy.config.prefix_tokens
         # One copy for each stream, and for each frame one for language and one for actions.
         copies = config.streams + 2 * config.rows
-        capacity = copy_capacity(policy.config, config)
-        compressed = CompressedArena(prefixes, rows=copies, tokens=room, capacity=capacity)
+        compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
         if config.compression_queries == 'text' and config.compressed_rows:
@@ -108,7 +107,14 @@ class Engine:
             )
             rtc = config.max_batch_robots, config.rtc, config.rtc_max_guidance
             self._denoiser = Denoiser(
-                model, prefixes, compressed, steps, self.graphs, *rtc, policy.sums_times
+                model,
+                prefixes,
+                compressed,
+                steps,
+                self.graphs,
+                *rtc,
+                policy.sums_times,
+                copy_capacity(policy.config, config, config.action_keep_ratio),
             )
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression

@@ -27,7 +27,6 @@ LENGTHS = 16  # number of padded lengths of a prefix
 ALIGNED = 8  # tokens; lengths of prefixes and queries are multiples of it, except the longest
 COMPILED_SHARES = 1 / 2, 5 / 8, 3 / 4, 1  # of the longest prefix; shorter ones are padded to them
 COMPILED_QUERY = 16  # tokens of a query
-CAPACITIES = 1 / 8, 1 / 4, 1 / 2, 1  # of the longest prefix; compiled code reads them of a copy
 TRACED = 'engine', 'kernels', 'kv', 'model', 'runtime'  # packages whose code is traced
 
 
@@ -79,18 +78,16 @@ def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:
     raise ValueError(f'{needed} {what} do not fit into {sizes[-1]}: {remedy}')
 
 
-def copy_capacity(c: ModelConfig, e: EngineConfig) -> int:
+def copy_capacity(c: ModelConfig, e: EngineConfig, keep_ratio: float) -> int:
     """Return the tokens in a layer of a compressed copy that compiled code reads.
 
-    It is the smallest capacity for the keep ratios at the start if all layers keep equally many
-    tokens; 0 if nothing is compressed then. Longer copies are read by eager code.
+    It is what every layer of the longest prefix keeps if all keep equally many tokens; 0 if
+    nothing is compressed at the start. Longer copies are read by eager code.
     """
-    ratios = [r for r in (e.language_keep_ratio, e.action_keep_ratio) if r < 1]
-    if e.compile == 'off' or not ratios:
+    if e.compile == 'off' or keep_ratio == 1:
         return 0
-    needed = math.ceil(max(ratios) * c.prefix_tokens) + c.state_tokens
-    sizes = [math.ceil(share * c.prefix_tokens) for share in CAPACITIES]
-    return smallest(sizes, min(needed, sizes[-1]), '', '')
+    needed = math.ceil(keep_ratio * c.prefix_tokens) + c.state_tokens
+    return min(-(-needed // ALIGNED) * ALIGNED, c.prefix_tokens)
 
 
 def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:

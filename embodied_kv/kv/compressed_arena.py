@@ -23,11 +23,10 @@ class CompressedArena:
 
     k, v: [1, kv_heads, tokens, head_dim], all layers on one axis. lengths, offsets: int32 [layers,
     rows], number of tokens of each layer's piece and its begin, in host memory. positions: int64
-    [rows], logical position of the next token, as in the source row. capacity: tokens of a piece
-    that compiled code reads; 0: it reads none.
+    [rows], logical position of the next token, as in the source row.
     """
 
-    def __init__(self, source: Arena, rows: int, tokens: int, capacity: int = 0) -> None:
+    def __init__(self, source: Arena, rows: int, tokens: int) -> None:
         layers, _, kv_heads, _, head_dim = source.k.shape
         tokens, device = _block(tokens), source.device
         shape = (1, kv_heads, tokens, head_dim)
@@ -37,7 +36,7 @@ class CompressedArena:
         self.lengths = np.zeros((layers, rows), np.int32)
         self.offsets = np.zeros((layers, rows), np.int32)
         self.positions = np.zeros(rows, np.int64)
-        self.rows, self.tokens, self.capacity = rows, tokens, capacity
+        self.rows, self.tokens = rows, tokens
         self._free_rows = FreeRows(rows)
         self._gaps = [(0, tokens)] if tokens else []  # free [begin, end), ascending, not adjacent
 

@@ -41,8 +41,8 @@ class KvView(Protocol):
 class PrefixRead:
     """The prefix that each slot reads: a prefix row, or a compressed copy of one.
 
-    flats: None if nothing is compressed. fits_compiled: whether compiled code can read what is
-    bound: no layer of a copy is longer than the arena's capacity.
+    flats: None if nothing is compressed. capacity: tokens of each layer of a copy that compiled
+    code reads; 0: it reads none. fits_compiled: whether it can read what is bound.
     """
 
     def __init__(
@@ -52,12 +52,13 @@ class PrefixRead:
         slots: int,
         tokens: int,
         inputs: StepInputs,
+        capacity: int = 0,
     ) -> None:
-        self.fits_compiled = True
+        self.fits_compiled, self._capacity = True, capacity
         whole = batch_over(inputs, 'prefix', slots, prefixes.lengths, tokens)
         self._parts: list[tuple[Arena | CompressedArena, RowBatch]] = [(prefixes, whole)]
         if flats is not None:
-            tables = flats.lengths, tokens, False, flats.offsets, flats.capacity
+            tables = flats.lengths, tokens, False, flats.offsets, capacity
             self._parts.append((flats, batch_over(inputs, 'flat', slots, *tables)))
 
     @staticmethod
@@ -84,7 +85,7 @@ class PrefixRead:
             after += np.where(taken < 0, 0, arena.positions[taken])
             if isinstance(arena, CompressedArena):
                 longest = arena.lengths[:, taken[taken >= 0]].max()
-                self.fits_compiled = bool(longest <= arena.capacity)
+                self.fits_compiled = bool(longest <= self._capacity)
         return after
 
     @property
@@ -241,7 +242,8 @@ class SuffixRead:
     """Reads each slot's whole prefix, and the suffix itself; it stores nothing.
 
     tokens: length of the suffix (the action horizon). positions: int64 [slots, tokens], logical.
-    is_causal: a token of the suffix does not see later ones. inputs: with `fields`.
+    is_causal: a token of the suffix does not see later ones. inputs: with `fields`. capacity: as
+    for `PrefixRead`.
     """
 
     def __init__(
@@ -252,12 +254,13 @@ class SuffixRead:
         flats: CompressedArena | None = None,
         inputs: StepInputs | None = None,
         is_causal: bool = False,
+        capacity: int = 0,
     ) -> None:
         if inputs is None:
             fields = SuffixRead.fields(prefixes, slots, tokens, flats)
             inputs = StepInputs(prefixes.device, fields)
         self.inputs = inputs
-        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs)
+        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs, capacity)
         self._suffix = RowBatch.dense(slots, tokens, tokens, prefixes.device, is_causal)
         self._positions = self.inputs.cut('positions', slots, tokens)
         self.positions = self._positions.device
@@ -301,7 +304,8 @@ class SuffixRead:
 class TailAppend:
     """Appends each slot's tokens to its row of decode KV and reads prefix and decode KV, causally.
 
-    positions: int64 [slots, tokens], logical. inputs: with `fields`.
+    positions: int64 [slots, tokens], logical. inputs: with `fields`. capacity: as for
+    `PrefixRead`.
     """
 
     def __init__(
@@ -312,13 +316,14 @@ class TailAppend:
         tokens: int = 1,
         flats: CompressedArena | None = None,
         inputs: StepInputs | None = None,
+        capacity: int = 0,
     ) -> None:
         if inputs is None:
             fields = TailAppend.fields(prefixes, tails, slots, tokens, flats)
             inputs = StepInputs(prefixes.device, fields)
         self.inputs = inputs
         self._tails, self.slots, self.tokens = tails, slots, tokens
-        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs)
+        self._prefix = PrefixRead(prefixes, flats, slots, tokens, self.inputs, capacity)
         self._tail = batch_over(self.inputs, 'tail', slots, tails.lengths, tokens, True)
         self._positions = self.inputs.cut('positions', slots, tokens)
         self.positions = self._positions.device

@@ -60,7 +60,10 @@ def split(
     """
     episodes = list(episodes_of(data))
     if len(episodes) < 2:
-        raise ValueError('there is one episode alone: record more, one is held out to validate by')
+        raise ValueError(
+            'the data must have at least two episodes, one of which is held out for validation '
+            f'(got {len(episodes)}); record more'
+        )
     held_out = max(1, min(HELD_OUT, len(episodes) // 10))
     order = np.random.default_rng((seed, 3)).permutation(len(episodes))
     parts = np.sort(order[held_out:]), np.sort(order[:held_out])

@@ -204,4 +204,4 @@ def test_one_episode_alone_is_refused(tmp_path, roots, monkeypatch, capsys):
     roots = roots | {'one': robot_cases.write(tmp_path / 'one', [robot_cases.episode(0)])}
     with pytest.raises(SystemExit):
         run(monkeypatch, roots, tmp_path / 'out', 'one')
-    assert 'there is one episode alone' in capsys.readouterr().err
+    assert 'the data must have at least two episodes' in capsys.readouterr().err
