@@ -79,3 +79,15 @@ def test_removed_and_former_parameter_names_are_not_parameters():
     for old in RENAMES['parameters']:
         node, name = old.split('.')
         assert name not in {f.name for part in PARTS[node] for f in fields(part)}
+
+
+def test_renamed_fields_of_messages_exist_and_the_old_ones_are_gone():
+    root = Path(__file__).resolve().parent.parent
+    for old, new in RENAMES['fields'].items():
+        pattern, _, name = old.partition('.')
+        name = name.rpartition('.')[2]
+        files = list(root.glob(f'{pattern}.*'))
+        assert files, pattern
+        for path in files:
+            names = {line.split()[1] for line in path.read_text().splitlines() if '  #' in line}
+            assert new in names and name not in names, path

@@ -262,7 +262,7 @@ class Demo:
             client.cancel()
             self._until(lambda: client.result is not None, ANSWERING)
         result = client.result or Mission.Result(message=TIMEOUT)
-        self.mission.end(self._now.stamp, result.success, result.message, tuple(result.said))
+        self.mission.end(self._now.stamp, result.success, result.message, tuple(result.answers))
         return self.mission.report(self.monitor.since_began)
 
     def _errand(self) -> Errand | None:

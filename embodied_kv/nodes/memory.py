@@ -210,21 +210,21 @@ class Memory(SuiteNode):
         changed = [change for change in changes if change.changed]
         response.segments = [conversions.segment_message(change.segment) for change in changes]
         response.changed = len(changed)
-        response.lost = len({key for change in changed for key in change.lost})
+        response.units_invalidated = len({key for change in changed for key in change.lost})
         response.message = (
             f'{response.changed} of {len(changes)} segments are new or changed; the KV of '
-            f'{response.lost} units is invalid'
+            f'{response.units_invalidated} units is invalid'
         )
 
     def _remove(self, request: MemoryRemove.Request, response: MemoryRemove.Response) -> None:
-        response.lost = len(self._planning.remove(request.id).lost)
-        response.message = f'{request.id} is removed, with the KV of {response.lost} units'
+        response.units_invalidated = len(self._planning.remove(request.id).lost)
+        response.message = f'{request.id} is removed, with the KV of {response.units_invalidated} units'
 
     def _query(self, request: MemoryQuery.Request, response: MemoryQuery.Response) -> None:
         found = self._planning.query(request.question, request.segments, request.kind)
         response.segments = [conversions.segment_message(match.segment) for match in found]
         response.scores = [match.score for match in found]
-        response.joint = [match.static for match in found]
+        response.grouped = [match.static for match in found]
         response.message = '; '.join(match.segment.text for match in found) or 'nothing'
 
     def _plan(self, request: MemoryPlan.Request, response: MemoryPlan.Response) -> None:

@@ -271,7 +271,7 @@ class Mission(SuiteNode):
             success=end.success,
             error_code=end.code,
             message=end.why,
-            said=list(end.state.said),
+            answers=list(end.state.said),
             steps=end.state.steps,
             seconds=time.monotonic() - running.began,
         )
@@ -301,7 +301,7 @@ class Mission(SuiteNode):
                     part=state.part,
                     steps=state.steps,
                     step=state.acting,
-                    said=state.said[-1] if state.said else '',
+                    answer=state.said[-1] if state.said else '',
                     seconds=time.monotonic() - running.began,
                 )
             )
@@ -335,7 +335,7 @@ class Mission(SuiteNode):
             part=state.part,
             steps=state.steps,
             step=state.acting if end is None else '',
-            said=list(state.said),
+            answers=list(state.said),
         )
         message.header.stamp = self.get_clock().now().to_msg()
         self._states.publish(message)

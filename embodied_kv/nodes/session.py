@@ -177,7 +177,7 @@ class Session(SuiteNode, Participant):
     def on_done(self, done: Done) -> None:
         boundary = done.capsule.boundary
         event = CapsuleEvent(
-            verb=done.verb,
+            operation=done.verb,
             name=done.capsule.name,
             boundary=boundary.number,
             session=boundary.session,
@@ -236,7 +236,7 @@ class Session(SuiteNode, Participant):
             raise ValueError(f'{len(seeds)} seeds for {request.branches} branches: give one each')
         grown, seconds = self._session.fork(request.name, [Branch(seed) for seed in seeds])
         conversions.fill_capsule(response, self._record(request.name), seconds, Depth.PLANNER)
-        response.streams_each = len(grown[0])
+        response.streams_per_branch = len(grown[0])
         response.streams = [stream.id for streams in grown for stream in streams]
         response.message = f'{len(grown)} branches; {_going_on(response.streams)}'
 

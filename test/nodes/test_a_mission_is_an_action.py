@@ -40,11 +40,11 @@ def test_a_mission_is_done_step_by_step_and_says_what_it_was_asked_to(suite):
     assert goal.accepted
     status, result = suite.result(goal)
     assert status == GoalStatus.STATUS_SUCCEEDED and result.success, result.message
-    assert result.said == [SAID] and result.steps == 3 and result.seconds > 0
+    assert result.answers == [SAID] and result.steps == 3 and result.seconds > 0
     assert suite.table.where == {'red cube': 'green bin', 'blue cylinder': 'green bin'}
     assert 'task 1: put the red cube into the green bin, from the table' in suite.memory()
     suite.robot.until(lambda: suite.told and not suite.told[-1].running, show=False)
-    assert suite.told[-1].success and suite.told[-1].said == [SAID]
+    assert suite.told[-1].success and suite.told[-1].answers == [SAID]
     assert suite.calls == [
         'put the red cube into the green bin',
         'put the blue cylinder into the green bin',

@@ -100,7 +100,7 @@ def test_all_of_a_robot_goes_on_after_a_kill(robot, start, tmp_path):
     for id in now.keys() - known.keys():
         done(robot, 'remove', id=id)
     again = done(robot, 'plan', question=QUESTION)
-    assert (again.text, again.tokens, again.fresh) == (planned.text, planned.tokens, 0)
+    assert (again.text, again.tokens, again.units_computed) == (planned.text, planned.tokens, 0)
 
 
 @pytest.mark.slow
@@ -162,4 +162,4 @@ def test_what_the_packages_planner_plans_after_a_kill_is_the_same_token_for_toke
     assert texts(robot) == known
     for question, before in zip(asked, planned, strict=True):
         again = done(robot, 'plan', question=question)
-        assert (again.text, again.tokens, again.fresh) == (before.text, before.tokens, 0)
+        assert (again.text, again.tokens, again.units_computed) == (before.text, before.tokens, 0)

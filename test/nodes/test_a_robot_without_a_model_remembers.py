@@ -39,7 +39,7 @@ def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
     with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)
         made = done(robot, 'upsert', segments=segments(*TABLE))
-        assert (made.changed, made.lost) == (3, 0)
+        assert (made.changed, made.units_invalidated) == (3, 0)
         found = done(robot, 'query', question='green ball', segments=1)
         assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
         changed = segments(('red cube', 'object', 'red cube: gone'))
@@ -55,7 +55,7 @@ def test_a_plan_is_that_of_a_planner_of_its_own(robot, tmp_path):
         node = remembering(robot, opened)
         done(robot, 'upsert', segments=segments(*TABLE))
         first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
-        assert first.text == second.text and (first.fresh, second.fresh) == (3, 0)
+        assert first.text == second.text and (first.units_computed, second.units_computed) == (3, 0)
         assert sorted(second.segments) == sorted(id for id, *_ in TABLE)
         assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
         stats = done(robot, 'stats')

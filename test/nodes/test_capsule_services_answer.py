@@ -107,7 +107,7 @@ def test_each_branch_of_a_fork_says_what_its_seed_says(robot, tmp_path):
     original = ask(robot, seed=5)
     done(robot, 'snapshot', name='home')
     forked = done(robot, 'fork', name='home', seeds=[5, 6, 7])
-    assert (forked.depth, forked.streams_each, len(forked.streams)) == ('planner', 1, 3)
+    assert (forked.depth, forked.streams_per_branch, len(forked.streams)) == ('planner', 1, 3)
     assert forked.message.startswith('3 branches; going on: streams ')
     speaking()
     robot.until(lambda: all(ended(robot, s) for s in (original, *forked.streams)))

@@ -63,5 +63,5 @@ def test_killed_and_started_again_it_plans_the_same(robot, start):
     start()
     assert texts(robot) == {id: text for id, _, text in TABLE}
     after = done(robot, 'plan', question=QUESTION)
-    assert (after.text, after.fresh) == (before.text, 0)
+    assert (after.text, after.units_computed) == (before.text, 0)
     assert after.segments == before.segments and after.computed == before.computed

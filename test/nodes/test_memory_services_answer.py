@@ -19,12 +19,12 @@ from embodied_kv.nodes.memory import Memory
 def test_segments_are_kept_found_changed_and_forgotten(robot, tmp_path):
     begin(robot, tmp_path)
     made = done(robot, 'upsert', segments=segments(*TABLE))
-    assert (made.changed, made.lost) == (3, 0)
+    assert (made.changed, made.units_invalidated) == (3, 0)
     assert made.message == '3 of 3 segments are new or changed; the KV of 0 units is invalid'
     assert [(s.id, s.version, s.step) for s in made.segments] == [(id, 1, 0) for id, *_ in TABLE]
     found = done(robot, 'query', question='green ball', segments=1)
     assert [s.id for s in found.segments] == ['green ball'] and found.scores[0] > 0.5
-    assert list(found.joint) == [False] and found.message == TABLE[2][2]
+    assert list(found.grouped) == [False] and found.message == TABLE[2][2]
     assert [s.id for s in done(robot, 'query', kind='place').segments] == ['blue bin']
     changed = done(robot, 'upsert', segments=segments(('red cube', 'object', 'red cube: gone')))
     assert (changed.changed, changed.segments[0].version) == (1, 2)
@@ -36,7 +36,7 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
     node = begin(robot, tmp_path)
     done(robot, 'upsert', segments=segments(*TABLE))
     first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
-    assert first.text == second.text and (first.fresh, second.fresh) == (3, 0)
+    assert first.text == second.text and (first.units_computed, second.units_computed) == (3, 0)
     assert sorted(second.segments) == sorted(id for id, *_ in TABLE)
     assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
     assert second.computed[0] == second.tokens and second.loaded[3] > 0
@@ -46,8 +46,8 @@ def test_a_plan_says_what_it_took(robot, tmp_path):
     assert len(full.segments) == 1 and set(full.computed) == {full.tokens}
     stats = done(robot, 'stats')
     assert (stats.segments, stats.units, stats.units_kept, stats.plans) == (3, 3, 3, 3)
-    assert stats.bytes > 0 and stats.fresh == 3 and stats.step == 0
-    assert list(stats.ways) == ['groups'] and list(stats.invalidated) == [0]
+    assert stats.bytes > 0 and stats.units_computed == 3 and stats.step == 0
+    assert list(stats.constructions) == ['groups'] and list(stats.invalidated) == [0]
     assert stats.message.startswith('3 segments in 0 static and ')
     assert node.report()[1] == 'memory: 3 segments'
 
@@ -65,7 +65,7 @@ def test_steps_pass_and_kv_is_computed_ahead(robot, tmp_path):
     robot.until(lambda: done(robot, 'stats').groups_static == 1, show=False)
     robot.until(lambda: done(robot, 'stats').units_kept >= 1, show=False)
     plan = done(robot, 'plan', question=QUESTION)
-    assert plan.fresh == 0 and done(robot, 'stats').step >= 2
+    assert plan.units_computed == 0 and done(robot, 'stats').step >= 2
 
 
 def test_refusal_is_one_sentence(robot, tmp_path):
@@ -102,7 +102,7 @@ def test_refusal_is_one_sentence(robot, tmp_path):
 def test_an_empty_memory_answers(robot, tmp_path):
     begin(robot, tmp_path)
     plan = done(robot, 'plan', question=QUESTION)
-    assert list(plan.segments) == [] and plan.fresh == 0
+    assert list(plan.segments) == [] and plan.units_computed == 0
     assert done(robot, 'query').message == 'nothing'
 
 
@@ -113,7 +113,7 @@ def test_memory_outlives_the_node(robot, tmp_path):
     for step in ('deactivate', 'cleanup', 'configure', 'activate'):
         assert getattr(node, f'trigger_{step}')().name == 'SUCCESS'
     after = done(robot, 'plan', question=QUESTION)
-    assert (after.text, after.fresh, after.computed) == (before.text, 0, before.computed)
+    assert (after.text, after.units_computed, after.computed) == (before.text, 0, before.computed)
 
 
 def test_each_namespace_has_a_folder_of_its_own(robots, tmp_path):

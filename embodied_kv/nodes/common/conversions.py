@@ -184,21 +184,22 @@ def segment_message(segment: Segment) -> MemorySegment:
 
 def fill_plan(plan: Plan, response: Any) -> None:
     """Fill in the outcome of a plan and its cost."""
-    same = 'text whole method segments tokens computed loaded fresh retries'
-    for name in same.split():
+    for name in 'text method segments tokens computed loaded retries'.split():
         setattr(response, name, getattr(plan, name))
+    response.complete, response.units_computed = plan.whole, plan.fresh
     response.first_token_ms, response.ms = plan.seconds_first_token * 1e3, plan.seconds * 1e3
 
 
 def fill_memory_stats(stats: MemoryStats, response: Any) -> None:
     """Fill in the statistics of the memory."""
-    for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans', 'fresh'):
+    for name in ('step', 'segments', 'units', 'bytes', 'hits', 'misses', 'plans'):
         setattr(response, name, getattr(stats, name))
+    response.units_computed = stats.fresh
     response.groups_static, response.groups_dynamic = stats.static, stats.dynamic
     response.units_kept, response.bytes_cached = stats.kept, stats.cached_bytes
     response.turned_static = stats.transitions['static']
     response.turned_dynamic = stats.transitions['dynamic']
-    response.ways = list(stats.invalidated)
+    response.constructions = list(stats.invalidated)
     response.invalidated = list(stats.invalidated.values())
     response.plans_keep, response.plans_full = stats.chosen['keep'], stats.chosen['full']
     response.seconds_saved = stats.seconds_saved
