@@ -217,8 +217,9 @@ class Memory(SuiteNode):
         )
 
     def _remove(self, request: MemoryRemove.Request, response: MemoryRemove.Response) -> None:
-        response.units_invalidated = len(self._planning.remove(request.id).lost)
-        response.message = f'{request.id} is removed, with the KV of {response.units_invalidated} units'
+        lost = len(self._planning.remove(request.id).lost)
+        response.units_invalidated = lost
+        response.message = f'{request.id} is removed, with the KV of {lost} units'
 
     def _query(self, request: MemoryQuery.Request, response: MemoryQuery.Response) -> None:
         found = self._planning.query(request.question, request.segments, request.kind)

@@ -55,7 +55,8 @@ def test_a_plan_is_that_of_a_planner_of_its_own(robot, tmp_path):
         node = remembering(robot, opened)
         done(robot, 'upsert', segments=segments(*TABLE))
         first, second = (done(robot, 'plan', question=QUESTION) for _ in range(2))
-        assert first.text == second.text and (first.units_computed, second.units_computed) == (3, 0)
+        assert first.text == second.text
+        assert (first.units_computed, second.units_computed) == (3, 0)
         assert sorted(second.segments) == sorted(id for id, *_ in TABLE)
         assert second.method == 'keep' and len(second.computed) == len(second.loaded) == 4
         stats = done(robot, 'stats')

@@ -108,7 +108,8 @@ def test_every_kind_of_thing_is_in_the_file(heard):
     assert sum(map(len, found.values())) == response.messages
     assert found['instruction'][0].data == 'reach'
     events = found['capsule/events']
-    assert [(event.operation, event.name) for event in events] == [(v, 'home') for v in VERBS.values()]
+    done = [(event.operation, event.name) for event in events]
+    assert done == [(verb, 'home') for verb in VERBS.values()]
     assert [bool(event.depth) for event in events] == [False, True, True, True]
     assert ''.join(text.text for text in found['language/text'])
     assert found['control/state'][0].state == 1  # armed, although published earlier
