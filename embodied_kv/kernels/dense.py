@@ -41,16 +41,17 @@ def dense_segments_attention(q: Tensor, segments: Sequence[Segment], layer: int)
     *prefixes, own = segments
     if not own.batch.causal:  # then its tokens are the queries, at the start of each row
         own = Segment(own.k[:, :, : q.shape[1]], own.v[:, :, : q.shape[1]], own.batch)
-    keys, values, seen = _visible((own, *filter(_is_dense, prefixes)), layer)
+    keys, values, seen = _visible((*filter(_is_dense, prefixes), own), layer)
     # Every slot that reads sees its first own token. A query of padding sees it as zero.
-    return dense_attention(q, keys, values, seen | _first(seen))
+    seen = seen | _is_at(keys.shape[2] - own.k.shape[2], seen)
+    return dense_attention(q, keys, values, seen)
 
 
 def dense_prefix_attention(q: Tensor, segments: Sequence[Segment], layer: int) -> Tensor:
     """Return `prefix_attention`."""
     keys, values, seen = _visible([*filter(_is_dense, segments)], layer)
     # A padding slot sees one token, which is zero, so that its softmax is defined.
-    seen = seen | (_first(seen) & ~seen.any(2, keepdim=True))
+    seen = seen | (_is_at(0, seen) & ~seen.any(2, keepdim=True))
     return dense_attention(q, keys, values, seen)
 
 
@@ -59,8 +60,9 @@ def _is_dense(segment: Segment) -> bool:
     return segment.batch.offsets is None or segment.batch.capacity > 0
 
 
-def _first(seen: Tensor) -> Tensor:
-    return torch.arange(seen.shape[2], device=seen.device) == 0
+def _is_at(place: int, seen: Tensor) -> Tensor:
+    """Return bool [keys], true for one of the keys."""
+    return torch.arange(seen.shape[2], device=seen.device) == place
 
 
 def _visible(segments: Sequence[Segment], layer: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -40,6 +40,7 @@ class CompressedPool(LeasedPool):
         self.allocation_failures = self.scoring_failures = 0
         self._source, self._kv_budget = source, kv_budget or KvBudget()
         self._assigned: dict[Place, dict[str, Lease]] = {}  # frame -> consumer -> its own lease
+        self._sole: set[Place] = set()  # frames without rows
 
     @property
     def bytes_reserved(self) -> int:
@@ -101,8 +102,9 @@ class CompressedPool(LeasedPool):
             return self._assigned.get(handle.place, {}).get(consumer)
 
     def keep_only(self, handle: KvHandle, consumer: str) -> None:
-        """Release the copies that only other consumers of a frame read."""
+        """Release the copies that only other consumers read of a frame that has lost its row."""
         with self._lock:
+            self._sole.add(handle.place)
             if (own := self.assigned(handle, consumer)) is not None:
                 copies = {*self._assigned[handle.place].values()}
                 self._assigned[handle.place] = {consumer: own}
@@ -169,18 +171,21 @@ class CompressedPool(LeasedPool):
     def drop_frame(self, place: Place) -> None:
         """Release the copies of a frame that is gone."""
         with self._lock:
+            self._sole.discard(place)
             for copy in self._assigned.pop(place, {}).values():
                 copy.release()
 
     def evictable(self) -> Offers:
         """Return offers of copies that only their frame holds; its consumers then read the row.
 
-        cost: 0 (unknown), because the scores that chose a copy come from the prefill alone.
+        cost: 0 (unknown), because the scores that chose a copy come from the prefill alone. The
+        copy of a frame without a row is not offered.
         """
         with self._lock:
             copies = [
                 copy
-                for kept in self._assigned.values()
+                for place, kept in self._assigned.items()
+                if place not in self._sole
                 for copy in dict.fromkeys(kept.values())
                 if self._is_alone(copy)
             ]
@@ -221,6 +226,7 @@ class CompressedPool(LeasedPool):
                 free, read = row in self.arena, row in self._leases
                 assert read != free, f'compressed row {row}: read is {read}, free is {free}'
             self._check_lease_counts()
+            assert self._sole <= self._assigned.keys(), 'a frame has neither row nor copy'
             for place, kept in self._assigned.items():
                 for copy in kept.values():
                     assert self.is_leased_by(copy), f'frame {place} keeps a copy without a lease'

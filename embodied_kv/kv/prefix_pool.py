@@ -183,13 +183,7 @@ class PrefixPool(LeasedPool):
             if not self.holds(handle):
                 raise StaleHandleError(f'{frame} is gone: row {handle.row} was freed or rewritten')
             own = self._frames[handle.row]
-            if wrong := [f for f in FACTS if getattr(handle, f) != getattr(own, f)]:
-                there = ', '.join(f'{f} {getattr(own, f)!r}' for f in wrong)
-                given = ', '.join(repr(getattr(handle, f)) for f in wrong)
-                raise StaleHandleError(
-                    f'the handle of {frame} must have {there} (got {given}); use the handle as '
-                    'the engine returned it'
-                )
+            _require_facts(handle, own)
             return self._lease(own, own.row)
 
     @contextmanager
@@ -236,9 +230,17 @@ class PrefixPool(LeasedPool):
             return True
 
     def is_reduced(self, handle: KvHandle) -> bool:
-        """Return whether this frame is the newest of its robot, without its row."""
+        """Return whether this frame is the newest of its robot, without its row.
+
+        Raises StaleHandleError if the handle differs in FACTS from the pool's.
+        """
         with self._lock:
-            return self._reduced.get(handle.robot) == handle
+            own = self._reduced.get(handle.robot)
+            here = handle.process_id == self.process_id and handle.layout == self.arena.layout
+            if own is None or not here or own.place != handle.place:
+                return False
+            _require_facts(handle, own)
+            return True
 
     def reduced(self) -> list[KvHandle]:
         """Return the newest frames without rows."""
@@ -389,3 +391,14 @@ class PrefixPool(LeasedPool):
             )
             reserved = self.bytes_used + len(self._writing) * self.arena.bytes_per_row
             assert self.bytes_reserved == reserved, f'{self.bytes_reserved}, not {reserved} bytes'
+
+
+def _require_facts(handle: KvHandle, own: KvHandle) -> None:
+    """Raise StaleHandleError if a caller's handle of a frame differs from the pool's own."""
+    if wrong := [f for f in FACTS if getattr(handle, f) != getattr(own, f)]:
+        there = ', '.join(f'{f} {getattr(own, f)!r}' for f in wrong)
+        given = ', '.join(repr(getattr(handle, f)) for f in wrong)
+        raise StaleHandleError(
+            f'the handle of frame {handle.sequence} must have {there} (got {given}); use the '
+            'handle as the engine returned it'
+        )

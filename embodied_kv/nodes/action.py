@@ -84,6 +84,7 @@ class Action(SuiteNode, Participant):
         self._too_late = 0  # frames whose deadline was too close even for the fewest Euler steps
         self._work: Future | None = None
         self._part: ActionPart | None = None  # while the control loop runs
+        self._is_controlled = False  # the control loop runs
         self._is_ending = False  # the process ends
         self._fault = ''  # for which the arm was disarmed
 
@@ -187,8 +188,8 @@ class Action(SuiteNode, Participant):
 
     def _enter_session(self) -> None:
         self._register()
-        self._safety.watch(self._note_arm)
-        self._note_arm()
+        self._safety.watch(self._hold_compiler)
+        self._hold_compiler()
         self.host.frames(self.robot).listen(self._on_handle, first=True)
 
     def _register(self) -> None:
@@ -201,8 +202,11 @@ class Action(SuiteNode, Participant):
         )
         self.host.session(self.robot).register(self._part)
 
-    def _note_arm(self) -> None:
+    def _hold_compiler(self) -> None:
         self.host.hold_compiler(self.robot, self._safety.is_armed)
+
+    def _log_fault(self) -> None:
+        """Log the fault for which the arm was disarmed, once."""
         before, self._fault = self._fault, self._safety.fault
         if self._fault and not before:
             self.log_error('disarmed', f'arm disarmed: {self._fault}; arm it')
@@ -252,8 +256,10 @@ class Action(SuiteNode, Participant):
         self._safety.require(self._control_services.estops.problem)
         self._safety.require(self._urdf.problem)
         self._safety.watch(self._control_services.publish_state)
+        self._safety.watch(self._log_fault)
         self._control_services.attach(self._control)
         self._control.start()
+        self._is_controlled = True
 
     def _real_time_chunking(self) -> RealTimeChunking | None:
         """Return the configuration of real-time chunking; None if it is off."""
@@ -282,9 +288,11 @@ class Action(SuiteNode, Participant):
     def _stop_control(self) -> None:
         """Brake the arm without waiting for running computations."""
         try:
-            self._control.stop()
+            if self._is_controlled:
+                self._control.stop()
             self._outputs.zero()
         finally:
+            self._is_controlled = False
             self._safety.end()
         self._control_services.attach(None)
         if self._path is not None:
@@ -355,7 +363,13 @@ class Action(SuiteNode, Participant):
 
     def _on_chunk(self, work: Future[ActionChunk | None], frame: _Frame) -> None:
         frame.lease.release()
-        self.host.engine.kv.reduce(frame.lease.handle)
+        try:
+            self._offer(work, frame)
+        finally:
+            self.host.engine.kv.reduce(frame.lease.handle)
+
+    def _offer(self, work: Future[ActionChunk | None], frame: _Frame) -> None:
+        """Offer the chunk of a frame to the control loop, unless it failed or is refused."""
         try:
             chunk = work.result()
         except CancelledError:

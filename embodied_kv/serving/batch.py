@@ -21,7 +21,6 @@ from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.kv.handle import KvHandle, Lease
-from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.types import ActionChunk, Observation
 
 REPEATS = 5  # measurements of each batch size
@@ -52,21 +51,20 @@ class TimedObservation(Observation):
 class KeptRows:
     """The newest prefix row of each robot, leased until its next one, for capsules and language.
 
-    Where all streams read one compressed copy of a frame, the copy is kept instead. At most `most`
-    frames are kept, which leaves rows for a full batch. Beyond that, the one of the least recently
-    served robot is dropped.
+    At most `most` rows are kept, which leaves enough for a full batch. Beyond that, the row of
+    the least recently served robot is dropped.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.most = max(0, engine.config.rows - engine.config.max_batch_robots)
-        self._kv = engine.kv
+        self._frames = engine.kv.frames
         self._leases: OrderedDict[str, Lease] = OrderedDict()  # by robot, the newest last
 
     def keep(self, lease: Lease) -> None:
         """Keep a row in place of the previous one of its robot."""
         robot = lease.handle.robot
         self.drop(robot)
-        self._leases[robot] = self._reduced(lease)
+        self._leases[robot] = lease
         while len(self._leases) > self.most:
             self.drop(next(iter(self._leases)))
 
@@ -80,16 +78,7 @@ class KeptRows:
         lease = self._leases.pop(robot, None)
         if lease is not None:
             lease.release()
-            self._kv.frames.retire(lease.handle)
-
-    def _reduced(self, lease: Lease) -> Lease:
-        """Return a lease on the copy that language reads, for which the row is freed, if any."""
-        copy = self._kv.copies.acquire(lease.handle, LANGUAGE)
-        if copy is None:
-            return lease
-        lease.release()
-        self._kv.reduce(lease.handle)
-        return copy
+            self._frames.retire(lease.handle)
 
     def clear(self) -> None:
         for robot in list(self._leases):

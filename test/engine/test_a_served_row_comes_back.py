@@ -51,25 +51,6 @@ def test_the_row_of_the_newest_round_is_kept_until_the_next_one(served):
     engine.kv.check_integrity()
 
 
-def test_copy_is_kept_in_place_of_the_row_where_all_streams_read_it(make_engine, observe):
-    engine = make_engine(
-        max_batch_robots=2, rows=5, language_keep_ratio=0.4, compression_queries='row'
-    )
-    kept = KeptRows(engine)
-    for number in range(3):
-        frames = [replace(observe(number), robot=robot) for robot in ('/a', '/b')]
-        serve(engine, frames, time.monotonic() + 60.0, kept)
-        stats = engine.kv.stats()
-        assert (stats.rows_free, stats.compressed) == (stats.rows, 2)
-        assert stats.bytes_used < 2 * engine.kv.prefixes.bytes_per_row / 2
-    stream = engine.open(kept.newest('/a'), 'what?', max_tokens=2)
-    assert stream.lease.is_copy
-    engine.kv.streams.release(stream, 'cancelled')
-    kept.clear()
-    assert engine.kv.stats().bytes_used == 0
-    engine.kv.check_integrity()
-
-
 def test_of_more_robots_than_rows_those_served_last_keep_theirs(served):
     engine, kept, rounds, _ = served
     assert kept.most == 3

@@ -1,5 +1,7 @@
 """A reduced frame has no row: language reads its compressed copy until the next frame."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from kv_cases import make_manager, write
@@ -17,9 +19,9 @@ def kv():
     return make_manager(4, 8)
 
 
-def scored(kv, sequence=0, consumers=(LANGUAGE,), deadline=1e9):
+def scored(kv, sequence=0, consumers=(LANGUAGE,), deadline=1e9, robot=''):
     """Return a frame with a copy of three tokens for each consumer."""
-    handle = write(kv, kv.reserve(0.0), sequence, length=9, deadline=deadline)
+    handle = write(kv, kv.reserve(0.0), sequence, robot, 9, deadline)
     with kv.acquire(handle) as lease:
         for consumer in consumers:
             kv.keep_copy([consumer], kv.copies.compress(lease, [torch.tensor([[0, 2, 5]])]))
@@ -127,6 +129,23 @@ def test_it_is_freed_when_it_is_retired(kv):
 
 def test_copy_of_a_forged_handle_is_refused(kv):
     handle = reduced(kv)
-    forged = type(handle)(**{**vars(handle), 'sequence': 5})
+    forged = replace(handle, sequence=5)
     with pytest.raises(StaleHandleError):
         kv.acquire(forged, LANGUAGE)
+
+
+def test_handle_that_a_message_has_rounded_is_accepted(kv):
+    handle = reduced(kv)
+    rounded = replace(handle, prefill_ms=handle.prefill_ms + 1e-6)
+    with kv.acquire(rounded, LANGUAGE) as lease:
+        assert lease.is_copy
+
+
+def test_its_copy_is_not_evicted_for_other_kv(kv):
+    whole, sole = scored(kv, robot='b'), reduced(kv)
+    offers = kv.copies.evictable()
+    assert len(offers) == 1
+    offers[0].evict()
+    assert kv.copies.assigned(whole, LANGUAGE) is None
+    kv.acquire(sole, LANGUAGE).release()
+    kv.check_integrity()

@@ -6,6 +6,7 @@ from rclpy.parameter import Parameter
 from remote_suite import AXES, PlainServer, acting, actions, fresh, running_server, sources
 
 from embodied_kv.control.command import FRESH, SOURCES, STOP
+from embodied_kv.nodes.action import Action
 from embodied_kv.serving.websocket.extensions import Extensions
 
 OURS = {'preset': 'tiny', 'server__request_ahead': 1}  # chunks of 6 actions
@@ -56,6 +57,25 @@ def test_an_arm_that_is_not_to_move_requests_once_a_second(robot, ahead):
         began, count = robot.suite[0]._world.now(), len(server.asked)
         robot.until(lambda: len(server.asked) >= count + 4)
         assert robot.suite[0]._world.now() - began > 2.0  # of armed robots at 20 Hz: 0.2 s
+
+
+def test_fault_that_disarms_is_logged(robot, capfd):
+    with PlainServer(near) as server:
+        node = acting(robot, server.address, **AHEAD)
+        robot.until(lambda: fresh(robot) >= 1)
+        node._safety.disarm('the arm stood for 3 s')
+    assert 'arm disarmed: the arm stood for 3 s; arm it' in capfd.readouterr().err
+
+
+def test_start_without_a_control_loop_fails_without_another_error(robot, capfd, monkeypatch):
+    def refuse(node, armed):
+        raise ValueError('no control loop')
+
+    monkeypatch.setattr(Action, '_start_control', refuse)
+    with PlainServer(near) as server, pytest.raises(AssertionError):
+        acting(robot, server.address, **AHEAD)
+    said = capfd.readouterr().err
+    assert 'no control loop' in said and 'AttributeError' not in said
 
 
 def test_no_more_is_executed_than_a_chunk_of_the_preset_has(robot):

@@ -80,6 +80,7 @@ class RemoteAction(ConnectedNode, Action):
     def __init__(self, **arguments: object) -> None:
         super().__init__(ObservationParams, **arguments)
         self._sequence = self._stale = 0
+        self._words: InstructionPart | None = None  # while the control loop runs
         self._asking = threading.Lock()  # guards `_asked`
         self.add_on_set_parameters_callback(self._on_horizon)
 
@@ -154,7 +155,9 @@ class RemoteAction(ConnectedNode, Action):
 
     def _leave_session(self) -> None:
         self._unregister()
-        self.host.session(self.robot).unregister(self._words)
+        if self._words is not None:  # None if `start` has failed
+            self.host.session(self.robot).unregister(self._words)
+        self._words = None
 
     # ------------------------------------------------------------------ for the session
 
@@ -194,14 +197,16 @@ class RemoteAction(ConnectedNode, Action):
         if now < before:
             self._restart_control()
             self._restart_requests()
-        if self.host.session(self.robot).observer.is_watched:
+        is_watched = self.host.session(self.robot).observer.is_watched
+        if is_watched:
             self._seen = self._frames.newest()
         if self._asked is not None:
             return
         policy, instruction, timing = self._server.policy, self._frames.instruction, self._timing
         if not instruction or not policy.is_connected or not self._pace.is_due(now):
             return
-        if not self._safety.is_meant_to_move and now < self._requested + STANDING:
+        is_needed = is_watched or self._safety.is_meant_to_move
+        if not is_needed and now < self._requested + STANDING:
             return  # other robots need the server more
         if timing is not None and not timing.due(now):
             if not self._control.is_idle:
