@@ -55,7 +55,7 @@ def tables(stages: Sequence[Stage], results: Results) -> str:
         for name, rows in figures.items():
             if isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows):
                 lines += ['', f'## {stage.name}: {name}', '', *table(rows)]
-    return '\n'.join(lines)
+    return '\n'.join(lines) or 'no results in out/gpu'
 
 
 def table(rows: Sequence[Mapping]) -> list[str]:

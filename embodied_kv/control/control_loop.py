@@ -524,7 +524,9 @@ class ControlLoop(threading.Thread):
 
     def _refusal(self, observed: float, now: float) -> str:
         """Return why a chunk of this observation is not executed; '' if it is."""
-        if self._stopping or self.safety.state != ARMED:
+        if self._stopping:
+            return 'the control loop ends'
+        if self.safety.state != ARMED:
             return f'the arm is {self.safety.state}'
         if missing := self.safety.missing(now):
             return missing

@@ -334,7 +334,9 @@ def _present(demo: Demo, found: dict[str, Any]) -> None:
 def main() -> None:
     """Run the demo. Exits with 1 and the reason where it fails, with 130 if interrupted."""
     share = Path(get_package_share_directory('embodied_kv'))
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog='python -m embodied_kv.demo', description=__doc__.splitlines()[0]
+    )
     parser.add_argument(
         '--seconds',
         type=float,
@@ -359,7 +361,9 @@ def main() -> None:
         type=float,
         help=f'time limit (s) of the mission at the end, {MISSION:g}; 0: none',
     )
-    parser.add_argument('--params', default=str(share / 'config' / 'robot.yaml'))
+    parser.add_argument(
+        '--params', default=str(share / 'config' / 'robot.yaml'), help='params file of the robot'
+    )
     arguments = parser.parse_args()
     if arguments.episodes is not None and arguments.episodes < 1:
         parser.error(f'--episodes must be at least 1 (got {arguments.episodes})')

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import cv2
 import numpy as np
+import torch
 
 from embodied_kv.demo.draw_path import draw_path
 from embodied_kv.demo.sim.camera import axes_towards, project
@@ -123,6 +124,7 @@ def ask(
         ValueError: An input does not fit the policy.
     """
     settings = EngineConfig(rows=3, streams=1, time_budget=False, compressed_rows=0, compile='off')
+    torch.set_num_threads(settings.threads)
     policy = load_policy(Embodiment.load('tabletop'), 'tabletop', '', settings, _no_log, _no_log)
     engine = Engine(policy, settings)
     observation = Observation(

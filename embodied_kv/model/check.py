@@ -202,8 +202,11 @@ def check(arguments: argparse.Namespace, console: Console) -> None:
     if config is not None:
         console.print(memory(config, EngineConfig()), markup=False)
     if checkpoint is None:
-        if arguments.data:
-            raise ValueError('--data must come with a checkpoint (got none); name its folder')
+        for name in ('data', 'image'):
+            if getattr(arguments, name):
+                raise ValueError(
+                    f'--{name} must come with a checkpoint (got none or random); name its folder'
+                )
         return
     lines = data_range.warnings(robot, checkpoint)
     if arguments.data:

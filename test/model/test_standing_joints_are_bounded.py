@@ -217,3 +217,8 @@ def test_loading_a_policy_warns_of_a_standing_joint(tmp_path):
     assert [line.split(' (')[0] for line in heard] == [
         f'state {name} stood still in the training data'
     ]
+
+
+def test_picture_without_a_checkpoint_is_refused(tmp_path, capsys):
+    assert main(['libero', 'random', '--image', f'image={tmp_path}/absent.png']) == 1
+    assert '--image must come with a checkpoint' in capsys.readouterr().err
