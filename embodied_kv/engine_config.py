@@ -65,6 +65,13 @@ class EngineConfig:
         range=(0.0, 1000.0),
         old=('margin_ms',),
     )
+    idle_unit_ms: float = _param(
+        20.0,
+        'Target duration (ms) of a step of text or of a plan. A frame that was not expected waits '
+        'for at most one step. If a decode step of all streams takes longer, fewer streams are '
+        'decoded at a time, and a step of a plan computes fewer tokens',
+        range=(1.0, 1000.0),
+    )
     time_budget: bool = _param(
         True,
         'Plan Euler and decode steps by the time left; off: always all, as soon as possible',
@@ -126,6 +133,21 @@ class EngineConfig:
     action_keep_ratio: float = _param(
         1.0, 'Share of a prefix retained for actions', range=(0.01, 1.0), old=('action_alpha',)
     )
+    memory_rows: int = _param(
+        0,
+        'Maximum number of earlier frames of a robot whose KV its chunks and texts read, for a '
+        'policy that was trained with them; 0: none. Each row of a robot then has a copy',
+        range=(0, 8),
+    )
+    memory_keep_ratio: float = _param(
+        0.25, 'Share of a prefix that a memory row keeps', range=(0.01, 1.0)
+    )
+    memory_interval: float = _param(
+        2.0,
+        'Time (s) after which a frame becomes a memory row, in addition to the first frame and '
+        'the last one with each instruction',
+        range=(0.1, 3600.0),
+    )
     kv_budget_mib: int = _param(
         0,
         'Budget of all KV on the device, MiB: frames, compressed rows, streams, the row of the '
@@ -177,6 +199,11 @@ class EngineConfig:
         if self.rtc == 'off':
             return period
         return max(period, self.horizon(model.chunk_size) * model.action_dt)
+
+    @property
+    def has_copies(self) -> bool:
+        """Return whether there is memory for copies of prefixes."""
+        return bool(self.compressed_rows or self.memory_rows)
 
     @property
     def kv_budget(self) -> float:

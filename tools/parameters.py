@@ -8,7 +8,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import LanguageParams
-from embodied_kv.nodes.memory import MemoryParams
+from embodied_kv.nodes.memory import BranchParams, MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.recorder import RecorderParams
@@ -43,6 +43,7 @@ PARTS = (
     ('`session`', '', SessionParams),
     ('`memory`', '', MemoryParams),
     ('`memory`: planning', '', PlanningConfig),
+    ('`memory`: branches of plans', '', BranchParams),
     ('`mission`', '', MissionParams),
     ('`recorder`', '', RecorderParams),
     (

@@ -1,7 +1,7 @@
 """Restored compared with recomputed state: first token, first action, bandwidth, working sets.
 
-- Prefixes: a cold prefill of prefix and question, and a restore of the prefix followed by an
-  append of the question, in turn.
+- Prefixes: cold prefills of prefix and question, in calls of a block and of 512 tokens, and a
+  restore of the prefix followed by an append of the question, in turn.
 - Actions: prefill and denoising, and a replay of the frozen frame.
 - Working sets: contexts are visited in a cycle, from pinned capsules and from an LRU cache of
   whole contexts.
@@ -20,11 +20,12 @@ its turn comes.
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 import torch
 
-from benchmarks.capsule.measure import PLANS, Plan, measure
-from benchmarks.capsule.planner import PAST, QUESTION
+from benchmarks.capsule.measure import PLANS, Plan, first_tokens, measure
+from benchmarks.capsule.planner import FULL_BLOCK, PAST, QUESTION
 from benchmarks.capsule.plot import plot
 from benchmarks.capsule.sentences import snapshots
 from benchmarks.common import report
@@ -38,12 +39,20 @@ from embodied_kv.model.dtype import served
 from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
 
+REPEATS = 3  # of a prefix that the plan does not have
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_engine(parser)
     parser.add_argument('--planner', default='planner_small', help='dimensions of the planner')
     parser.add_argument('--quick', action='store_true', help='two prefixes, few contexts')
+    parser.add_argument(
+        '--first-token',
+        type=int,
+        nargs='+',
+        help='measure only the first token after prefixes of so many tokens',
+    )
     parser.add_argument(
         '--sentences', type=int, nargs='+', help='measure only snapshots of so many sentences'
     )
@@ -72,9 +81,16 @@ def run(args: argparse.Namespace) -> dict:
             show_sentences(rows)
         return dict(preset=args.preset, repeats=plan.copied, sentences=rows)
     planner = served(planner_preset(args.planner), args.device)
+    where = f'{args.planner}, {args.preset}, {args.device}, {planner.dtype}'
+    if args.first_token:
+        prefixes = {length: plan.prefixes.get(length, REPEATS) for length in args.first_token}
+        found = first_tokens(engine, planner, replace(plan, prefixes=prefixes), args.device)
+        if found['prefixes'] and not args.json:
+            show_first_tokens(found['prefixes'], where)
+        return dict(quick=args.quick, planner=args.planner, past=PAST, question=QUESTION, **found)
     found = measure(engine, planner, plan, args.device)
     if not args.json:
-        show(found, plan, f'{args.planner}, {args.preset}, {args.device}, {planner.dtype}')
+        show(found, plan, where)
         if found['prefixes']:
             plot(found['prefixes'], found['copies'], found['working_sets'])
     return dict(
@@ -127,17 +143,23 @@ def show_sentences(rows: list[dict]) -> None:
 
 def show_hybrid(found: dict, plan: Plan, where: str) -> None:
     """Print the tables of the hybrid planner."""
-    report.show(
-        f'capsule: ms to first token, {where}',
-        found['prefixes'],
-        f'The boundary stands {PAST} tokens after `length`, which is a whole number of blocks; an '
-        f'append folds these {PAST} again and a question of {QUESTION}.',
-    )
+    show_first_tokens(found['prefixes'], where)
     report.show(
         f'capsule: mean ms to first token, contexts of {plan.context + PAST} tokens in a cycle',
         [{k: v for k, v in row.items() if 'max' not in k} for row in found['working_sets']],
         f'pinned holds all; pinned_bounded and lru have bytes for {plan.kept} contexts. A miss is '
         'a cold prefill.',
+    )
+
+
+def show_first_tokens(rows: list[dict], where: str) -> None:
+    """Print the table of the first token after prefixes."""
+    report.show(
+        f'capsule: ms to first token, {where}',
+        [{k: v for k, v in row.items() if 'p90' not in k} for row in rows],
+        f'The boundary stands {PAST} tokens after `length`, which is a whole number of blocks; an '
+        f'append folds these {PAST} again and a question of {QUESTION}. cold: in calls of a '
+        f'block. full: in calls of {FULL_BLOCK} tokens. speedup, low, high: full over restored.',
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
@@ -19,10 +20,14 @@ from benchmarks.capsule import policy as policies
 from benchmarks.capsule.figures import MB, Stores, peak_mb
 from benchmarks.capsule.planner_rows import planner_rows
 from benchmarks.capsule.sentences import snapshots
+from benchmarks.common.report import ceilings
 from benchmarks.hybrid.config import HybridConfig
 from embodied_kv.engine.engine import Engine
 from embodied_kv.model.planner import PLANNER_MISSIONS
 from embodied_kv.model.planner_checkpoint import bundled_planner, load_planner
+
+if TYPE_CHECKING:  # not every version of transformers can run it
+    from benchmarks.hybrid.planner import HybridPlanner
 
 READ = 'get_conv_state', 'get_recurrent_state'  # cache methods that transformers' layers read
 
@@ -51,7 +56,7 @@ class Plan:
 
 PLANS = {
     'full': Plan(
-        prefixes={256: 20, 512: 12, 1024: 9, 2048: 7, 4096: 5, 8192: 3},
+        prefixes={256: 20, 512: 12, 1024: 9, 2048: 7, 4096: 5, 8192: 5},
         context=512, sets=(1, 2, 4, 8, 16), kept=4, rounds=1, actions=20, copied=25,
         rows=('pi05_small', 'pi05'),
     ),
@@ -99,18 +104,20 @@ def measure(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     return dict(**hybrid, copies=copies, **found, no_hybrid=why)
 
 
+def first_tokens(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
+    """Return `prefixes` and `no_hybrid` as `measure`, and nothing else."""
+    if why := no_hybrid():
+        return dict(prefixes=[], no_hybrid=why)
+    prefixes = _prefixes(*_planner(engine, c, device), plan)
+    for row in prefixes:
+        row.pop('copies')
+    return dict(prefixes=prefixes, no_hybrid='')
+
+
 def _hybrid(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     """Return the figures of the hybrid planner: prefixes, their copies, working sets, its size."""
-    from benchmarks.hybrid.part import PlannerPart
-    from benchmarks.hybrid.planner import HybridPlanner
-    from benchmarks.hybrid.weights import random_hybrid
-
-    planner = HybridPlanner(c, random_hybrid(c, device=device))
-    stores = Stores(engine, PlannerPart(planner), device)
-    prefixes = [
-        planners.prefix(planner, stores, length, repeats, plan.copied)
-        for length, repeats in plan.prefixes.items()
-    ]
+    planner, stores = _planner(engine, c, device)
+    prefixes = _prefixes(planner, stores, plan)
     sets = planners.working_sets(planner, stores, plan.context, plan.sets, plan.kept, plan.rounds)
     copies = [
         dict(of=f'{prefix["length"]} tokens', **row)
@@ -119,6 +126,24 @@ def _hybrid(engine: Engine, c: HybridConfig, plan: Plan, device: str) -> dict:
     ]
     size = _bytes(planner.model) / MB
     return dict(prefixes=prefixes, working_sets=sets, copies=copies, planner_mb=size)
+
+
+def _planner(engine: Engine, c: HybridConfig, device: str) -> tuple[HybridPlanner, Stores]:
+    """Return a planner of random weights, and capsules of the engine that contain its state."""
+    from benchmarks.hybrid.part import PlannerPart
+    from benchmarks.hybrid.planner import HybridPlanner
+    from benchmarks.hybrid.weights import random_hybrid
+
+    planner = HybridPlanner(c, random_hybrid(c, device=device))
+    return planner, Stores(engine, PlannerPart(planner), device)
+
+
+def _prefixes(planner: HybridPlanner, stores: Stores, plan: Plan) -> list[dict]:
+    rate = ceilings(planner.model.dtype, stores.device)['gflops']
+    return [
+        planners.prefix(planner, stores, length, repeats, plan.copied, rate)
+        for length, repeats in plan.prefixes.items()
+    ]
 
 
 def _bytes(model: torch.nn.Module) -> int:

@@ -13,7 +13,7 @@ def plot(prefixes: Sequence[dict], copies: Sequence[dict], sets: Sequence[dict])
     """Plot time to first token by length, bandwidth by capsule, and time by working set size."""
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(15, 4.2), layout='constrained')
     lengths = [row['length'] for row in prefixes]
-    for way in ('cold', 'restored'):
+    for way in ('cold', 'full', 'restored'):
         left.plot(lengths, [row[f'{way}_p50_ms'] for row in prefixes], marker='o', label=way)
     for row in prefixes:
         left.annotate(

@@ -10,10 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
 from benchmarks.common.reading import products, readings
+
+Way = TypeVar('Way')
 
 
 def now(device: str) -> float:
@@ -30,6 +33,16 @@ def seconds(work: Callable[[], object], device: str) -> float:
     began = now(device)
     work()
     return now(device) - began
+
+
+def timer(device: str) -> Callable[[], float]:
+    """Return a clock (s) that does not wait for the device.
+
+    CPU time of the process where one thread computes on a CPU, as it then equals the wall time
+    while the core is free; otherwise wall time.
+    """
+    alone = device == 'cpu' and torch.get_num_threads() == 1
+    return time.process_time if alone else time.perf_counter
 
 
 class ChargedTime:
@@ -51,7 +64,7 @@ class ChargedTime:
         self._speed = took / charged
 
 
-def order(ways: Iterable[str], number: int) -> list[str]:
+def order(ways: Iterable[Way], number: int) -> list[Way]:
     """Return the ways, reversed in odd rounds, so that none is always first or after the same one.
 
     number: of the round.

@@ -20,9 +20,11 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.common import clock
 from benchmarks.common.reading import products, readings
 
 OUT = Path('out/bench')
+Timer = Callable[[], float]  # a clock (s)
 # CPU flags of `torch.cpu.get_capabilities` that decide how fast it multiplies, x86 then Arm.
 FLAGS = (
     *('avx2', 'fma3', 'avx512_f', 'avx512_vnni', 'avx512_bf16', 'avx512_fp16', 'amx_bf16'),
@@ -53,38 +55,49 @@ def machine(device: str = 'cpu') -> dict:
     return facts
 
 
-def once(work: Callable[[], object], device: str = 'cpu') -> float:
-    """Return the wall seconds of one call; on CUDA until the device is done."""
-    began = time.perf_counter()
+def once(
+    work: Callable[[], object], device: str = 'cpu', timer: Timer = time.perf_counter
+) -> float:
+    """Return the seconds of one call, wall time by default; on CUDA until the device is done."""
+    began = timer()
     work()
     if device == 'cuda':
         torch.cuda.synchronize()
-    return time.perf_counter() - began
+    return timer() - began
 
 
 def seconds(
-    work: Callable[[], object], repeats: int = 5, warmup: int = 1, device: str = 'cpu'
+    work: Callable[[], object],
+    repeats: int = 5,
+    warmup: int = 1,
+    device: str = 'cpu',
+    timer: Timer = time.perf_counter,
 ) -> float:
-    """Return the median wall seconds of one call, after warm-up."""
+    """Return the median seconds of one call, after warm-up; wall time by default."""
     for _ in range(warmup):
         work()
-    return statistics.median(once(work, device) for _ in range(repeats))
+    return statistics.median(once(work, device, timer) for _ in range(repeats))
 
 
 def difference(
-    work: Callable[[], object], other: Callable[[], object], repeats: int, device: str = 'cpu'
+    work: Callable[[], object],
+    other: Callable[[], object],
+    repeats: int,
+    device: str = 'cpu',
+    timer: Timer = time.perf_counter,
 ) -> float:
     """Return the seconds that a call takes more than the other: median over pairs in turn."""
-    pairs = [(once(work, device), once(other, device)) for _ in range(repeats + 1)]
+    pairs = [(once(work, device, timer), once(other, device, timer)) for _ in range(repeats + 1)]
     return statistics.median(a - b for a, b in pairs[1:])
 
 
 def ceilings(dtype: torch.dtype, device: str = 'cpu') -> dict[str, float]:
     """Measure matrix rate (GFLOP/s) and read bandwidth (GB/s), each by the fastest way."""
+    timer = clock.timer(device)
     calls, operations = products(dtype, device)
-    rate = operations / min(seconds(work, device=device) for work in calls.values())
+    rate = operations / min(seconds(work, device=device, timer=timer) for work in calls.values())
     reads = readings(dtype, device).values()
-    moved = max(size / seconds(work, device=device) for work, size in reads)
+    moved = max(size / seconds(work, device=device, timer=timer) for work, size in reads)
     return dict(gflops=rate / 1e9, gbytes=moved / 1e9)
 
 

@@ -4,6 +4,7 @@ Parts, each a command:
 - metrics: attention statistics about compression: sparsity, hit rates, modalities.
 - quality: right answers by method and budget, and actions in closed loop.
 - needle: codes to be read from a long synthetic page.
+- lists: long answers, with all codes of such a page.
 - shared: the smallest keep ratio at which one copy per frame answers as the whole prefix.
 - compiled: time of compiled steps with compressed streams.
 - grid: all combinations of scores, budget sharing, and answer tokens seen before the choice.

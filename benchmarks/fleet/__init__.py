@@ -5,6 +5,8 @@
 - compare: savings, tables, aims; decisions: the cost of a decision.
 - trace_reader: reads the executions that a policy server wrote, to replay them.
 - paper: what Kairos reports; plots: the plots.
+- charged: `python -m benchmarks.fleet.charged`, horizons charged with the success that they cost;
+  success: the measured rates.
 - profile: `python -m benchmarks.fleet.profile`, the cost of a batch of robots.
 - serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in virtual time.
 - speech: `python -m benchmarks.fleet.speech`, the same with language.

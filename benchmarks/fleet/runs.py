@@ -99,7 +99,7 @@ class Bench:
         seeds: those to run, if not all of the plan. The result has the same figures of each seed,
         too.
         """
-        found, tasks = [], max(self._tasks(subject), EACH * (robots or 0))
+        found, tasks = [], max(self.tasks(subject), EACH * (robots or 0))
         for seed in seeds or self.plan.seeds:
             jobs = subject.jobs(tasks, seed)[HORIZONS.index(horizon)]
             engines = _engines(subject, where, wan)
@@ -120,7 +120,7 @@ class Bench:
 
         At the highest rate. There is no row if no task is so short.
         """
-        tasks, found = self._tasks(subject), {name: [] for name in POLICIES}
+        tasks, found = self.tasks(subject), {name: [] for name in POLICIES}
         for seed in self.plan.few:
             jobs = subject.jobs(tasks, seed)[0]
             few = np.array([len(job.horizons) <= SHORT for job in jobs])
@@ -142,11 +142,12 @@ class Bench:
         capacity, rate: tasks/s; over: the rate over the capacity; arrive: s in which all tasks
         come; work: s that a busy engine takes for them.
         """
-        capacity, rate, tasks = subject.capacity, HIGHEST * peak, self._tasks(subject)
+        capacity, rate, tasks = subject.capacity, HIGHEST * peak, self.tasks(subject)
         times = dict(over=rate / capacity, arrive=tasks / rate, work=tasks / capacity)
         return dict(capacity=capacity, rate=rate, tasks=tasks) | times
 
-    def _tasks(self, subject: Subject) -> int:
+    def tasks(self, subject: Subject) -> int:
+        """Return the tasks of a run of open arrivals."""
         return max(self.plan.tasks, round(self.plan.span * subject.capacity))
 
     def peak(self, subject: Subject) -> dict:

@@ -17,6 +17,10 @@ phases with contiguous caches; `management` is the share of the frame spent on r
 views, stores of K and V and token choice, plus what attention over rows in place loses against a
 contiguous batch.
 
+Times are CPU times of the process with one thread on a CPU, so that other work on the machine
+hardly changes them, otherwise wall times. The ways take turns, frame by frame; a ratio is the
+median of the frames' own ratios, and its interval resamples frames.
+
 With --compile the engines of all ways are compiled, which takes minutes for each N at the first
 run. The decoding of `copying` and the prediction use no engine and stay eager.
 """
@@ -38,11 +42,15 @@ from benchmarks.frame.plot import plot
 from embodied_kv.config import preset
 from embodied_kv.model.dtype import served
 
+FRAMES, QUICK_FRAMES = 20, 6  # counted frames per point
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     add_engine(parser)
-    parser.add_argument('--frames', type=int, default=3, help='counted frames per point')
+    parser.set_defaults(threads=1)
+    parser.add_argument('--frames', type=int, help='counted frames per point')
+    parser.add_argument('--quick', action='store_true', help='two points of few frames')
     parser.add_argument('--tokens', type=int, nargs='+', help='N')
     parser.add_argument('--steps', type=int, nargs='+', help='k')
     parser.add_argument('--chunk-sizes', type=int, nargs='+', help='actions per chunk')
@@ -60,7 +68,9 @@ def measure(args: argparse.Namespace) -> dict:
         m for m in MODES if m != 'parallel' or args.full or args.device == 'cuda'
     ]
     c = served(preset(args.preset), args.device)
+    frames = args.frames or (QUICK_FRAMES if args.quick else FRAMES)
     rows: list[dict] = []
+    ratios: list[dict] = []
     policy = None
     with report.ceilings_around(getattr(torch, c.dtype), args.device) as ceiling:
         for size, settings in grid(args):
@@ -68,19 +78,26 @@ def measure(args: argparse.Namespace) -> dict:
                 config = dataclasses.replace(c, chunk_size=size)
                 policy = FullPolicy.random(config, device=args.device)
             with torch.inference_mode():
-                rows += run(policy, settings, modes, args.frames, args.compile)
+                found, compared = run(policy, settings, modes, frames, args.compile)
+            rows += found
+            ratios += compared
             print(f'N={settings[0].tokens} chunk size {size} done', file=sys.stderr, flush=True)
     if not args.json:
         title = f'frame, {args.preset}, {args.device}, {c.dtype}, compile: {args.compile}'
         report.show(title, rows, 'ms: median frame; rows of the steady state were pre-filled')
-        plot(rows)
+        if ratios:
+            title = f'time of a frame over that of batched, 95% intervals, {frames} frames'
+            report.show(title, ratios, 'ratio: of CPU time of the process. wall: of wall time.')
+            plot(rows, ratios)
     return dict(
         preset=args.preset,
         prefilled_rows=True,
+        frames=frames,
         compile=args.compile,
         ceilings=ceiling,
         prefill_floor=physics.prefill(c, c.prefix_tokens, len(c.views)),
         rows=rows,
+        ratios=ratios,
     )
 
 

@@ -8,6 +8,7 @@ along the batch for a frame's decode steps, and splits them again after it).
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -47,10 +48,15 @@ class ContiguousAppend:
 
 
 class CopyingStreams:
-    """Live streams with caches of their own; `copying` adds up the seconds spent moving them."""
+    """Live streams with caches of their own; `copying` adds up the seconds spent moving them.
 
-    def __init__(self, model: Pi05, max_tokens: int) -> None:
-        self._model, self._max_tokens = model, max_tokens
+    timer: the clock of these seconds.
+    """
+
+    def __init__(
+        self, model: Pi05, max_tokens: int, timer: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self._model, self._max_tokens, self._timer = model, max_tokens, timer
         self.streams: list[dict] = []
         self.copying = 0.0
 
@@ -59,13 +65,13 @@ class CopyingStreams:
 
     def open(self, arena: Arena, row: int, ids: list[int], tokens: int, said: int = 0) -> None:
         """Open a stream: duplicate the prefix into a cache with room for its tokens."""
-        began = time.perf_counter()
+        began = self._timer()
         k, v = arena.row(row)
         length = k.shape[2]
         room = *k.shape[:2], self._max_tokens, k.shape[3]
         own = k.new_zeros(room), v.new_zeros(room)
         own[0][:, :, :length], own[1][:, :, :length] = k, v
-        self.copying += time.perf_counter() - began
+        self.copying += self._timer() - began
         stream = dict(
             cache=own,
             length=length + (len(ids) + said - 1 if said else 0),
@@ -78,10 +84,10 @@ class CopyingStreams:
     def decode(self, steps: int) -> int:
         """Begin new streams, decode `steps` tokens of all in one batch; return the tokens made."""
         said = sum(self._begin(stream) for stream in self.streams if not stream['said'])
-        began = time.perf_counter()
+        began = self._timer()
         streams = self.streams
         k, v = (torch.stack([s['cache'][i] for s in streams], dim=1) for i in (0, 1))
-        self.copying += time.perf_counter() - began
+        self.copying += self._timer() - began
         for step in range(steps):
             lengths = [s['length'] + step for s in streams]
             ids = torch.tensor([[s['said'][-1]] for s in streams], device=k.device)
@@ -90,11 +96,11 @@ class CopyingStreams:
             )
             for stream, token in zip(streams, chosen, strict=True):
                 stream['said'].append(token)
-        began = time.perf_counter()
+        began = self._timer()
         for slot, stream in enumerate(streams):
             stream['cache'] = k[:, slot].clone(), v[:, slot].clone()
             stream['length'] += steps
-        self.copying += time.perf_counter() - began
+        self.copying += self._timer() - began
         self.streams = [s for s in streams if len(s['said']) < s['tokens']]
         return said + sum(min(steps, s['tokens'] - len(s['said']) + steps) for s in streams)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest import mock
@@ -14,7 +15,7 @@ from unittest import mock
 import numpy as np
 import torch
 
-from benchmarks.common import scene
+from benchmarks.common import clock, scene
 from benchmarks.common.workers import check_status
 from benchmarks.frame.copying import CopyingStreams
 from embodied_kv.config import ModelConfig
@@ -66,7 +67,7 @@ def make_mode(
 class Mode:
     """A way to compute frames: frame(n) computes frame n -> (actions, tokens generated).
 
-    managed: seconds of each frame spent on the cache.
+    managed: seconds of each frame spent on the cache. timer: the clock of its frames.
     """
 
     live = 1
@@ -76,6 +77,7 @@ class Mode:
     ) -> None:
         self.policy, self.setting = policy, setting
         self.managed: list[float] = []
+        self.timer = clock.timer(policy.model.device.type)
         live = max(self.live_streams(), room)
         query = len(policy.tokenizer.encode(scene.QUERY))
         self.engine = Engine(
@@ -139,7 +141,7 @@ class Batched(Mode):
         return self.setting.live
 
     def frame(self, number: int) -> tuple[np.ndarray, int]:
-        with stopwatch() as spent:
+        with stopwatch(self.timer) as spent:
             handle = self.prefill(number)
             actions = self.act(handle)
             self.engine.open(handle, scene.QUERY, max_tokens=self.setting.tokens)
@@ -155,7 +157,7 @@ class Copying(Mode):
         super().__init__(policy, setting, *others)
         self.ids = policy.tokenizer.encode(scene.QUERY)
         room = policy.config.prefix_tokens + len(self.ids) + setting.tokens + setting.steps
-        self.streams = CopyingStreams(policy.model, room)
+        self.streams = CopyingStreams(policy.model, room, self.timer)
         handle = self.prefill(0)
         for said in reversed(range(1 + setting.steps, setting.tokens, setting.steps)):
             self.streams.open(self.engine.kv.prefixes, handle.row, self.ids, setting.tokens, said)
@@ -173,11 +175,13 @@ class Copying(Mode):
 class Parallel(Mode):
     """A second process decodes while this one acts.
 
-    On CUDA start NVIDIA MPS before, to let them overlap.
+    On CUDA start NVIDIA MPS before, to let them overlap. Its clock is wall time, as CPU time of
+    this process does not contain the other one.
     """
 
     def __init__(self, policy: Policy, setting: Setting, *others: object) -> None:
         super().__init__(policy, setting, *others)
+        self.timer = time.perf_counter
         context = multiprocessing.get_context('spawn')
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(
@@ -234,20 +238,20 @@ MANAGED = [
 
 
 @contextmanager
-def stopwatch():
+def stopwatch(timer: Callable[[], float]):
     """Add up the seconds of everything that manages the cache; outermost calls only."""
     spent, depth = [0.0], [0]
 
     def timed(function):
         def wrapper(*args, **kwargs):
             depth[0] += 1
-            began = time.perf_counter()
+            began = timer()
             try:
                 return function(*args, **kwargs)
             finally:
                 depth[0] -= 1
                 if depth[0] == 0:
-                    spent[0] += time.perf_counter() - began
+                    spent[0] += timer() - began
 
         return wrapper
 

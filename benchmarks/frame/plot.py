@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from benchmarks.common.pictures import plt, save
 
 
-def plot(rows: Sequence[dict]) -> None:
+def plot(rows: Sequence[dict], ratios: Sequence[dict]) -> None:
     """Plot the frame time of each way, and the speedup of batched over isolated, by N and k."""
-    rows = [row for row in rows if 'speedup' in row and row['chunk'] == rows[0]['chunk']]
-    if not rows:
-        return
+    chunk = rows[0]['chunk']
+    rows = [row for row in rows if row['chunk'] == chunk]
+    speedups = [x for x in ratios if x['way'] == 'isolated' and x['chunk'] == chunk]
     figure, (left, right) = plt.subplots(1, 2, figsize=(12, 4.2), layout='constrained')
     ways = [key for key in rows[0] if key.endswith('_ms') and key != 'predicted_ms']
     width = 1 / (len(ways) + 1)
@@ -22,8 +22,8 @@ def plot(rows: Sequence[dict]) -> None:
     left.set_xticks([x + 0.35 for x in range(len(rows))], labels, fontsize=7)
     left.set_ylabel('ms per frame')
     left.legend(frameon=False)
-    for steps in sorted({row['k'] for row in rows}):
-        line = sorted((row['N'], row['speedup']) for row in rows if row['k'] == steps)
+    for steps in sorted({x['k'] for x in speedups}):
+        line = sorted((x['N'], x['ratio'] or x['wall']) for x in speedups if x['k'] == steps)
         right.plot(*zip(*line, strict=True), marker='o', label=f'k={steps}')
     right.axhline(1, color='grey', linewidth=0.8)
     right.set_xlabel('N, tokens per stream')

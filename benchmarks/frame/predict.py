@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from benchmarks.common import report, scene
+from benchmarks.common import clock, report, scene
 from benchmarks.frame.copying import ContiguousAppend
 from benchmarks.frame.modes import Setting
 from embodied_kv.kernels.attention import merge, row_attention
@@ -79,9 +79,10 @@ def predict(policy: Policy, setting: Setting, device: str, repeats: int) -> floa
     def step() -> None:
         model.extend(token, ContiguousAppend(*caches, middle, 1))
 
-    prefilled = report.seconds(prefill, repeats, min(1, repeats - 1), device)
+    timer = clock.timer(device)
+    prefilled = report.seconds(prefill, repeats, min(1, repeats - 1), device, timer)
     acted, begun, stepped = (
-        report.seconds(work, 3 * repeats, 1, device) for work in (denoise, begin, step)
+        report.seconds(work, 3 * repeats, 1, device, timer) for work in (denoise, begin, step)
     )
     return 1e3 * (prefilled + acted + begun + setting.steps * stepped)
 
@@ -116,4 +117,4 @@ def attention_loss(policy: Policy, setting: Setting, device: str) -> float:
         for i in range(c.backbone.layers):
             row_attention(q, whole[0][i], whole[1][i], both)
 
-    return setting.steps * report.difference(in_place, in_one, 21, device)
+    return setting.steps * report.difference(in_place, in_one, 21, device, clock.timer(device))

@@ -9,6 +9,7 @@ Parts, each a command:
 - records: the same methods on records of eight tokens, with a judge of eight layers.
 - churn: updates between plans and the cost of loads, predicted and measured.
 - construction: KEEP without groups, hops or segments, in accuracy.
+- record_groups: KEEP and CacheBlend over groups of records, with the judge of eight layers.
 
 Modules that the parts use, from the bottom up:
 - settings: all numbers, from settings.yaml, fixed before any result.
@@ -17,6 +18,7 @@ Modules that the parts use, from the bottom up:
 - load_policies: how far ahead KV is loaded; invalidation: KV that updates cost each construction.
 - reuse_variants: CacheBlend, EPIC and other settings of KEEP, which the node does not have.
 - ways: methods of reuse over constructions of memory.
+- grouped: groups by the node's encoder or by true links.
 - asking: runs all ways through the same stories.
 - floor: the physical lower bound of a plan's time.
 - tables, plots: rows and figures.

@@ -7,8 +7,9 @@ four segments in order of arrival. Each way is what the node runs with its defau
 what its name states. Loads that are not balanced change no answer (a test checks this) and are
 left out.
 
-The groups here are the true chains, because the benchmark knows which segments are linked.
-`memory.groups` has to guess that by meaning, so the gain of groups here is an upper bound for it.
+The groups are the true chains, which the benchmark knows, or those that the memory node makes with
+its default encoder from sentences about the same segments (`grouped`). The node has to guess links
+by meaning, so the true chains are an upper bound for it.
 
 Physics: no way of reuse has to recompute what a group contains. Half of the chains are complete by
 construction, so full reuse answers them correctly; the others depend on what is recomputed. Blocks
@@ -29,11 +30,12 @@ from rich.progress import Progress
 from benchmarks.common.command import command
 from benchmarks.common.paired import paired
 from benchmarks.common.report import show
+from benchmarks.memory.grouped import chain_sentence, encoded_groups, pieces_of
 from benchmarks.memory.judge_ask import Problem, problem
 from benchmarks.memory.judge_batch import ProblemBatch
 from benchmarks.memory.judge_ways import LINKS, SHARES, SIZES, Part, average
 from benchmarks.memory.reuse_variants import VariantConfig, variant_method
-from embodied_kv.memory.prompt import Piece
+from embodied_kv.memory.encoder import Encoder, encoder
 from embodied_kv.memory.reuse import Reuse
 from training.evaluate.report import rate
 from training.judge.chains import LAYOUTS, MAX_HOPS, Chains, furthest
@@ -43,14 +45,20 @@ from training.judge.file import JUDGE, bundled_judge, load_judge
 PART = Part(judges=(1, 2), seed=8_000_009, problems=6)
 STATIC = 0.5  # share of the chains
 BLOCK = 4  # segments
-GROUPS, ALONE, BLOCKS = 'groups', 'each alone', f'blocks of {BLOCK}'
-CONSTRUCTIONS = (GROUPS, ALONE, BLOCKS)
-KEEP = 'keep'
+GROUPS, ENCODED = 'true groups', "the encoder's groups"
+ALONE, BLOCKS = 'each alone', f'blocks of {BLOCK}'
+CONSTRUCTIONS = (GROUPS, ENCODED, ALONE, BLOCKS)
+KEEP, PUBLISHED = 'keep', 'keep as published'
+BLEND = 'cacheblend by token'
 WAYS = {
     'full recompute': dict(reuse_method='full'),
     KEEP: {},
+    PUBLISHED: dict(recompute_schedule='falling', restart=0.0, scoring_tokens=0),
     'keep without hops': dict(max_walk_hops=0),
-    'cacheblend by token': dict(reuse_method='cacheblend', granularity='token'),
+    BLEND: dict(reuse_method='cacheblend', granularity='token'),
+    f'{BLEND}, gradual': dict(
+        reuse_method='cacheblend', granularity='token', recompute_schedule='gradual'
+    ),
     'cacheblend by segment': dict(reuse_method='cacheblend', granularity='segment'),
     'full reuse': dict(reuse_method='full_reuse'),
 }
@@ -69,14 +77,14 @@ def run(args: argparse.Namespace) -> dict:
     figures = dict(settings=vars(PART) | dict(static=STATIC, problems=args.problems))
     figures['rows'] = rows(collect(args.segments, args.problems))
     if not args.json:
-        note = 'difference: to KEEP with groups, points, the same problems; least, most: its 95%'
+        note = 'difference: to KEEP on true groups, points; least, most: its 95%'
         show('right answers, %, by construction', figures['rows'], note)
     return figures
 
 
 def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], list[bool]]:
     """Return right answers by share, construction and way; the lists have the same order."""
-    right, layers = {}, JUDGE.backbone.layers
+    right, layers, meaning = {}, JUDGE.backbone.layers, encoder()
     cells = [(s, layout, links) for s in sizes for layout in LAYOUTS for links in LINKS]
     with Progress(console=Console(stderr=True)) as bar:
         for judge in PART.judges:
@@ -87,7 +95,8 @@ def collect(sizes: Sequence[int], count: int) -> dict[tuple[float, str, str], li
                     chains.keys.shape
                 )
                 for built in CONSTRUCTIONS:
-                    batch = ProblemBatch(model, list(constructed(chains, built, static < STATIC)))
+                    problems = constructed(chains, built, static < STATIC, meaning)
+                    batch = ProblemBatch(model, list(problems))
                     for share in SHARES:
                         for name in WAYS:
                             said = batch.ask(way(name, share, layers)).right.tolist()
@@ -101,31 +110,34 @@ def way(name: str, share: float, layers: int) -> Reuse:
     return variant_method(config.reuse_method, config, layers)
 
 
-def constructed(chains: Chains, construction: str, static: np.ndarray) -> Iterator[Problem]:
+def constructed(
+    chains: Chains, construction: str, static: np.ndarray, meaning: Encoder
+) -> Iterator[Problem]:
     """Yield the problems with the units of a construction.
 
-    static: whether a chain is static, bool [B, S], indexed by the first segment of the chain. A
-    static chain is contiguous in the prompt, at the position of the first of its segments there.
+    static: whether a group is static, bool [B, S], indexed by the first segment of the group (of a
+    true chain: the first of its links). A static group is contiguous in the prompt, at the
+    position of the first of its segments there. meaning: makes the encoder's groups.
     """
-    first = furthest(chains.behind, MAX_HOPS)  # [B, S]: the chain of each segment
-    for row, of in enumerate(first):
-        index = np.arange(len(of))
-        joint = static[row][of] if construction == GROUPS else np.zeros(len(of), bool)
-        front = {chain: int(index[of == chain].min()) for chain in of}
-        place = np.where(joint, [front[chain] for chain in of], index)
-        seen: dict[str, int] = {}
-        pieces = []
-        for i in np.lexsort((index, place)):
-            unit = f'chain {of[i]}' if joint[i] else f'alone {i}'
-            unit = f'block {i // BLOCK}' if construction == BLOCKS else unit
-            ids = int(chains.keys[row, i]), int(chains.values[row, i])
-            pieces.append(Piece(str(i), ids, unit, seen.get(unit, 0)))
-            seen[unit] = seen.get(unit, 0) + len(ids)
-        yield problem(chains, row, pieces)
+    starts = furthest(chains.behind, MAX_HOPS)  # [B, S]: the chain of each segment
+    for row, of in enumerate(starts):
+        pairs = np.stack([chains.keys[row], chains.values[row]], -1).tolist()
+        first = index = np.arange(len(of))
+        joint = np.full(len(of), construction == BLOCKS)
+        if construction == BLOCKS:
+            first = index // BLOCK * BLOCK
+        elif construction == GROUPS:
+            first = np.array([int(index[of == chain].min()) for chain in of])
+            joint = static[row][of]
+        elif construction == ENCODED:
+            sentences = [chain_sentence(*pair) for pair in pairs]
+            first = encoded_groups(meaning, sentences, len(pairs[0]))
+            joint = static[row][first]
+        yield problem(chains, row, pieces_of(pairs, first, joint))
 
 
 def rows(right: dict[tuple[float, str, str], list[bool]]) -> list[dict]:
-    """Return a row per share, construction and way, with its difference to KEEP with groups."""
+    """Return a row per share, construction and way, with its difference to KEEP on true groups."""
     found = []
     for (share, built, name), said in right.items():
         keep = np.asarray(right[share, GROUPS, KEEP])

@@ -19,7 +19,7 @@ or 6 of 30.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,7 @@ from rich.progress import Progress
 from benchmarks.common.command import BenchmarkError, command
 from benchmarks.common.report import show
 from benchmarks.memory import judge_tables as tables
+from benchmarks.memory.grouped import pieces_of
 from benchmarks.memory.judge_ask import Problem
 from benchmarks.memory.judge_batch import ProblemBatch
 from benchmarks.memory.judge_tables import Asked
@@ -125,6 +126,14 @@ def all_ways(model: Planner) -> Iterator[tuple[tuple[float, str], Reuse]]:
 
 def problems(count: int, seed: int, size: int, links: int) -> Iterator[Problem]:
     """Yield `count` problems of a cell with exactly its number of links; the same for a seed."""
+    for question in questions(count, seed, size, links):
+        yield problem(*question)
+
+
+def questions(
+    count: int, seed: int, size: int, links: int
+) -> Iterator[tuple[Records, int, int, int]]:
+    """Yield records, row, record and attribute of `count` questions of a cell."""
     rng = np.random.default_rng((seed, size, links))
     left = count
     while left:
@@ -132,20 +141,32 @@ def problems(count: int, seed: int, size: int, links: int) -> Iterator[Problem]:
         attributes, asked = draw_questions(rng, records, 1, links)
         for row, (attribute, (record,)) in enumerate(zip(attributes, asked, strict=True)):
             if records.links[row, record, attribute] == links:
-                yield problem(records, row, int(record), int(attribute))
+                yield records, row, int(record), int(attribute)
                 left -= 1
 
 
 def problem(records: Records, row: int, record: int, attribute: int) -> Problem:
     """Return the problem of one prompt's question; each record is a unit of its own."""
+    apart = np.zeros(records.names.shape[1], bool)
+    return built(records, row, record, attribute, pieces_of(units(records, row), apart, apart))
+
+
+def units(records: Records, row: int) -> list[list[int]]:
+    """Return the tokens of each record of a prompt."""
+    return records.memory[row, 1:].reshape(-1, TOKENS).tolist()
+
+
+def built(
+    records: Records, row: int, record: int, attribute: int, pieces: Sequence[Piece]
+) -> Problem:
+    """Return the problem of one prompt's question. pieces: its records, named by their index."""
     chain = [record]
     while records.links[row, chain[-1], attribute]:
         chain.append(int(records.like[row, chain[-1]]))
-    units = records.memory[row, 1:].reshape(-1, TOKENS).tolist()
-    pieces = [Piece(str(i), ids, ' '.join(map(str, ids))) for i, ids in enumerate(units)]
     question = int(ASK + attribute), int(records.names[row, record])
     answer = int(records.values[row, record, attribute])
-    return Problem(Prompt((BOS,), tuple(pieces), question), answer, tuple(sorted(chain)))
+    places = tuple(i for i, piece in enumerate(pieces) if int(piece.segment) in chain)
+    return Problem(Prompt((BOS,), tuple(pieces), question), answer, places)
 
 
 main = command('memory.records', __doc__, add_arguments, run)

@@ -76,6 +76,7 @@ def test_differences_are_of_the_same_scenes():
     row = rows[2, 'fifo']
     assert (row['horizon'], row['batch'], row['busy']) == (4, 2, 0.1)
     assert row['success']['k'] == 1 and row['decision']['median'] == pytest.approx(2)
+    assert row['done'] == pytest.approx(3600 * 2 * 0.5 / 3.0)  # half of tasks of 3 s, two robots
     compared = {(p['robots'], p['way'], p['against']): p for p in figures.pairs(runs, PAIRS)}
     assert set(compared) == {
         (1, 'kairos, dynamic', 'fifo'),

@@ -13,7 +13,9 @@ from benchmarks.memory.construction import (
     BLOCK,
     BLOCKS,
     CONSTRUCTIONS,
+    ENCODED,
     GROUPS,
+    PUBLISHED,
     WAYS,
     constructed,
     main,
@@ -21,6 +23,7 @@ from benchmarks.memory.construction import (
     way,
 )
 from benchmarks.memory.judge_batch import ProblemBatch
+from embodied_kv.memory.encoder import HashingEncoder
 from embodied_kv.memory.reuse import Reuse
 from training.judge.exam import draw_cell
 from training.judge.file import bundled_judge, load_judge
@@ -29,7 +32,8 @@ CHAINS = draw_cell(6, 3, 25, 'backward', 2)
 
 
 def built(how, static):
-    return list(constructed(CHAINS, how, np.full(CHAINS.keys.shape, static)))
+    static = np.full(CHAINS.keys.shape, static)
+    return list(constructed(CHAINS, how, static, HashingEncoder()))
 
 
 @pytest.mark.parametrize('how', CONSTRUCTIONS)
@@ -53,7 +57,7 @@ def test_a_unit_stands_together_as_it_was_computed(how):
 def test_a_static_chain_is_one_unit_and_a_dynamic_one_is_none():
     for problem in built(GROUPS, True):
         assert len({problem.prompt.pieces[i].unit for i in problem.chain}) == 1
-    for how in (GROUPS, ALONE):
+    for how in (GROUPS, ENCODED, ALONE):
         (problem, *_) = built(how, False)
         assert len({piece.unit for piece in problem.prompt.pieces}) == 25
     sizes = [piece.unit for piece in built(BLOCKS, True)[0].prompt.pieces]
@@ -70,6 +74,9 @@ def test_full_reuse_follows_a_chain_inside_its_group_and_no_other():
 def test_ways_are_the_nodes_own_with_the_share_that_is_asked_for():
     assert way('keep', 0.16, 4).schedule.average == pytest.approx((1 + 3 * 0.16) / 4)
     assert way('keep without hops', 0.16, 4).hops == 0
+    published = way(PUBLISHED, 0.16, 4)
+    assert (published.restart, published.scoring_tokens) == (0, 0)
+    assert published.schedule.ratios[1] > published.schedule.ratios[2]
     assert way('cacheblend by segment', 0.32, 4).segments
     assert not way('cacheblend by token', 0.32, 4).segments
 

@@ -1,5 +1,7 @@
 """`benchmarks.frame` compares the same work: equal actions, equal text, N tokens per frame."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -7,10 +9,21 @@ import torch
 from benchmarks.common.scene import QUERY, FullPolicy, observation
 from benchmarks.frame import measure
 from benchmarks.frame.copying import CopyingStreams
+from benchmarks.frame.measure import Timed
 from benchmarks.frame.modes import Batched, Setting, make_mode
 from embodied_kv.config import TINY
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
+
+
+class Clocked:
+    """A way with little work and a clock of its own."""
+
+    def __init__(self, timer):
+        self.timer = timer
+
+    def frame(self, number):
+        return np.full(3, sum(range(1000))), number
 
 
 @pytest.fixture(scope='module')
@@ -60,9 +73,32 @@ def test_copying_says_what_sharing_says(policy):
 
 @torch.inference_mode()
 def test_every_figure_of_a_row_is_there_and_finite(policy):
-    (row,) = measure.run(
+    (row,), ratios = measure.run(
         policy, [Setting(9, 2, TINY.chunk_size)], ['isolated', 'shared', 'batched', 'copying'], 2
     )
     assert row['actions_equal'] is True
-    assert row['speedup'] == row['isolated_ms'] / row['batched_ms']
     assert all(np.isfinite(value) and value >= 0 for value in row.values())
+    assert [other['way'] for other in ratios] == ['isolated', 'shared', 'copying']
+    for other in ratios:
+        assert 0 < other['low'] <= other['ratio'] <= other['high']
+        assert 0 < other['wall_low'] <= other['wall'] <= other['wall_high']
+
+
+def test_cpu_time_is_not_compared_with_wall_time():
+    timers = dict(
+        batched=time.process_time, isolated=time.process_time, parallel=time.perf_counter
+    )
+    ways = {name: Timed(Clocked(timer), skip=0) for name, timer in timers.items()}
+    for number in range(4):
+        for way in ways.values():
+            way.frame(number)
+    isolated, parallel = measure.compared(ways)
+    assert isolated['ratio'] and isolated['wall']
+    assert parallel['ratio'] is None and parallel['wall']
+
+
+def test_first_frames_do_not_count():
+    way = Timed(Clocked(time.process_time), skip=1)
+    for number in range(3):
+        way.frame(number)
+    assert len(way.own) == len(way.wall) == 2

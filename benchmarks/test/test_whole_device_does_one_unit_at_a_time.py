@@ -1,4 +1,4 @@
-"""The device in virtual time runs chunks before jobs and jobs before text, each for its cost."""
+"""The device in virtual time runs chunks first, and shares the rest of the time fairly."""
 
 from itertools import count
 
@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.whole.device import Device
-from embodied_kv.serving.fleet_server import PATIENCE
+from embodied_kv.engine.engine_thread import PATIENCE
 
 
 class World:
@@ -18,7 +18,7 @@ class World:
         self.device = Device(
             self.schedule,
             lambda: float(next(looks)),  # each unit takes 1 s
-            lambda now: self.slack,
+            lambda kind, now: self.slack > 0,
             self._words,
         )
 
@@ -28,8 +28,8 @@ class World:
         self.left -= 1
         return lambda: self.done.append(('word', self.schedule.now))
 
-    def job(self, name):
-        self._note(name, self.device.call('plans', lambda: name))
+    def job(self, name, client='/a'):
+        self._note(name, self.device.call('plans', lambda: name, client))
 
     def chunk(self, name):
         self._note(name, self.device.serve(lambda: name))
@@ -42,12 +42,19 @@ class World:
         self.schedule.run(lambda: self.schedule.now < until, self.device.next)
 
 
-def test_chunks_go_before_jobs_and_jobs_before_words():
+def test_chunks_go_first_and_jobs_and_words_take_turns():
     world = World(words=1)
     world.job('a'), world.job('b'), world.chunk('c')
     world.run(until=5.0)
-    assert world.done == [('c', 1.0), ('a', 2.0), ('b', 3.0), ('word', 3.0)]
+    assert world.done == [('c', 1.0), ('a', 2.0), ('word', 2.0), ('b', 4.0)]
     assert world.device.spent == dict(chunks=1.0, plans=2.0, words=1.0)
+
+
+def test_robots_with_jobs_take_turns():
+    world = World()
+    world.job('a'), world.job('b'), world.job('c', '/b')
+    world.run(until=5.0)
+    assert world.done == [('a', 1.0), ('c', 2.0), ('b', 3.0)]
 
 
 def test_a_chunk_waits_for_one_unit_at_most():
@@ -67,7 +74,7 @@ def test_a_job_waits_for_slack_but_not_for_ever():
 
 def test_what_cannot_be_done_is_raised_for_who_waits():
     world = World()
-    promise = world.device.call('plans', lambda: 1 / 0)
+    promise = world.device.call('plans', lambda: 1 / 0, '/a')
     world.run(until=2.0)
     with pytest.raises(ZeroDivisionError):
         promise.result(timeout=0)
@@ -75,7 +82,9 @@ def test_what_cannot_be_done_is_raised_for_who_waits():
 
 def test_what_nobody_waits_for_is_raised_at_once():
     world = World()
-    world.device = Device(world.schedule, lambda: 0.0, lambda now: 1.0, lambda now: lambda: 1 / 0)
+    world.device = Device(
+        world.schedule, lambda: 0.0, lambda kind, now: True, lambda now: lambda: 1 / 0
+    )
     with pytest.raises(ZeroDivisionError):
         world.run(until=1.0)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from whole_cases import POLICY, PROFILE, SETTINGS, Blind, run, ticks
+from whole_cases import COSTS, POLICY, SETTINGS, Blind, run
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.whole.body import Body
@@ -12,6 +12,7 @@ from benchmarks.whole.process import Process
 from benchmarks.whole.voices import Voices
 from benchmarks.whole.ways import WAYS
 from embodied_kv.fleet.protocol import Request
+from embodied_kv.planning.mission import Outcome
 from embodied_kv.types import Observation
 
 ONE = replace(SETTINGS, robots=1, mission_seconds=2.0)
@@ -50,9 +51,25 @@ def test_a_cold_restart_asks_what_was_cut_off_for_as_many_tokens(tmp_path, monke
 
     monkeypatch.setattr(Body, 'killed', heard)
     monkeypatch.setattr(Voices, 'ask', said)
-    while_it_looks = replace(ONE, kill=(1.2, 1.201))
+    while_it_looks = replace(ONE, kill=(0.02, 0.0201))
     run('no capsules', tmp_path, settings=while_it_looks)
     assert told and asked == told and {most for _, most in told} <= {3, 4}
+
+
+def test_a_done_step_is_remembered_with_the_place_that_its_thing_had(tmp_path):
+    found = []
+
+    class Sure(Blind):
+        def act(self, instruction):
+            super().act(instruction)
+            return Outcome(True)
+
+        def remember(self, instruction, done):
+            super().remember(instruction, done)
+            found.append(any(f'{instruction}, from the ' in text for text in self.memory()))
+
+    run('all', tmp_path, settings=replace(ONE, kill=(9.0, 9.1)), robot=Sure)
+    assert found and found[0]
 
 
 class Robot:
@@ -61,7 +78,7 @@ class Robot:
     def __init__(self):
         self.schedule, self.heard = Schedule(), []
         short = replace(SETTINGS, robots=1, retry_interval=1e-3)
-        given = POLICY, short, WAYS['all'], PROFILE, self.schedule, ticks()
+        given = POLICY, short, WAYS['all'], COSTS, self.schedule
         self.process = Process(*given, ['/a'])
 
     def ask(self, round):
@@ -102,7 +119,10 @@ def test_the_first_error_is_raised_and_those_of_who_ends_by_it_are_said(tmp_path
         def plan(self, state):
             if self._body.name == '/robot_1':
                 raise LookupError('the first')
-            return super().plan(state)
+            try:
+                return super().plan(state)
+            except BaseException as error:
+                raise KeyError('a lesser one') from error
 
         def look(self, instruction=''):
             try:

@@ -1,21 +1,12 @@
-"""Functions that wait in virtual time run one at a time and in order; computation takes time."""
-
-from itertools import count
+"""Functions that wait in virtual time run one at a time and in order."""
 
 import pytest
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.whole.turns import Turn
 
-COST = 0.25  # duration of a turn, s
 
-
-def clocked():
-    looks = count()
-    return lambda: next(looks) * COST
-
-
-def test_each_waits_until_its_moment_and_its_own_work_takes_time():
+def test_each_waits_until_its_moment_and_its_own_work_takes_no_time():
     schedule, seen = Schedule(), []
 
     def work(name, moments):
@@ -24,13 +15,13 @@ def test_each_waits_until_its_moment_and_its_own_work_takes_time():
             seen.append((name, schedule.now))
 
     turns = {
-        'a': Turn(schedule, clocked(), lambda: work('a', (1.0, 4.0))),
-        'b': Turn(schedule, clocked(), lambda: work('b', (2.0, 2.0, 3.0))),
+        'a': Turn(schedule, lambda: work('a', (1.0, 4.0))),
+        'b': Turn(schedule, lambda: work('b', (2.0, 2.0, 3.0))),
     }
     for turn in turns.values():
         turn.start()
     schedule.run(lambda: True, lambda: None)
-    assert seen == [('a', 1.0), ('b', 2.0), ('b', 2.25), ('b', 3.0), ('a', 4.0)]
+    assert seen == [('a', 1.0), ('b', 2.0), ('b', 2.0), ('b', 3.0), ('a', 4.0)]
     assert all(turn.is_over for turn in turns.values())
 
 
@@ -46,7 +37,7 @@ def test_a_wait_ends_once_with_what_it_is_given():
         turn.until(10.0)
         got.append(schedule.now)
 
-    turn = Turn(schedule, lambda: 0.0, work)
+    turn = Turn(schedule, work)
     turn.start()
     schedule.run(lambda: True, lambda: None)
     assert got == [('first', 1.0), 10.0]
@@ -61,7 +52,7 @@ def test_who_is_killed_ends_at_once_and_lets_go_of_what_it_holds():
         finally:
             left.append(schedule.now)
 
-    turn = Turn(schedule, lambda: 0.0, work, lambda: ended.append(True))
+    turn = Turn(schedule, work, lambda: ended.append(True))
     turn.start()
     schedule.at(2.0, turn.kill)
     schedule.run(lambda: True, lambda: None)
@@ -78,7 +69,7 @@ def test_an_error_is_raised_where_the_schedule_runs():
         turn.here(lambda: 1)
         raise LookupError('nothing there')
 
-    turn = Turn(schedule, lambda: 0.0, work)
+    turn = Turn(schedule, work)
     turn.start()
     with pytest.raises(LookupError, match='nothing there'):
         schedule.run(lambda: True, lambda: None)

@@ -6,7 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from whole_cases import POLICY
+from whole_cases import POLICY, SETTINGS
 
 from benchmarks.whole.voices import PROMPT, PROMPTS, Apart, Frame, Voices
 from embodied_kv.config import TINY
@@ -44,7 +44,11 @@ class Speaker:
         self.engine = Engine(POLICY, config)
         self.kept, shares = KeptRows(self.engine), StreamQuota(self.engine)
         shares.join(ROBOT)
-        self.voices, self.live, self.answers = kind(self.engine, shares, self.kept), [], {}
+        self.voices, self.live, self.answers = (
+            kind(self.engine, shares, self.kept, SETTINGS),
+            [],
+            {},
+        )
 
     @property
     def prefills(self):

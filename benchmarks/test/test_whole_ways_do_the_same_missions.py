@@ -44,11 +44,11 @@ def test_a_group_does_its_missions_with_all_there_is_and_is_killed_once(one):
     assert [mission['number'] for mission in missions] == numbers
     words = {tuple(m['words'] for m in other['missions']) for other in FOUND.values()}
     assert len(words) == 1  # the same in every way
-    restarts = [mission['restart'] for mission in missions if mission['restart']]
+    restarts = [restart for mission in missions for restart in mission['restarts']]
     assert restarts and {r['moment'] for r in restarts} == {SETTINGS.killed_at(0)}
     assert found['units']['frame'] and found['units']['plans'] and found['units']['words']
     assert found['tokens'] and found['peak']
-    assert set(found['spent']) == set(found['units'])
+    assert set(found['spent']) <= set(found['units'])  # a frame without a shared cache is free
     assert sum(found['spent'].values()) < found['span']
     assert all(latency > 0 for latency in found['latencies'])
     taken = sum(mission['capsules'] for mission in missions)
@@ -59,7 +59,7 @@ def test_a_group_does_its_missions_with_all_there_is_and_is_killed_once(one):
         assert bool(taken) == (way == 'all')
 
 
-def test_two_runs_of_one_clock_are_equal(tmp_path):
+def test_two_runs_with_the_same_unit_costs_are_equal(tmp_path):
     torch.set_num_threads(1)
     (tmp_path / 'a').mkdir(), (tmp_path / 'b').mkdir()
     short = replace(SETTINGS, robots=1, mission_seconds=1.5)

@@ -1,24 +1,22 @@
-"""A small fleet for tests of `benchmarks.whole`: tiny models and a clock that ticks when read."""
+"""A small fleet for tests of `benchmarks.whole`: tiny models, and unit costs of a round figure."""
 
 from contextlib import ExitStack
 from dataclasses import replace
-from itertools import count
 from unittest.mock import patch
 
 from benchmarks.mission.cases import scene
 from benchmarks.whole import mind, voices
+from benchmarks.whole.costs import Costs, PlannerCosts, PolicyCosts
 from benchmarks.whole.group import Group
 from benchmarks.whole.robot import FleetRobot
 from benchmarks.whole.settings import load_settings
 from benchmarks.whole.ways import WAYS
 from embodied_kv.config import TINY, BackboneConfig
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.model.policy import Policy
 
-TICK = 0.002  # s
 PLANNER = random_planner(
     PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=1280), seed=3
 )
@@ -32,15 +30,19 @@ SETTINGS = replace(
     euler_steps=4,
     capsule_interval=0.2,
     prompt_interval_frames=2,
-    chunk_seconds=0.02,
 )
-PROFILE = Profile('test', (1,), (0.02,), 9)
-
-
-def ticks():
-    """Return a clock of work (s) that advances by TICK each time it is read."""
-    looks = count()
-    return lambda: next(looks) * TICK
+COSTS = Costs(
+    PolicyCosts(
+        prefill=dict(whole={1: 0.003}, compressed={1: 0.004}),
+        euler_step={1: 0.001},
+        begin=0.001,
+        choice=0.002,
+        decode=dict(whole={1: 0.001, 8: 0.004}, compressed={1: 0.001, 8: 0.002}),
+    ),
+    PlannerCosts(layer_token=1e-5, loaded_token=5e-6, unit=0.001, answer_token=0.002),
+    snapshot=0.002,
+    restore=0.001,
+)
 
 
 class Blind(FleetRobot):
@@ -58,5 +60,13 @@ def run(way, folder, group=0, settings=SETTINGS, robot=Blind):
             stack.enter_context(patch.object(voices, kind, most))
         tabletop = scene(TINY.vision.image_size)
         tables = [stack.enter_context(Tabletop(tabletop)) for _ in range(settings.robots)]
-        given = settings, tables, POLICY, PLANNER, PROFILE, ticks(), True, folder
+        given = (
+            replace(settings, rules=True),
+            tables,
+            POLICY,
+            PLANNER,
+            COSTS,
+            folder / 'prepared',
+            folder / 'run',
+        )
         return Group(group, WAYS[way], *given).run()

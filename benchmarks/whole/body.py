@@ -47,12 +47,17 @@ class Record:
     state: MissionState
     end: MissionEnd | None = None
     seconds: float = 0.0
-    restart: Restart | None = None
+    restarts: list[Restart] = field(default_factory=list)
     steps: list[tuple[str, bool]] = field(default_factory=list)
     plans: int = 0
     capsules: int = 0
     wrong_plans: int = 0
     computed_shares: list[float] = field(default_factory=list)
+
+    @property
+    def restart(self) -> Restart | None:
+        """Return the newest restart."""
+        return self.restarts[-1] if self.restarts else None
 
 
 class Body:
@@ -129,7 +134,8 @@ class Body:
 
     def killed(self, words: list[tuple[str, int]]) -> None:
         """Record that the process was killed and another one starts now. words: see `Restart`."""
-        self.record.restart, self.judge = Restart(self.now, words), None
+        self.record.restarts.append(Restart(self.now, words))
+        self.judge = None
 
     def over(self, end: MissionEnd | None) -> None:
         """Record the end of the mission. end: None if its time was up."""

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from benchmarks.whole.body import Body
+from benchmarks.whole.costs import MIB
 from benchmarks.whole.process import Process
 from benchmarks.whole.robot import on_device
 from benchmarks.whole.turns import Turn
-from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.capsule.capsule import Capsule, CapsuleError
 from embodied_kv.capsule.disk import Disk
 from embodied_kv.capsule.reentry import SceneSummary, thumbnail
 from embodied_kv.capsule.registry import Registry
@@ -62,7 +63,7 @@ class Capsules:
         self._marks, self._others = (
             StepCheckpoints(self._session, name, Tier.DISK) for name in ('mark', 'step')
         )
-        self._at = body.now
+        self._at, self._marked, self._frozen = body.now, 0, 0
 
     def close(self) -> None:
         """Close the registry, so that the next process can use the folder."""
@@ -70,7 +71,7 @@ class Capsules:
 
     def mark(self) -> None:
         """Take a capsule before a step."""
-        self._keep(self._marks)
+        self._marked = self._keep(self._marks)
 
     def during(self) -> None:
         """Take a capsule during a step if the interval has passed."""
@@ -83,18 +84,32 @@ class Capsules:
             self._marks.roll_back(exclude=STAY)
         except CapsuleError:
             return
+        self._charge(self._process.costs.restore, self._marked)
 
     def restore(self) -> bool:
-        """Restore the newest capsule, and return whether there was one."""
+        """Restore the newest capsule; return False if there is none, or no room for it."""
         found = min(self._registry.entries(), key=lambda entry: entry.age, default=None)
-        if found is not None:
-            self._session.restore(found.name, self._turn.here(self._scene))
-        return found is not None
+        if found is None:
+            return False
+        try:
+            resumed = self._session.restore(found.name, self._turn.here(self._scene))
+        except CapsuleError:
+            return False
+        self._charge(self._process.costs.restore, _bytes(resumed.capsule))
+        return True
 
-    def _keep(self, boundaries: StepCheckpoints) -> None:
+    def _charge(self, cost: float, size: int) -> None:
+        """Charge a verb, whose own steps are free. cost: s per MiB. size: bytes."""
+        charge = partial(self._process.meter.charge, cost * size / MIB)
+        self._on_device(charge)
+
+    def _keep(self, boundaries: StepCheckpoints) -> int:
+        """Take a capsule, and return its bytes."""
         self._at = self._body.now
         boundaries.snapshot(lambda: self._turn.here(self._scene))
+        self._charge(self._process.costs.snapshot, self._frozen)
         self._body.record.capsules += 1
+        return self._frozen
 
     def _scene(self) -> SceneSummary:
         body = self._body
@@ -107,8 +122,19 @@ class Capsules:
             body.name,
         )
 
+    def _on_device(self, work: Callable[[], T]) -> T:
+        return on_device(self._turn, self._process, 'capsules', work, self._body.name)
+
     def _call(self, work: Callable[[], T]) -> Future[T]:
         """Run work in place of the engine thread; the turn waits for it."""
         done: Future[T] = Future()
-        done.set_result(on_device(self._turn, self._process, 'capsules', partial(work)))
+        found = self._on_device(work)
+        if isinstance(found, tuple) and isinstance(found[0], Capsule):
+            self._frozen = _bytes(found[0])
+        done.set_result(found)
         return done
+
+
+def _bytes(capsule: Capsule) -> int:
+    """Return the bytes of its tensors; those of the rest vary with measured times."""
+    return sum(tensor.nbytes for tensor in capsule.tensors.values())

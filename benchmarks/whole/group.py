@@ -6,22 +6,26 @@ Knows bodies, processes and minds, and when each begins and ends. Does not know 
 from __future__ import annotations
 
 import logging
+import shutil
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.mission.cases import draw_case, is_done
 from benchmarks.whole.body import Body
+from benchmarks.whole.costs import Costs
 from benchmarks.whole.mind import Mind, planning_config, prepare
 from benchmarks.whole.process import Process
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.turns import Turn
 from benchmarks.whole.ways import Parts
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.policy import Policy
 
@@ -31,8 +35,8 @@ log = logging.getLogger(__name__)
 class Group:
     """One group in one way, from the beginning of its first mission to the end of its last one.
 
-    number: of the group; it decides the missions and the moment of the kill. clock: returns the s
-    of work so far. rules: whether the plans of the rules are executed in place of the planner's.
+    number: of the group; it decides the missions and the moment of the kill. costs: of units of
+    work. prepared: folder of memories as they are before the missions, which all ways share.
     folder: an empty one, which survives the process.
     """
 
@@ -44,13 +48,12 @@ class Group:
         tables: Sequence[Tabletop],
         policy: Policy,
         planner: LoadedPlanner,
-        profile: Profile,
-        clock: Callable[[], float],
-        rules: bool,
+        costs: Costs,
+        prepared: Path,
         folder: Path,
     ) -> None:
         self._parts, self._settings, self._planner = parts, settings, planner
-        self._profile, self._clock, self._rules, self._folder = profile, clock, rules, folder
+        self._costs, self._folder = costs, folder
         self._policy, self._schedule = policy, Schedule()
         self._killed_at = settings.killed_at(number)
         self._cases = [
@@ -63,7 +66,10 @@ class Group:
         self._processes: list[Process] = []
         config = planning_config(settings, parts)
         for name, case in zip(self._names, self._cases, strict=True):
-            prepare(case, planner, self._of(name) / 'memory', config)
+            memory = prepared / config.reuse_method / name.strip('/')
+            if not memory.exists():
+                prepare(case, planner, memory, config, settings.segments)
+            shutil.copytree(memory, self._of(name) / 'memory')
 
     def run(self) -> dict:
         """Run the group, and return its results as plain values.
@@ -76,7 +82,8 @@ class Group:
             schedule.at(i * s.stagger, partial(self._begin, i))
         schedule.at(self._killed_at, self._kill)
         try:
-            schedule.run(lambda: len(self._over) < s.robots, self._settle)
+            with self._virtual_time():
+                schedule.run(lambda: len(self._over) < s.robots, self._settle)
         except BaseException:
             for fault in self._end():
                 log.error('beside it, a robot ended with an error', exc_info=fault)
@@ -89,16 +96,26 @@ class Group:
         return dict(
             missions=[self._mission(body) for body in self._bodies.values()],
             span=schedule.now,
+            stalls=[x for process in self._processes for x in process.stalls],
             latencies=[x for process in self._processes for x in process.latencies],
             horizons=[h for process in self._processes for h in process.horizons],
             tokens=sum(process.voices.tokens for process in self._processes),
             answers=sum(process.voices.answers for process in self._processes),
+            evicted=sum(process.voices.evicted for process in self._processes),
             refused=sum(process.voices.refused for process in self._processes),
             peak=max(process.peak for process in self._processes),
             spent=sum((process.device.spent for process in self._processes), Counter()),
             units=sum((process.device.units for process in self._processes), Counter()),
             batches=sum(process.server.counts['batches'] for process in self._processes),
         )
+
+    @contextmanager
+    def _virtual_time(self) -> Iterator[None]:
+        """Let the KV budget and the registries of capsules count idle time in virtual time."""
+        with ExitStack() as patches:
+            for name in ('monotonic', 'perf_counter'):
+                patches.enter_context(patch.object(time, name, lambda: self._schedule.now))
+            yield
 
     @property
     def _over(self) -> list[Body]:
@@ -108,8 +125,8 @@ class Group:
         self._processes[-1].settle()
 
     def _new_process(self) -> None:
-        given = self._policy, self._settings, self._parts, self._profile
-        self._processes.append(Process(*given, self._schedule, self._clock, self._names))
+        given = self._policy, self._settings, self._parts, self._costs
+        self._processes.append(Process(*given, self._schedule, self._names))
 
     # ------------------------------------------------------------------ beginnings and ends
 
@@ -122,9 +139,9 @@ class Group:
         self._schedule.at(until, partial(self._time_up, body))
 
     def _think(self, body: Body) -> None:
-        given = self._planner, self._settings, self._of(body.name), self._rules
+        given = self._planner, self._settings, self._of(body.name)
         mind = self._minds[body.name] = Mind(body, self._processes[-1], *given)
-        mind.turn = Turn(self._schedule, self._clock, mind.live, partial(self._left, body))
+        mind.turn = Turn(self._schedule, mind.live, partial(self._left, body))
         mind.turn.start()
 
     def _left(self, body: Body) -> None:
@@ -143,6 +160,8 @@ class Group:
         for body in going:
             self._minds[body.name].turn.kill()
         self._new_process()
+        if self._settings.kill_every:
+            self._schedule.at(self._schedule.now + self._settings.kill_every, self._kill)
         for body in going:
             body.killed(words[body.name])
             self._think(body)
@@ -162,7 +181,7 @@ class Group:
 
     def _mission(self, body: Body) -> dict:
         case, record = body.case, body.record
-        end, restart = record.end, record.restart
+        end = record.end
         right = end is not None and end.success == (case.ends == 'over')
         return dict(
             number=case.number,
@@ -176,5 +195,5 @@ class Group:
             wrong_plans=record.wrong_plans,
             computed_shares=record.computed_shares,
             capsules=record.capsules,
-            restart=asdict(restart) if restart else None,
+            restarts=[asdict(restart) for restart in record.restarts],
         )

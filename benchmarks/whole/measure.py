@@ -1,66 +1,71 @@
-"""Runs all groups in all ways, and charges their work.
+"""Runs all groups in all ways.
 
-Knows ways, groups and the clock. Prints the result of each group on stderr.
+Knows ways, groups and the file of results. Prints the result of each group on stderr.
 """
 
 from __future__ import annotations
 
-import math
-import statistics
+import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
 from benchmarks.common import clock
+from benchmarks.common.command import BenchmarkError
 from benchmarks.mission.cases import scene
 from benchmarks.whole import figures
+from benchmarks.whole.costs import Costs
 from benchmarks.whole.group import Group
-from benchmarks.whole.process import engine_config
 from benchmarks.whole.settings import Settings
-from benchmarks.whole.ways import WAYS, Parts
+from benchmarks.whole.ways import WAYS
 from embodied_kv.demo.sim.tabletop import Tabletop
-from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.shapes import doubling
-from embodied_kv.engine.warmup import blank, warm_up
-from embodied_kv.fleet.profile import Profile
 from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.batch import profile_of, serve
 
 
-class Charges:
-    """The charge of work: CPU time in proportion to the present time of a chunk."""
+class Results:
+    """The results of groups, one a line of a file, so that a later run continues an earlier one.
 
-    def __init__(self, policy: Policy, settings: Settings) -> None:
-        self._settings = settings
-        config = engine_config(settings, Parts())
-        self._engine = Engine(policy, config, policy.config.action_dt)
-        self._time = clock.ChargedTime()
-        warm_up(self._engine)
+    path: None to keep them in memory only. conditions: first line of the file; all that decides a
+    result. Raises BenchmarkError if the file has other conditions.
+    """
 
-    def __call__(self) -> float:
-        """Return the s of work so far; only differences are meaningful."""
-        return self._time()
+    def __init__(self, path: Path | None, conditions: dict) -> None:
+        self._path, self.runs = path, list[dict]()
+        if path is None:
+            return
+        if path.exists():
+            before, *lines = map(json.loads, path.read_text().splitlines())
+            if before != json.loads(json.dumps(conditions)):
+                raise BenchmarkError(
+                    f'{path} must have results of the present settings and costs (got others); '
+                    'name another file'
+                )
+            self.runs = lines
+        else:
+            path.write_text(json.dumps(conditions) + '\n')
 
-    def calibrate(self) -> Profile:
-        """Measure again, and return what batches of chunks are charged."""
-        seconds, least = {}, 0.0
-        for size in doubling(self._settings.batch):
-            frames = [replace(blank(self._engine), robot=str(i)) for i in range(size)]
-            took = [
-                clock.seconds(lambda f=frames: serve(self._engine, f, math.inf), 'cpu')
-                for _ in range(self._settings.calibrations)
-            ]
-            seconds[size] = least = max(least, statistics.median(took))
-        charged = self._settings.chunk_seconds
-        self._time.calibrate(seconds[1], charged)
-        charged = {size: s / seconds[1] * charged for size, s in seconds.items()}
-        return profile_of(self._engine.policy.config, charged)
+    def __contains__(self, run: tuple[str, int]) -> bool:
+        return run in {(done['way'], done['group']) for done in self.runs}
+
+    def add(self, run: dict) -> dict:
+        """Append the result of a group in a way, and return it as it is read back."""
+        text = json.dumps(run)
+        if self._path is not None:
+            with self._path.open('a') as file:
+                file.write(text + '\n')
+        self.runs.append(json.loads(text))
+        return self.runs[-1]
+
+
+def conditions(settings: Settings, costs: Costs) -> dict:
+    """Return everything that decides a result, except for the missions that are run."""
+    return dict(settings=asdict(settings) | dict(missions=None), costs=asdict(costs))
 
 
 def measure(
@@ -68,26 +73,28 @@ def measure(
     settings: Settings,
     policy: Policy,
     planner: LoadedPlanner,
-    rules: bool,
+    costs: Costs,
+    results: Results,
     quiet: bool,
 ) -> list[dict]:
     """Return a dict for every group in every way; ways alternate, group by group."""
     groups = settings.missions // settings.robots
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    charges, found = Charges(policy, settings), []
     with ExitStack() as open_:
         size = policy.config.vision.image_size
         tables = [open_.enter_context(Tabletop(scene(size))) for _ in range(settings.robots)]
         bar = open_.enter_context(Progress(*columns, console=Console(stderr=True), disable=quiet))
         task = bar.add_task('groups', total=groups * len(ways))
+        given = settings, tables, policy, planner, costs
         for group in range(groups):
-            for way in clock.order(ways, group):
-                bar.update(task, description=f'group {group}, {way}')
-                profile = charges.calibrate()
-                with tempfile.TemporaryDirectory() as folder:
-                    given = settings, tables, policy, planner, profile, charges, rules
-                    run = Group(group, WAYS[way], *given, Path(folder)).run()
-                found.append(dict(way=way, group=group) | run)
-                bar.console.print(figures.line(found[-1]), soft_wrap=True, highlight=False)
-                bar.advance(task)
-    return found
+            with tempfile.TemporaryDirectory() as prepared:
+                for way in clock.order(ways, group):
+                    bar.update(task, description=f'group {group}, {way}')
+                    if (way, group) not in results:
+                        with tempfile.TemporaryDirectory() as folder:
+                            folders = Path(prepared), Path(folder)
+                            run = Group(group, WAYS[way], *given, *folders).run()
+                        run = results.add(dict(way=way, group=group) | run)
+                        bar.console.print(figures.line(run), soft_wrap=True, highlight=False)
+                    bar.advance(task)
+    return [run for run in results.runs if run['group'] < groups and run['way'] in ways]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import astuple, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks.mission.__main__ import remembered
@@ -15,6 +16,7 @@ from benchmarks.mission.cases import Case
 from benchmarks.mission.robot import How
 from benchmarks.whole.body import Body
 from benchmarks.whole.capsules import Capsules
+from benchmarks.whole.planners import household
 from benchmarks.whole.process import Process
 from benchmarks.whole.robot import FleetRobot, on_device
 from benchmarks.whole.settings import Settings
@@ -29,19 +31,26 @@ from embodied_kv.planning.planning import Planning
 def planning_config(settings: Settings, parts: Parts) -> PlanningConfig:
     """Return the config of planning; only the method of reuse depends on the parts."""
     return PlanningConfig(
+        max_context_tokens=settings.context_tokens,
+        recompute_ratio=settings.recompute_ratio,
+        max_answer_tokens=settings.answer_tokens,
         reuse_method=settings.keep if parts.keep else settings.recompute,
         prefill_step_tokens=settings.step_tokens,
         host_cache_mib=settings.cache_mib,
     )
 
 
-def prepare(case: Case, planner: LoadedPlanner, folder: Path, config: PlanningConfig) -> None:
+def prepare(
+    case: Case, planner: LoadedPlanner, folder: Path, config: PlanningConfig, segments: int
+) -> None:
     """Store the facts known before the mission, with their KV if the method reads it.
 
-    It takes no virtual time.
+    segments: minimum number of facts; those of a household come first. It takes no virtual time.
     """
+    facts = remembered(case, How())
     with Planning(planner, folder, config) as planning:
-        for fact in remembered(case, How()):
+        planning.upsert(*map(astuple, household(max(0, segments - len(facts)))))
+        for fact in facts:
             planning.advance()
             planning.upsert((fact.id, fact.kind, fact.text))
         if config.reuse_method != 'full':
@@ -64,10 +73,9 @@ class Mind:
         planner: LoadedPlanner,
         settings: Settings,
         folder: Path,
-        rules: bool,
     ) -> None:
         self._body, self._process, self._planner = body, process, planner
-        self._settings, self._folder, self._rules = settings, folder, rules
+        self._settings, self._folder = settings, folder
         self._state = body.record.state
         self._mission: Mission | None = None
 
@@ -80,8 +88,6 @@ class Mind:
                     self._planner,
                     self._folder / 'memory',
                     planning_config(self._settings, parts),
-                    step=lambda work: on_device(self.turn, process, 'plans', work),
-                    kv_budget=process.engine.kv.budget,
                 )
             )
             capsules = None
@@ -96,8 +102,8 @@ class Mind:
                 process,
                 self.turn,
                 planning,
+                self._planner,
                 self._settings,
-                self._rules,
                 self._now,
                 capsules.mark if capsules else nothing,
                 capsules.during if capsules else nothing,
@@ -135,7 +141,8 @@ class Mind:
         body, voices, turn = self._body, self._process.voices, self.turn
         if words := body.record.restart.words:
             seen = turn.here(lambda: body.see(body.instruction))
-            frame = on_device(turn, self._process, 'frame', lambda: voices.look(seen))
+            work = partial(voices.look, seen)
+            frame = on_device(turn, self._process, 'frame', work, body.name)
             for text, most in words:
                 turn.here(lambda text=text, most=most: voices.ask(frame, text, most=most))
             frame.leave()

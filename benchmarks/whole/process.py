@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from unittest.mock import patch
 
 from benchmarks.fleet.serving.schedule import Schedule
 from benchmarks.fleet.serving.stepped import Stepped
+from benchmarks.whole.costs import Costs, Meter, TableCosts
 from benchmarks.whole.device import Device
 from benchmarks.whole.settings import Settings
 from benchmarks.whole.voices import Apart, Voices
@@ -22,7 +24,7 @@ from embodied_kv.control.execution_horizon import Policy as Horizon
 from embodied_kv.control.execution_horizon import parse
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.fingerprint import fingerprint
-from embodied_kv.engine.time_budget import LatencyEstimator
+from embodied_kv.engine.shapes import doubling
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.fleet.dispatcher import Dispatcher
 from embodied_kv.fleet.engines import EngineState
@@ -30,29 +32,20 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.fleet.schedulers import scheduler
 from embodied_kv.model.policy import Policy
-from embodied_kv.serving.batch import KeptRows, serve
+from embodied_kv.serving.batch import KeptRows, profile_of, serve
 from embodied_kv.serving.fleet_server import Result
 from embodied_kv.serving.stream_quota import StreamQuota
 from embodied_kv.types import Observation
 
 HERE = 'here'
+NO_TOKEN = -1
 
 
-class OwnCosts(LatencyEstimator):
-    """Costs by the clock that charges work, whatever the wall time."""
+class TirelessDispatcher(Dispatcher):
+    """A dispatcher that waits for an overloaded engine, however late its answer is."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        super().__init__()
-        self._clock, self._since = clock, clock()
-
-    def begin(self) -> None:
-        """Start the clock of a unit of work."""
-        self._since = self._clock()
-
-    def observe(self, kind: str, seconds: float, size: int = 1) -> None:
-        now = self._clock()
-        super().observe(kind, now - self._since, size)
-        self._since = now
+    def check(self, now: float) -> list[str]:
+        return []
 
 
 def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
@@ -62,24 +55,26 @@ def engine_config(settings: Settings, parts: Parts) -> EngineConfig:
     return EngineConfig(
         max_batch_robots=s.batch,
         rows=s.rows,
-        reserved_rows=min(64, s.batch + s.robots),
+        reserved_rows=s.batch + s.robots,
         streams=s.streams,
         decode_tokens=s.decode_tokens,
         euler_steps=s.euler_steps,
         min_euler_steps=min(4, s.euler_steps),
         deadline_margin_ms=s.deadline_margin_ms,
-        decode_batch_multiple=4,
+        decode_batch_multiple=s.decode_batch_multiple,
         language_keep_ratio=ratio,
         compression_after_tokens=after,
         compressed_rows=s.compressed_rows,
+        kv_budget_mib=s.kv_budget_mib,
     )
 
 
 class Process:
     """The process of a fleet.
 
-    clock: returns the s of work so far. profile: times of batches of chunks. latencies: s from
-    each round's request to its answer. peak: maximum bytes of KV in use.
+    costs: of its units of work. latencies: s from each round's request to its answer. stalls: s
+    that an arm stood still before the chunk of each round but the first of a step. peak: maximum
+    bytes of KV in use.
     """
 
     def __init__(
@@ -87,34 +82,47 @@ class Process:
         policy: Policy,
         settings: Settings,
         parts: Parts,
-        profile: Profile,
+        costs: Costs,
         schedule: Schedule,
-        clock: Callable[[], float],
         robots: Sequence[str],
     ) -> None:
         self._schedule, self._settings, self.parts = schedule, settings, parts
-        self.engine = Engine(policy, engine_config(settings, parts), policy.config.action_dt)
-        self.costs = self.engine.latency = self.engine.budget.latency = OwnCosts(clock)
+        self.costs, self.meter = costs, Meter()
+        with patch.object(policy.tokenizer, 'eos', NO_TOKEN):  # `Voices` ends the answers
+            self.engine = Engine(policy, engine_config(settings, parts), policy.config.action_dt)
+        self._latency = TableCosts(costs.policy, self.meter, self.engine)
+        self.engine.latency = self.engine.budget.latency = self._latency
         self.kept, self.shares = KeptRows(self.engine), StreamQuota(self.engine)
         for robot in robots:
             self.shares.join(robot)
         order, horizon = settings.kairos if parts.kairos else settings.fifo
         self.horizon: Horizon = parse(horizon)
         self.server = Stepped(
-            Dispatcher(scheduler(order), [EngineState(HERE, profile)]),
+            TirelessDispatcher(scheduler(order), [EngineState(HERE, self._profile(policy))]),
             {HERE: self._serve},
             self._deliver,
             clock=lambda: schedule.now,
         )
         self.engine.budget.forecast = self._slack
-        self.voices = (Voices if parts.shared else Apart)(self.engine, self.shares, self.kept)
-        given = schedule, clock, self._slack, self.voices.unit
-        self.device = Device(*given, self.costs.begin, self._on_unit)
+        self.voices = (Voices if parts.shared else Apart)(
+            self.engine, self.shares, self.kept, settings
+        )
+        self.device = Device(
+            schedule,
+            self.meter,
+            lambda kind, now: self.engine.budget.admits(now, kind),
+            self.voices.unit,
+            self.voices.robots,
+            self._latency.begin,
+            self._on_unit,
+            self._latency.note,
+        )
         self._waits: dict[str, Callable[[object], object]] = {}  # by robot
         self._asked: dict[str, tuple[tuple[str, int], float]] = {}  # round, since when
         self._rounds: Counter[str] = Counter()
         self._wakes = math.inf
         self.latencies: list[float] = []
+        self.stalls: list[float] = []
         self.horizons: list[int] = []
         self.peak = 0
         self.fingerprint = fingerprint(self.engine) if parts.capsules else ''
@@ -131,6 +139,11 @@ class Process:
     def kill(self) -> None:
         """End the process: nothing of it continues."""
         self.device.is_gone = True
+
+    def _profile(self, policy: Policy) -> Profile:
+        chunk, steps = self.costs.policy.chunk, self._settings.euler_steps
+        sizes = doubling(self._settings.batch)
+        return profile_of(policy.config, {size: chunk(size, steps) for size in sizes})
 
     def _wake(self) -> None:
         self._wakes = math.inf

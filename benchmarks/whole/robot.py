@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from benchmarks.mission.cases import true_table
@@ -22,6 +23,8 @@ from embodied_kv.demo.sim.table_memory import parse_task, read_table
 from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.fleet.protocol import Request
 from embodied_kv.fleet.request_timing import RequestTiming
+from embodied_kv.kv.rows import OutOfRowsError
+from embodied_kv.model.planner_checkpoint import LoadedPlanner
 from embodied_kv.model.planner_prompts import PlannerAnswer, read_answer
 from embodied_kv.planning.domain import SceneFacts, SceneQuery
 from embodied_kv.planning.mission import MissionState, Outcome
@@ -35,9 +38,9 @@ T = TypeVar('T')
 class FleetRobot(SimulatedRobot):
     """`planning.mission.Robot`, on a turn of its own.
 
-    rules: whether the plans of the rules are executed in place of the planner's, which computes
-    its plans in any case. on_mark, on_round, on_rewind: called at a boundary, during a step, and
-    after a failed step.
+    planner: that of `planning`; the device is charged the steps of each plan once it is made. With
+    the setting `rules`, the plans of the rules are executed in place of its own. on_mark,
+    on_round, on_rewind: called at a boundary, during a step, and after a failed step.
     """
 
     def __init__(
@@ -46,8 +49,8 @@ class FleetRobot(SimulatedRobot):
         process: Process,
         turn: Turn,
         planning: Planning,
+        planner: LoadedPlanner,
         settings: Settings,
-        rules: bool,
         state: Callable[[], MissionState],
         on_mark: Callable[[], None],
         on_round: Callable[[], None],
@@ -55,8 +58,8 @@ class FleetRobot(SimulatedRobot):
     ) -> None:
         case, truth = body.case, lambda: true_table(body.table.truth())
         super().__init__(body.table, process.engine, planning, case.mission, How(), state, truth)
-        self._body, self._process, self._turn, self._rules = body, process, turn, rules
-        self._settings = settings
+        self._body, self._process, self._turn = body, process, turn
+        self._planner, self._settings = planner, settings
         self._on_mark, self._on_round, self._on_rewind = on_mark, on_round, on_rewind
         s = settings
         self._timing = RequestTiming(self._dt, s.request_ahead, s.retry_interval)
@@ -72,7 +75,12 @@ class FleetRobot(SimulatedRobot):
     def _learn(self, look: SceneQuery) -> None:
         voices = self._process.voices
         seen = self._turn.here(lambda: self._body.see(''))
-        frame = self.on_device('frame', lambda: voices.look(seen))
+        while True:
+            try:
+                frame = self.on_device('frame', lambda: voices.look(seen))
+                break
+            except OutOfRowsError:  # all rows, or the KV budget, are in use
+                self._turn.until(self._body.now + self._settings.retry_interval)
         try:
             self._answered(look, frame)
         finally:
@@ -104,11 +112,19 @@ class FleetRobot(SimulatedRobot):
     def plan(self, state: MissionState) -> PlannerAnswer:
         known = read_table(self.memory())
         right = next_step(self._mission, known, self._progress()).text
-        plan, record = self._planning.plan(state.question), self._body.record
+        store, record = self._planning.memory.store, self._body.record
+        before = {*store.keys()}
+        plan = self._planning.plan(state.question)
+        answer = right if self._settings.rules else plan.text
+        fresh = [sum(store.lengths(key)) for key in {*store.keys()} - before]
+        tokens = len(self._planner.tokenizer.encode(answer))
+        costs, block = self._process.costs.planner, self._settings.step_tokens
+        for cost in costs.steps(plan, fresh, tokens, block):
+            self.on_device('plans', partial(self._process.meter.charge, cost))
         record.plans += 1
         record.wrong_plans += plan.text != right
         record.computed_shares.append(plan.computed_share)
-        return read_answer(right if self._rules else plan.text)
+        return read_answer(answer)
 
     # ------------------------------------------------------------------ acting
 
@@ -116,11 +132,13 @@ class FleetRobot(SimulatedRobot):
         body, s = self._body, self._settings
         task, began = parse_task(instruction), body.now
         body.acts()
-        self._lay = dict(read_table(self.memory()).where)
+        self._before = read_table(self.memory())
         self._turn.here(lambda: self._begin(task))
         ask_at, heard = began + s.ask_every, []
         while body.now - began < s.step_seconds and not _yes(heard):
             chunk = self._chunk(instruction)
+            if self._timing.round > 0:
+                self._process.stalls.append(max(0.0, body.now - self._timing.ends))
             start = self._timing.take(chunk.execution_horizon, chunk.stamp / 1e9, body.now)
             actions = chunk.values[: chunk.execution_horizon]
             self._turn.here(lambda a=actions, at=start: body.follow(a, at))
@@ -185,13 +203,13 @@ class FleetRobot(SimulatedRobot):
 
     def on_device(self, kind: str, work: Callable[[], T]) -> T:
         """Run work on the device, and return its result. Raises the error of the work."""
-        return on_device(self._turn, self._process, kind, work)
+        return on_device(self._turn, self._process, kind, work, self._body.name)
 
 
-def on_device(turn: Turn, process: Process, kind: str, work: Callable[[], T]) -> T:
+def on_device(turn: Turn, process: Process, kind: str, work: Callable[[], T], client: str) -> T:
     """Run work on the device as `FleetRobot.on_device`, for a turn."""
     promise: Future[T] = turn.wait(
-        lambda resume: process.device.call(kind, work).add_done_callback(resume)
+        lambda resume: process.device.call(kind, work, client).add_done_callback(resume)
     )
     return promise.result()
 

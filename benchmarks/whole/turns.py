@@ -1,7 +1,7 @@
 """Functions that wait for each other in virtual time: threads of which one runs at a time.
 
-Knows a schedule and a clock of work. Does not know what waits, or for what. The computation of a
-function itself, between two waits, also takes virtual time.
+Knows a schedule. Does not know what waits, or for what. The computation of a function itself,
+between two waits, takes no virtual time.
 """
 
 from __future__ import annotations
@@ -24,18 +24,17 @@ class Killed(BaseException):
 class Turn:
     """A function on a thread of its own, which runs while no other function does.
 
-    clock: returns the s of work so far. on_end: called once the function has returned, or was
-    killed. An error of the function is raised where the schedule is run.
+    on_end: called once the function has returned, or was killed. An error of the function is
+    raised where the schedule is run.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        clock: Callable[[], float],
         work: Callable[[], object],
         on_end: Callable[[], object] = lambda: None,
     ) -> None:
-        self._schedule, self._clock, self._work, self._on_end = schedule, clock, work, on_end
+        self._schedule, self._work, self._on_end = schedule, work, on_end
         self._mine, self._others = threading.Semaphore(0), threading.Semaphore(0)
         self._wait_number, self._is_dead, self.is_over = 0, False, False
         self._begin: Callable[[Resume], object] = lambda resume: None
@@ -100,17 +99,11 @@ class Turn:
         if self._is_dead or self.is_over or number != self._wait_number:
             return
         self._wait_number, self._value = number + 1, value
-        began = self._clock()
         self._mine.release()
         self._others.acquire()
-        took = self._clock() - began
         if self.is_over:
             self._ended()
         else:
-            self._schedule.at(self._schedule.now + took, self._begin_wait)
-
-    def _begin_wait(self) -> None:
-        if not self._is_dead:
             self._begin(partial(self._resume, self._wait_number))
 
     def _resume(self, number: int, value: object) -> None:

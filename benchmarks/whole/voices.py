@@ -10,18 +10,22 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from random import Random
 
+from benchmarks.whole.settings import Settings
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 from embodied_kv.engine.engine import Engine
+from embodied_kv.errors import CodedError
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.serving.stream_quota import QuotaError, StreamQuota
 from embodied_kv.session.participant import Participant
 from embodied_kv.types import Observation
 
 PROMPTS = SUBTASK, NARRATE  # of the contract
-QUESTION, PROMPT = 48, 32  # tokens of an answer
+QUESTION, PROMPT = 48, 32  # maximum tokens of an answer
 ENDED = 'eos', 'length'
 
 OnAnswer = Callable[[str], object]
@@ -55,14 +59,18 @@ class Voices(Participant):
     """OxyGen: a frame is prefilled once for all questions about it; all streams decode together.
 
     tokens, answers: of the answers that came to their end. refused: number of questions that found
-    no row, or no quota of streams.
+    no row, no quota of streams or no room in the KV budget. evicted: number of answers cut off.
     """
 
-    def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
+    def __init__(
+        self, engine: Engine, shares: StreamQuota, kept: KeptRows, settings: Settings
+    ) -> None:
         self._engine, self._shares, self._kept = engine, shares, kept
+        self._narration, self._most = settings.narration_tokens, settings.streams_per_prompt
         self._live: dict[int, tuple[DecodeStream, OnAnswer]] = {}
         self._prompts: Counter[str] = Counter()  # by robot: number of open prompts
-        self.tokens = self.answers = self.refused = 0
+        self._asked: Counter[str] = Counter()  # by robot: number of prompts so far
+        self.tokens = self.answers = self.refused = self.evicted = 0
 
     # ------------------------------------------------------------------ frames and questions
 
@@ -80,12 +88,20 @@ class Voices(Participant):
         self._open(Question(frame, text, most or QUESTION, on_answer))
 
     def prompt(self, seen: Observation) -> None:
-        """Ask the contract's prompts on a served frame, once the earlier ones are answered."""
+        """Ask the contract's prompts on a served frame, unless too many are still open."""
         robot = seen.robot
-        if not self._prompts[robot]:
-            self._prompts[robot] = len(PROMPTS)
+        if self._prompts[robot] <= (self._most - 1) * len(PROMPTS):
+            self._prompts[robot] += len(PROMPTS)
             for text in PROMPTS:
-                self.ask(Frame(seen), text, partial(self._prompted, robot), PROMPT)
+                self._asked[robot] += 1
+                most = self._length(robot) if text == NARRATE else PROMPT
+                self.ask(Frame(seen), text, partial(self._prompted, robot), most)
+
+    def _length(self, robot: str) -> int:
+        """Return the maximum tokens of a robot's next narration."""
+        if self._narration is None:
+            return PROMPT
+        return Random(f'{robot} {self._asked[robot]}').randint(*self._narration)
 
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         """Take over streams that a capsule resumed; nothing waits for their text."""
@@ -109,17 +125,29 @@ class Voices(Participant):
             return self._engine.decode
         return None
 
+    def robots(self) -> int:
+        """Return the number of robots with live streams, at least 1."""
+        return len({s.lease.handle.robot for s in self._engine.kv.streams.live()}) or 1
+
     def hear(self) -> None:
         """Deliver the answers of the streams that have ended; called after each unit."""
+        tokenizer = self._engine.policy.tokenizer
         for stream, on_answer in list(self._live.values()):
+            if tokenizer.eos in stream.tokens[-1:] and not self._continues(stream):
+                self._engine.kv.streams.release(stream, 'eos')
             if not stream.reason:
                 continue
             del self._live[stream.id]
             ended = stream.reason in ENDED
             self.tokens += len(stream.tokens) if ended else 0
             self.answers += ended
-            words = self._engine.policy.tokenizer.decode(stream.tokens).strip() if ended else ''
+            self.evicted += stream.reason == 'evicted'
+            words = tokenizer.decode(stream.tokens).strip() if ended else ''
             on_answer(words)
+
+    def _continues(self, stream: DecodeStream) -> bool:
+        """Return whether an answer continues to its length, beyond the policy's sentence."""
+        return self._narration is not None and stream.query.text == NARRATE
 
     def _open(self, question: Question, handle: KvHandle | None = None) -> None:
         lease, robot = question.frame.lease, question.frame.seen.robot
@@ -129,7 +157,7 @@ class Voices(Participant):
                 raise QuotaError(f'no row of {robot} is kept')
             with self._shares.room(robot, ends=False):
                 stream = self._engine.open(handle, question.text, max_tokens=question.most)
-        except QuotaError:
+        except CodedError:
             self.refused += 1
             return question.on_answer('')
         self._live[stream.id] = stream, question.on_answer
@@ -142,8 +170,10 @@ class Voices(Participant):
 class Apart(Voices):
     """Without a shared cache: each question prefills its own frame, and streams run one by one."""
 
-    def __init__(self, engine: Engine, shares: StreamQuota, kept: KeptRows) -> None:
-        super().__init__(engine, shares, kept)
+    def __init__(
+        self, engine: Engine, shares: StreamQuota, kept: KeptRows, settings: Settings
+    ) -> None:
+        super().__init__(engine, shares, kept, settings)
         self._waiting: deque[Question] = deque()
 
     def look(self, seen: Observation) -> Frame:
@@ -164,8 +194,12 @@ class Apart(Voices):
     def _open(self, question: Question, handle: KvHandle | None = None) -> None:
         self._waiting.append(question)
 
-    def _begin(self) -> None:
+    def _begin(self) -> object:
         question = self._waiting.popleft()
-        handle = self._prefill(question.frame.seen)
+        try:
+            handle = self._prefill(question.frame.seen)
+        except OutOfRowsError:
+            self.refused += 1
+            return question.on_answer('')
         with self._engine.kv.acquire(handle):
-            super()._open(question, handle)
+            return super()._open(question, handle)

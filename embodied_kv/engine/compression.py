@@ -11,12 +11,13 @@ their backbone layer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from embodied_kv.compress.base import Statistics, scoring_queries
@@ -42,13 +43,14 @@ class Decisions:
     For a question with a deferred choice they are fixed when the choice is due. keep_ratios: share
     of the cache that each consumer keeps. by: as `EngineConfig.compression_queries`. after: tokens
     of an answer before the choice. is_scored: the method ranks by attention, and there is memory
-    for compressed copies.
+    for compressed copies. remembers: some tokens of some frames are kept as memory rows.
     """
 
     keep_ratios: Mapping[str, float]
     by: str
     after: int
     is_scored: bool
+    remembers: bool
 
     @classmethod
     def at_start(cls, config: EngineConfig) -> Decisions:
@@ -59,7 +61,8 @@ class Decisions:
             keep_ratios,
             config.compression_queries,
             config.compression_after_tokens,
-            is_scored and config.compressed_rows > 0,
+            is_scored and config.has_copies,
+            _remembers(config),
         )
 
     @property
@@ -83,7 +86,8 @@ class Decisions:
     @property
     def keeps_prompt(self) -> bool:
         """Return whether the scores of a frame's own text are kept for its questions."""
-        return self.is_scored and self.by == 'text' and self.by_question
+        by_text = self.by == 'text' and self.by_question
+        return self.is_scored and (by_text or self.remembers)
 
     @property
     def scores_frame(self) -> bool:
@@ -100,6 +104,7 @@ class Compression:
         self._projected = model.cross_layers
         self.method = method(config.compression_method, shares=config.compression_layer_budgets)
         self.by, self._after = config.compression_queries, config.compression_after_tokens
+        self._remembers = _remembers(config)
         self.method.validate_model(b.heads, b.kv_heads, b.head_dim, model.prefix_tokens)
         if self.by != 'row' and self.method.queries not in (None, 'post_vision'):
             raise ValueError(
@@ -153,7 +158,8 @@ class Compression:
 
     def decide(self) -> Decisions:
         """Return the decisions for a frame or question that begins now."""
-        return Decisions(dict(self.keep_ratios), self.by, self._after, self.is_scored)
+        settings = self.by, self._after, self.is_scored, self._remembers
+        return Decisions(dict(self.keep_ratios), *settings)
 
     def prompt_queries(self, prefix: int, text: int) -> range:
         """Return the positions that score a prefix whose last `text` tokens are text."""
@@ -169,11 +175,11 @@ class Compression:
         If the method fails, the consumers read the row (`CompressedPool.scoring_failures` counts).
         """
         if decided.keeps_prompt:
-            with self._failing_alone(handle):
+            with self.failing_alone(handle):
                 self.prompts.attach(handle, self._statistics(slot, handle, queries))
         wanted = decided.by_row
         for keep_ratio in set(wanted.values()):
-            with self._failing_alone(handle):
+            with self.failing_alone(handle):
                 stats = self._statistics(slot, handle, queries)
                 with self._kv.acquire(handle) as lease:
                     copy = self._compress(lease, stats, keep_ratio)
@@ -188,7 +194,7 @@ class Compression:
         (`CompressedPool.allocation_failures` and `scoring_failures` count).
         """
         handle = stream.lease.handle
-        with self._failing_alone(handle):
+        with self.failing_alone(handle):
             stats = self._statistics(0, handle, queries)
             if decided.by == 'text':
                 stats = self.prompts.added(handle, stats)
@@ -197,8 +203,8 @@ class Compression:
                 self._kv.streams.hold_copy(stream, copy)
 
     @contextmanager
-    def _failing_alone(self, handle: KvHandle) -> Iterator[None]:
-        """Count and log an error within the context; only the compressed copy is missing then."""
+    def failing_alone(self, handle: KvHandle) -> Iterator[None]:
+        """Count and log an error within the context; only a copy or memory row is missing then."""
         try:
             yield
         except Exception as error:
@@ -214,11 +220,7 @@ class Compression:
         n = lease.handle.length - self._states
         if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return None
-        if self.method.reads_kv:
-            row = self._kv.prefixes.row(lease.row)
-            keys, values = (part[: self._layers, :, :n] for part in row)
-            stats = replace(stats, keys=keys, values=values)
-        kept = self.method.select(stats, keep_ratio)
+        kept = self._select(lease, stats, keep_ratio)
         if sum(positions.shape[1] for positions in kept) == self._layers * n:
             return None
         if self._states:
@@ -226,12 +228,39 @@ class Compression:
         kept = [*kept, *(kept[layer] for layer in self._projected)]
         return self._kv.copies.compress(lease, kept)
 
+    def kept_tokens(self, lease: Lease, keep_ratio: float) -> list[Tensor]:
+        """Return the positions that a memory row keeps of a leased row, without a state token.
+
+        int64 [kv_heads, n] of each layer. The frame's own text scores them; without its scores
+        all tokens are kept.
+        """
+        n = lease.handle.length - self._states
+        whole = torch.arange(n, device=self._kv.prefixes.device).expand(self._kv_heads, -1)
+        stats = self.prompts.get(lease.handle)
+        if self.method.queries is None:
+            stats = Statistics.unscored(self._layers, self._kv_heads, n, whole.device)
+        if stats is None or total_budget(keep_ratio, self._layers, n) == self._layers * n:
+            return [whole] * self._layers
+        return list(self._select(lease, stats, keep_ratio))
+
+    def _select(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Sequence[Tensor]:
+        if self.method.reads_kv:
+            n = lease.handle.length - self._states
+            row = self._kv.prefixes.row(lease.row)
+            keys, values = (part[: self._layers, :, :n] for part in row)
+            stats = replace(stats, keys=keys, values=values)
+        return self.method.select(stats, keep_ratio)
+
     def _statistics(self, slot: int, handle: KvHandle, queries: int) -> Statistics:
         n = handle.length - self._states
         if self.method.queries is None:
             return Statistics.unscored(self._layers, self._kv_heads, n, self._kv.prefixes.device)
         columns = self.scores.columns[slot, :, :, :n]
         return Statistics(columns, self.scores.density[slot], self._kv_heads, queries)
+
+
+def _remembers(config: EngineConfig) -> bool:
+    return config.memory_rows > 0 and config.memory_keep_ratio < 1
 
 
 class PromptScores:

@@ -16,8 +16,9 @@ import torch
 from embodied_kv.engine import shapes
 from embodied_kv.engine.compression import Compression
 from embodied_kv.engine.shapes import COMPILED_QUERY, Kind
+from embodied_kv.engine.time_budget import TimeBudget
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kernels.sampling import sample_tokens
+from embodied_kv.kernels import sampling
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.scored import ScoredTailAppend
@@ -35,11 +36,9 @@ log = logging.getLogger(__name__)
 def share(stream: DecodeStream, ahead: int = 0) -> float:
     """Return the random number in [0, 1) that draws the token `ahead` after a stream's next one.
 
-    It depends on seed and token count alone, so that no state of a random generator has to be
-    saved with the stream. Raises ValueError for an invalid seed.
+    Raises ValueError for an invalid seed.
     """
-    philox = np.random.Philox(key=stream.query.seed, counter=len(stream.tokens) + ahead)
-    return np.random.Generator(philox).random()
+    return sampling.share(stream.query.seed, len(stream.tokens) + ahead)
 
 
 class Decoder:
@@ -148,7 +147,7 @@ class Decoder:
             last = (number - 1).clamp(min=0)
             chosen, scores = said.index_select(1, last)[:, 0]
             own = shares.index_select(0, last)[0]
-            tokens = sample_tokens(logits, scores, chosen.long(), temperatures, own)
+            tokens = sampling.sample_tokens(logits, scores, chosen.long(), temperatures, own)
             said[0].index_copy_(0, last, tokens.double()[None])
             ids.copy_(tokens[:, None])
 
@@ -168,6 +167,13 @@ class Decoder:
     def padded(self, streams: int) -> int:
         """Return the slots of a batch of so many streams."""
         return shapes.smallest(self._slots, streams, 'streams', 'raise engine.streams')
+
+    def most_within(self, budget: TimeBudget, streams: int) -> int:
+        """Return how many of so many streams a step decodes; see `TimeBudget.largest`."""
+        if not streams:
+            return 0
+        slots = self._slots[: self._slots.index(self.padded(streams)) + 1]
+        return min(streams, budget.largest('decode', slots))
 
     def bucket(self, stream: DecodeStream) -> int:
         """Return the padded number of tokens of a stream's query and answer so far."""

@@ -6,18 +6,28 @@ A frame is prefilled once; actions and language read it. Methods that compute mu
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from itertools import count
+from operator import attrgetter
 
 import numpy as np
 import torch
 
 from embodied_kv.engine.compression import ACTION, Compression, PromptScores
+from embodied_kv.engine.compression_payoff import (
+    CHOICE,
+    CompressionPayoff,
+    kind_of_step,
+    payoff,
+)
 from embodied_kv.engine.decode import Decoder, Detokenizer
 from embodied_kv.engine.denoise import Denoiser, noise
 from embodied_kv.engine.guidance import LeftoverActions, leftover
 from embodied_kv.engine.prefill import Prefiller
-from embodied_kv.engine.shapes import compiler_for, copy_capacity
+from embodied_kv.engine.remembering import Remembering
+from embodied_kv.engine.shapes import compiler_for, copied_tokens, copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
@@ -62,6 +72,11 @@ class Engine:
                 "engine.rtc must be 'off' or 'guided' for this checkpoint, which was not trained "
                 "to continue given actions (got 'trained'); set it to 'guided'"
             )
+        if config.memory_rows > policy.max_memory_rows:
+            raise ValueError(
+                f'engine.memory_rows must be at most {policy.max_memory_rows}, the number that '
+                f'this checkpoint was trained with (got {config.memory_rows}); lower it'
+            )
         self.policy, self.config = policy, config
         with torch.no_grad():
             pack(policy.model)
@@ -72,6 +87,8 @@ class Engine:
         size['layers'] = layers = policy.config.kv_layers
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         room = config.compressed_rows * layers * policy.config.prefix_tokens
+        if config.memory_rows:  # then each row has a copy behind memory rows
+            room += config.rows * layers * copied_tokens(policy.config, config)
         # One copy for each stream, and for each frame one for language and one for actions.
         copies = config.streams + 2 * config.rows
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
@@ -85,7 +102,13 @@ class Engine:
             config.reserved_rows,
         )
         self.kv = KvManager(
-            prefixes, decode_kv, compressed, reserved, kv_budget=kv_budget, floor=actions
+            prefixes,
+            decode_kv,
+            compressed,
+            reserved,
+            kv_budget=kv_budget,
+            floor=actions,
+            keeps_rows=config.memory_rows > 0,
         )
         self.latency = LatencyEstimator()
         self.budget = TimeBudget(
@@ -96,12 +119,17 @@ class Engine:
             min_euler_steps=config.min_euler_steps,
             enabled=config.time_budget,
             allowed=config.allowed(policy.config, period),
+            longest=config.idle_unit_ms / 1e3,
         )
         compiler = compiler_for(policy, config, say, defers_traces)
         self.graphs = GraphCache(model.device, compiler)
         steps = range(config.min_euler_steps, config.euler_steps + 1)
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)
+            self._remembering = Remembering(
+                policy, self.kv, self.compression, self.latency, config
+            )
+            self.memory = self._remembering.rows
             self._prefiller = Prefiller(
                 policy, prefixes, config.max_batch_robots, self.graphs, self.compression
             )
@@ -119,6 +147,7 @@ class Engine:
             self._decoder = Decoder(
                 model, self.kv, policy.tokenizer.eos, config, self.graphs, self.compression
             )
+        self._turns = count(1)
         self.committed = 0  # completed steps: prefills, chunks, decode steps
         self.states: dict[int, np.ndarray] = {}  # row -> state that relative actions start from
         self.guides: dict[int, Guide | None] = {}  # row -> actions that its chunk continued
@@ -140,6 +169,8 @@ class Engine:
         began, decided = time.monotonic(), self.compression.decide()
         self._prefiller.validate(observations)
         self.budget.frame_began(began)
+        for observation in observations:
+            self._remembering.before(observation)
         with self.kv.reserving(len(observations), began) as rows:
             written = self._prefiller.run(observations, rows, decided)
             Stream.current(self.policy.model.device).synchronize()
@@ -150,6 +181,7 @@ class Engine:
             ]
         for slot, (handle, prefix) in enumerate(zip(handles, written, strict=True)):
             self.compression.compress_frame(handle, slot, prefix.queries, decided)
+            self._remembering.after(handle, observations[slot])
         Stream.current(self.policy.model.device).synchronize()
         self.committed += 1
         self.latency.observe('prefill', time.monotonic() - began, len(rows))
@@ -167,6 +199,10 @@ class Engine:
             deadline=o.deadline,
             prefill_ms=took * 1e3,
         )
+
+    def forget(self, robot: str) -> None:
+        """Forget the memory rows of a robot; its newest frame becomes none."""
+        self._remembering.forget(robot)
 
     # ------------------------------------------------------------------ actions
 
@@ -226,6 +262,45 @@ class Engine:
             )
         ]
 
+    def candidates(
+        self,
+        lease: Lease,
+        seeds: Sequence[int],
+        deadline: float = math.inf,
+        guide: Guide | None = None,
+    ) -> list[ActionChunk | FloatingPointError]:
+        """Return the chunks of one frame from the noise of several seeds, to choose from.
+
+        The noise depends on seed, robot and frame alone; the seed of the config is that of
+        `denoise`. A batch has up to `max_batch_robots` chunks. As in `denoise`, the size of its
+        batch changes a chunk by rounding only.
+
+        Args:
+            lease: The frame to act on.
+            seeds: Seed of each chunk, 0 to 2**64 - 1.
+            deadline: Deadline of the last chunk (s, steady clock).
+            guide: The actions of the arm until a chunk takes over; ignored if `rtc` is off.
+
+        Returns:
+            A chunk or an error per seed, as `denoise`, in their order; those of the first seeds if
+            the time left is too short for another batch.
+
+        Raises:
+            ValueError: A seed is out of range, or the guide does not fit.
+        """
+        if bad := [seed for seed in seeds if not 0 <= seed < 2**64]:
+            raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {bad[0]})')
+        made: list[ActionChunk | FloatingPointError] = []
+        for at in range(0, len(seeds), self.config.max_batch_robots):
+            batch = seeds[at : at + self.config.max_batch_robots]
+            leases, guides = [lease] * len(batch), [guide] * len(batch)
+            noises = self._noises(leases, batch)
+            chunks = self.denoise(leases, [deadline] * len(batch), noises, guides)
+            if not chunks:
+                break
+            made += chunks
+        return made
+
     @staticmethod
     def _finite(chunk: ActionChunk) -> ActionChunk | FloatingPointError:
         """Return the chunk, or an error if its actions (policy units) are not finite."""
@@ -233,10 +308,17 @@ class Engine:
             return chunk
         return FloatingPointError('actions of the policy must be finite')
 
-    def _noises(self, leases: Sequence[Lease]) -> np.ndarray:
-        c, seed, frames = self.policy.config, self.config.seed, [lease.handle for lease in leases]
+    def _noises(self, leases: Sequence[Lease], seeds: Sequence[int] = ()) -> np.ndarray:
+        """Return the noise of each frame by its seed, by default the config's: [leases, ...]."""
+        c, frames = self.policy.config, [lease.handle for lease in leases]
         shape = c.chunk_size, c.padded_action_dim
-        return np.stack([noise(seed, frame.robot, frame.sequence, shape) for frame in frames])
+        seeds = seeds or [self.config.seed] * len(leases)
+        return np.stack(
+            [
+                noise(seed, frame.robot, frame.sequence, shape)
+                for seed, frame in zip(seeds, frames, strict=True)
+            ]
+        )
 
     def _leftovers(
         self, leases: Sequence[Lease], guides: Sequence[Guide | None]
@@ -288,12 +370,16 @@ class Engine:
     def next_batch(self) -> tuple[list[DecodeStream], bool]:
         """Return the streams of the next unit of language work, and whether it is a single one.
 
-        A single one is the oldest stream that is new or is to be compressed now; else all streams.
+        A single one is the oldest stream that is new or is to be compressed now. Otherwise they
+        are all streams, or as many as `idle_unit_ms` holds, those that waited longest first.
         """
         streams, decided = self.kv.streams.live(), self.compression.decide()
         for stream in streams:
             if stream.is_new or decided.until_choice(stream) == 0:
                 return [stream], True
+        most = self._decoder.most_within(self.budget, len(streams))
+        if most < len(streams):
+            streams = sorted(streams, key=attrgetter('turn'))[:most]
         return streams, False
 
     @torch.inference_mode()
@@ -311,13 +397,18 @@ class Engine:
                 self.kv.streams.release(stream, 'error')
             raise
         self.committed += 1
+        for stream in batch:
+            stream.turn = next(self._turns)
         return self.deltas(moved)
 
     def _begin(self, stream: DecodeStream) -> list[DecodeStream]:
         began, bucket = time.monotonic(), self._decoder.bucket(stream)
+        is_deferred = not stream.is_new
         moved = self._decoder.begin(stream)
         took = time.monotonic() - began
         self.latency.observe('begin', took, bucket)
+        if is_deferred:
+            self.latency.observe(CHOICE, took, bucket)
         return moved
 
     def _advance(self, streams: Sequence[DecodeStream]) -> list[DecodeStream]:
@@ -329,11 +420,18 @@ class Engine:
         rests = [stream.query.max_tokens - len(stream.tokens) for stream in streams]
         waits = filter(None, map(decided.until_choice, streams))
         most = min(self.config.decode_steps, *rests, *waits)
-        steps = self.budget.times(began, 'decode', size, most)
+        steps, kind = self.budget.times(began, 'decode', size, most), kind_of_step(streams)
         moved = self._decoder.step(streams, steps)
         self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps
         self.latency.observe('decode', took, size)
+        if kind:
+            self.latency.observe(kind, took, size)
         return moved
+
+    @property
+    def compression_payoff(self) -> CompressionPayoff | None:
+        """Return what compression saves a stream on this machine; None if it is not known yet."""
+        return payoff(self.latency) if self.compression.decide().by_question else None
 
     def deltas(self, moved: Sequence[DecodeStream] = ()) -> list[TextDelta]:
         """Return the new text of these streams, and the ends of streams since the last call."""

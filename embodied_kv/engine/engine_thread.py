@@ -1,9 +1,10 @@
-"""The only thread that computes: it runs denoising, prefills and language work by priority.
+"""The only thread that computes: it runs units of work, those with a deadline first.
 
-A chunk is denoised, and a frame prefilled, without interruption. Language and background work
-yield after every step, and start none if the idle time is shorter than the measured time of a
-step. A caller gets a Future; its callbacks run on this thread before the next job and publish the
-result. The callback of a prefill submits the denoising of its frame, which therefore comes next.
+A chunk is denoised, and a frame prefilled, without interruption; equal work runs by its deadline.
+Steps of plans and of text run in the idle time, in fair shares (`engine.idle_work`), and none
+starts if the idle time is shorter than its measured time. A caller gets a Future; its callbacks
+run on this thread before the next job and publish the result. The callback of a prefill submits
+the denoising of its frame, which therefore comes next.
 
 A job ends when the device has done its work, so that its result is complete on every stream, and
 the next job's time does not include it. An error ends the job, and for language the streams, but
@@ -14,6 +15,7 @@ not the thread. If waiting for the device fails, its context is lost, which no p
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -29,6 +31,7 @@ from typing import Any, TypeVar
 import torch
 
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.idle_work import FairShares
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.runtime.stream import Stream
 from embodied_kv.text import trace
@@ -39,6 +42,7 @@ T = TypeVar('T')
 Guiding = Callable[[], Guide | None]
 IDLE = 0.05  # s between two checks for language when nothing is submitted
 PATIENCE = 0.25  # s until a background step begins even if the idle time is too short
+TEXT = 'text'  # the client of the idle time for all decode streams
 LOST = 70  # exit status of a process whose device is lost (EX_SOFTWARE)
 
 
@@ -52,9 +56,14 @@ class Priority(Enum):
 
 @dataclass(eq=False)
 class Job:
-    """A piece of work and the future of its result; it drops both when it has run."""
+    """A piece of work and the future of its result; it drops both when it has run.
+
+    deadline: s, steady clock. client: whose share of the idle time a background step takes.
+    """
 
     work: Callable[[], object]
+    deadline: float = math.inf
+    client: str = ''
     future: Future[Any] = field(default_factory=Future)
     submitted: float = field(default_factory=time.monotonic)  # s
 
@@ -102,13 +111,16 @@ class JobQueue:
         priority: Priority,
         work: Callable[[], T],
         done: Callable[[Future[T]], object] | None = None,
+        deadline: float = math.inf,
+        client: str = '',
     ) -> Future[T]:
         """Return the future of the work's result; it is cancelled at once after `close`.
 
-        done: called with the resolved future by the thread that runs the work. A callback that is
-        added to the future later may be called by the thread that adds it.
+        deadline, client: see `Job`. done: called with the resolved future by the thread that runs
+        the work. A callback that is added to the future later may be called by the thread that
+        adds it.
         """
-        job = Job(work)
+        job = Job(work, deadline, client)
         if done is not None:
             job.future.add_done_callback(done)
         with self._wake:
@@ -119,16 +131,32 @@ class JobQueue:
         self._refuse(job.future)
         return job.future
 
-    def peek(self, priority: Priority) -> Job | None:
-        """Return the oldest job of a priority, None if there is none."""
-        with self._wake:
-            return next(iter(self._queues[priority]), None)
-
     def pop(self, priority: Priority) -> Job | None:
-        """Remove and return the oldest job of a priority, None if there is none."""
+        """Remove and return the most urgent job of a priority, None if there is none.
+
+        The earliest deadline is the most urgent, among equals the job that was submitted first.
+        """
         with self._wake:
             waiting = self._queues[priority]
-            return waiting.popleft() if waiting else None
+            if job := min(waiting, key=lambda job: job.deadline, default=None):
+                waiting.remove(job)
+            return job
+
+    def by_client(self) -> dict[str, Job]:
+        """Return the oldest background step of each client, in the order of their submission."""
+        with self._wake:
+            steps: dict[str, Job] = {}
+            for job in self._queues[Priority.BACKGROUND]:
+                steps.setdefault(job.client, job)
+            return steps
+
+    def take(self, job: Job) -> bool:
+        """Remove a background step, and return whether it was still waiting."""
+        with self._wake:
+            waits = job in self._queues[Priority.BACKGROUND]
+            if waits:
+                self._queues[Priority.BACKGROUND].remove(job)
+            return waits
 
     def notify(self) -> None:
         """End a wait."""
@@ -198,6 +226,7 @@ class EngineThread(threading.Thread):
         self._newest: dict[str, Future[KvHandle]] = {}  # robot -> newest prefill, until it is done
         self._naming = threading.Lock()  # guards `_newest`
         self._lost: BaseException | None = None
+        self._shares = FairShares()
         self._faults = Throttled(logging.getLogger(__name__).error)
 
     # ------------------------------------------------------------------ the loop
@@ -223,25 +252,46 @@ class EngineThread(threading.Thread):
             self._on_lost(self._lost)
 
     def _turn(self) -> None:
-        """Run one unit of work by priority; language gets the idle time."""
+        """Run one unit of work: a chunk, a prefill, or one that the idle time holds."""
         if denoise := self._jobs.pop(Priority.DENOISE):
             denoise.run(self._finish)  # its callback publishes the chunk
         elif prefill := self._jobs.pop(Priority.PREFILL):
             prefill.run(self._finish)  # its callback submits the denoising
-        elif step := self._fitting_step():
-            began = time.monotonic()
-            kind = kind_of(step.work)
-            if step.run(self._finish):  # for example a step of planning
-                self.engine.latency.observe(kind, time.monotonic() - began)
-        elif self._decode_fits():
-            self._publish(self.engine.decode)  # one step of all live streams, in one batch
         else:
-            self._publish(self.engine.deltas)  # last text of streams that other threads ended
-            # A background step that waits for idle time does not end the wait; a frame does.
-            held = self._jobs.peek(Priority.BACKGROUND) is not None
-            self._jobs.wait(
-                IDLE, [Priority.DENOISE, Priority.PREFILL] if held else tuple(Priority)
-            )
+            steps = self._jobs.by_client()
+            if not self._run_idle_unit(steps):
+                self._publish(self.engine.deltas)  # last text of streams that other threads ended
+                # A background step that waits for idle time does not end the wait; a frame does.
+                self._jobs.wait(
+                    IDLE, [Priority.DENOISE, Priority.PREFILL] if steps else tuple(Priority)
+                )
+
+    def _run_idle_unit(self, steps: dict[str, Job]) -> bool:
+        """Run the unit of the client that received least, if one fits; return whether one did.
+
+        steps: the oldest background step of each client.
+        """
+        for client in self._shares.order([*steps, TEXT]):
+            began, value = time.monotonic(), 1.0
+            if client == TEXT:
+                if not self._decode_fits():
+                    continue
+                value = self._robots_of_streams()
+                self._publish(self.engine.decode)  # one step of live streams, in one batch
+            else:
+                step = steps[client]
+                if not (self._step_fits(step, began) and self._jobs.take(step)):
+                    continue
+                kind = kind_of(step.work)
+                if step.run(self._finish):  # for example a step of planning
+                    self.engine.latency.observe(kind, time.monotonic() - began)
+            self._shares.served(client, time.monotonic() - began, value)
+            return True
+        return False
+
+    def _robots_of_streams(self) -> int:
+        """Return the number of robots with live streams, at least 1."""
+        return len({s.lease.handle.robot for s in self.engine.kv.streams.live()}) or 1
 
     def _finish(self) -> None:
         """Wait until the device has done what was launched. An error means that it is lost."""
@@ -251,18 +301,14 @@ class EngineThread(threading.Thread):
             self._lost = error
             raise
 
-    def _fitting_step(self) -> Job | None:
-        """Pop the oldest background step if the idle time holds it, or if it waited too long."""
-        step, now = self._jobs.peek(Priority.BACKGROUND), time.monotonic()
-        if step is None:
-            return None
+    def _step_fits(self, step: Job, now: float) -> bool:
+        """Return whether the idle time holds a background step, or it waited too long."""
         try:
             waited = now - step.submitted > PATIENCE
-            fits = waited or self.engine.budget.admits(now, kind_of(step.work))
+            return waited or self.engine.budget.admits(now, kind_of(step.work))
         except Exception as error:
             self._faults('admits', f'The idle time is unknown.\n{trace(error)}')
-            fits = True
-        return self._jobs.pop(Priority.BACKGROUND) if fits else None
+            return True
 
     def _decode_fits(self) -> bool:
         """Return `Engine.decode_fits`; an error ends the live streams."""
@@ -316,7 +362,7 @@ class EngineThread(threading.Thread):
         robot, work = observation.robot, partial(self._prefill, observation)
         with self._naming:
             older = self._newest.get(robot)
-            future = self._jobs.submit(Priority.PREFILL, work, done)
+            future = self._jobs.submit(Priority.PREFILL, work, done, observation.deadline)
             self._newest[robot] = future
         future.add_done_callback(partial(self._forget, robot))
         if older is not None:
@@ -337,21 +383,22 @@ class EngineThread(threading.Thread):
         The caller releases the lease. guiding: called on this thread when the work begins; returns
         the actions that the chunk continues.
         """
-        return self._jobs.submit(
-            Priority.DENOISE, partial(self._denoise, lease, deadline, guiding)
-        )
+        work = partial(self._denoise, lease, deadline, guiding)
+        return self._jobs.submit(Priority.DENOISE, work, deadline=deadline)
 
     def call(self, work: Callable[[], T]) -> Future[T]:
-        """Run any other work on the thread, in turn with the prefills."""
-        return self._jobs.submit(Priority.PREFILL, work)
+        """Run any other work on the thread, in turn with the prefills: it is due in PATIENCE s."""
+        due = time.monotonic() + PATIENCE
+        return self._jobs.submit(Priority.PREFILL, work, deadline=due)
 
-    def background(self, work: Callable[[], T]) -> Future[T]:
+    def background(self, work: Callable[[], T], client: str = '') -> Future[T]:
         """Run a short step of work without a deadline, in the idle time between two frames.
 
         It begins when no action or prefill waits, and the idle time holds the measured time of its
-        kind or the step has waited for PATIENCE s.
+        kind or the step has waited for PATIENCE s. client: whose share of the idle time it takes,
+        such as the plan of a robot; each has an equal one, and text one for each robot with text.
         """
-        return self._jobs.submit(Priority.BACKGROUND, work)
+        return self._jobs.submit(Priority.BACKGROUND, work, client=client)
 
     def wake(self) -> None:
         """Check for language work: a stream was opened, or another thread ended one."""

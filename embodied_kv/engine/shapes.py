@@ -81,13 +81,21 @@ def smallest(sizes: Sequence[int], needed: int, what: str, remedy: str) -> int:
 def copy_capacity(c: ModelConfig, e: EngineConfig, keep_ratio: float) -> int:
     """Return the tokens in a layer of a compressed copy that compiled code reads.
 
-    It is what every layer of the longest prefix keeps if all keep equally many tokens; 0 if
-    nothing is compressed at the start. Longer copies are read by eager code.
+    It is what every layer of the longest prefix keeps if all keep equally many tokens, or the
+    longest prefix behind all memory rows; 0 if there are no copies at the start. Longer copies are
+    read by eager code.
     """
+    if e.compile != 'off' and e.memory_rows:
+        return -(-copied_tokens(c, e) // ALIGNED) * ALIGNED
     if e.compile == 'off' or keep_ratio == 1:
         return 0
     needed = math.ceil(keep_ratio * c.prefix_tokens) + c.state_tokens
     return min(-(-needed // ALIGNED) * ALIGNED, c.prefix_tokens)
+
+
+def copied_tokens(c: ModelConfig, e: EngineConfig) -> int:
+    """Return the tokens in a layer of the longest prefix behind all memory rows of a robot."""
+    return c.prefix_tokens + e.memory_rows * math.ceil(e.memory_keep_ratio * c.prefix_tokens)
 
 
 def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+
+TRIES = 3  # measurements of a size before it is judged
+RETRY = 256  # decisions after which the largest size is measured again
 
 
 class LatencyEstimator:
@@ -48,6 +51,14 @@ class LatencyEstimator:
         if not sizes[nearest]:
             del sizes[nearest]
 
+    def sizes(self, kind: str) -> tuple[int, ...]:
+        """Return the measured sizes of a kind."""
+        return tuple(self._measured[kind])
+
+    def count(self, kind: str, size: int = 1) -> int:
+        """Return how many measurements of exactly this kind and size are kept."""
+        return len(self._measured[kind].get(size, ()))
+
     def median(self, kind: str, size: int = 1) -> float:
         """Return the median duration (s) of exactly this kind and size; 0 without one."""
         return self._rank(self._measured[kind].get(size, ()), 0.5)
@@ -67,8 +78,9 @@ class TimeBudget:
 
     period: time (s) between two frames. margin: time (s) kept free before each deadline and each
     expected prefill. allowed: time (s) from a frame to its deadline, by default a period. enabled:
-    False permits everything at any time. forecast: for frames without a period, returns for how
-    long (s) after a moment no frame waits or is expected.
+    False permits everything at any time. longest: time (s) for which an unexpected frame may wait
+    for a unit of other work, if that work can be divided. forecast: for frames without a period,
+    returns for how long (s) after a moment no frame waits or is expected.
     """
 
     def __init__(
@@ -81,7 +93,9 @@ class TimeBudget:
         min_euler_steps: int,
         enabled: bool = True,
         allowed: float | None = None,
+        longest: float = math.inf,
     ) -> None:
+        self.longest = longest if enabled else math.inf
         self.latency, self.period, self.margin = latency, period, margin
         self.allowed = period if allowed is None else allowed
         self.euler_steps, self.min_euler_steps, self.enabled = (
@@ -90,6 +104,7 @@ class TimeBudget:
             enabled,
         )
         self.forecast: Callable[[float], float] | None = None
+        self._calls = 0
         self._last_frame = -math.inf
         self._gave_up: dict[str, float] = {}  # kind of work -> last frame in which it gave up
 
@@ -146,10 +161,28 @@ class TimeBudget:
         return math.inf if since > 2 * self.period else self.period - self.margin - since
 
     def times(self, now: float, kind: str, size: int, most: int) -> int:
-        """Return how often work of this kind and size fits the idle time, from 1 to `most`."""
+        """Return how often work of this kind and size fits the idle time, from 1 to `most`.
+
+        Together they take no longer than `longest`.
+        """
         cost = self.latency.estimate(kind, size)
-        fits = self.slack(now) / cost if self.enabled and cost else math.inf
+        fits = min(self.slack(now), self.longest) / cost if self.enabled and cost else math.inf
         return max(1, int(min(most, fits)))
+
+    def largest(self, kind: str, sizes: Sequence[int]) -> int:
+        """Return the largest of these ascending sizes with which work takes at most `longest`.
+
+        A size that was measured fewer than TRIES times is tried, and each RETRY-th call returns
+        the largest size, because a machine may have been slow for a while only. If no size is fast
+        enough, return the largest: dividing such work delays a frame as long and costs more in
+        all.
+        """
+        self._calls += 1
+        for size in reversed(sizes if self._calls % RETRY else ()):
+            tried = self.latency.count(kind, size) >= TRIES
+            if not tried or self.latency.median(kind, size) <= self.longest:
+                return size
+        return sizes[-1]
 
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Return whether work of this kind and size fits the idle time.

@@ -34,6 +34,7 @@ def warm_up(engine: Engine) -> None:
     if time.monotonic() - began <= LONG:
         engine.latency.clear()
         _rehearse(engine)
+    engine.forget(ROBOT)
     # The frames have expired, so a reservation frees their rows.
     engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
 

@@ -6,6 +6,7 @@ alone, in any batch, and on any device that computes the same probabilities.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -13,6 +14,15 @@ from torch.nn import functional as F
 WHOLE = 2.0**40  # parts of the distribution; a token of less than one part is never drawn
 BLOCK = 512  # tokens of a block; a sum in two levels is faster than a long one
 COLDEST = 1e-30  # temperature, in float32
+
+
+def share(seed: int, token: int) -> float:
+    """Return the random number in [0, 1) that draws token number `token` of an answer.
+
+    It depends on both numbers alone, so that no state of a random generator has to be saved.
+    Raises ValueError for an invalid seed.
+    """
+    return np.random.Generator(np.random.Philox(key=seed, counter=token)).random()
 
 
 def sample_tokens(

@@ -142,14 +142,15 @@ class KvBudget:
         cost: float = math.inf,
         wait: bool = False,
         own: Callable[[float], OwnEviction | None] = lambda lacking: None,
+        evicts: bool = True,
     ) -> Iterator[None]:
         """Reserve `size` more bytes for a pool, which allocates them within the context.
 
         cost: time (s) to compute them again, 0: unknown; only KV that is worth no more per byte is
         evicted. wait: also evict KV that must first be copied elsewhere. own: given the bytes that
         are lacking, returns the pool's eviction for its own claim, if that differs from its offers
-        to others. Raises OverBudgetError; if all evictions together are too little, nothing is
-        evicted.
+        to others. evicts: False to claim free bytes only. Raises OverBudgetError; if all evictions
+        together are too little, nothing is evicted.
         """
         if self.capacity == math.inf:
             yield
@@ -157,7 +158,7 @@ class KvBudget:
         most = math.inf if cost == math.inf else self.worth(pool, size, cost)
         in_vain = 0
         while (lacking := self._grant(pool, size)) > 0:
-            going = self._least(pool, size, lacking, most, wait, own(lacking))
+            going = self._least(pool, size, lacking, most, wait, own(lacking)) if evicts else []
             in_vain = 0 if self._evict(going) else in_vain + 1
             if not going or in_vain == ATTEMPTS:
                 raise OverBudgetError(self._refusal(pool, size, lacking))

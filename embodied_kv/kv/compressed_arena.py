@@ -103,12 +103,27 @@ class CompressedArena:
         self.lengths[:, row] = 0
         self._free_rows.free(row)
 
-    def gather(self, row: int, source: Arena, source_row: int, kept: Sequence[Tensor]) -> None:
-        """Copy the kept tokens of a source row; kept: int64 [kv_heads, n] for each layer."""
+    def gather(
+        self,
+        row: int,
+        source: Arena,
+        source_row: int,
+        kept: Sequence[Tensor],
+        memory: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
+        """Copy the kept tokens of a source row, behind those of `memory`.
+
+        kept: int64 [kv_heads, n] for each layer. memory: K and V [kv_heads, m, head_dim].
+        """
         heads = torch.arange(self.k.shape[1], device=self.k.device)[:, None]
         for layer, positions in enumerate(kept):
-            for own, theirs in zip(self.piece(layer, row), source.layers[layer], strict=True):
-                own.copy_(theirs[source_row][heads, positions])
+            first = memory[layer] if memory else (self.k[0, :, :0],) * 2
+            for own, theirs, earlier in zip(
+                self.piece(layer, row), source.layers[layer], first, strict=True
+            ):
+                m = earlier.shape[1]
+                own[:, :m] = earlier
+                own[:, m:] = theirs[source_row][heads, positions]
 
     def piece(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer of a row, views [kv_heads, tokens, head_dim]."""

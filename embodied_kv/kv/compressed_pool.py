@@ -52,13 +52,21 @@ class CompressedPool(LeasedPool):
 
     # ------------------------------------------------------------------ making and reading
 
-    def compress(self, lease: Lease, kept: Sequence[Tensor]) -> Lease | None:
+    def compress(
+        self,
+        lease: Lease,
+        kept: Sequence[Tensor],
+        memory: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> Lease | None:
         """Return a lease on a copy of the kept tokens of a leased row; None if there is no room.
 
-        kept: positions int64 [kv_heads, n] of each layer. `lease` stays the caller's. KV that is
-        worth more than the eviction order assumes for a copy is not evicted for it.
+        kept: positions int64 [kv_heads, n] of each layer. memory: K and V of other tokens of each
+        layer, [kv_heads, m, head_dim], that precede them in the copy. `lease` stays the caller's.
+        KV that is worth more than the eviction order assumes for a copy is not evicted for it.
         """
         budgets = [positions.shape[1] for positions in kept]
+        for layer, (k, _) in enumerate(memory):
+            budgets[layer] += k.shape[1]
         with self._lock:
             position = int(self._source.positions[lease.row])
             copy = self.adopt(budgets, position, lease.handle, cost=0.0)
@@ -67,21 +75,27 @@ class CompressedPool(LeasedPool):
                 return None
         with ExitStack() as undo:
             undo.enter_context(copy)
-            self.arena.gather(copy.row, self._source, lease.row, kept)
+            self.arena.gather(copy.row, self._source, lease.row, kept, memory)
             undo.pop_all()
         return copy
 
     def adopt(
-        self, budgets: Sequence[int], position: int, handle: KvHandle, cost: float = math.inf
+        self,
+        budgets: Sequence[int],
+        position: int,
+        handle: KvHandle,
+        cost: float = math.inf,
+        evicts: bool = True,
     ) -> Lease | None:
         """Return a lease on a compressed row that the caller fills; None without room.
 
-        handle: the frame of the copy, whose row need not exist. cost: as in `KvBudget.claim`.
+        handle: the frame of the copy, whose row need not exist. cost, evicts: as in
+        `KvBudget.claim`.
         """
         size = sum(budgets) * self.arena.bytes_per_token
         with self._lock, suppress(OverBudgetError):
             if self.arena.has_room([sum(budgets)]):
-                with self._kv_budget.claim(self, size, cost):
+                with self._kv_budget.claim(self, size, cost, evicts=evicts):
                     row = self.arena.allocate(budgets, position)
                     assert row is not None  # it has room
                     return self._lease(handle, row)

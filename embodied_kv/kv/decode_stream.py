@@ -45,7 +45,7 @@ class DecodeStream:
     """A live stream.
 
     decode_row: its row of decode KV. tokens: generated so far. reason: why it ended, '' while it
-    lives.
+    lives. turn: number of its last turn to be decoded, counted over all streams.
     """
 
     id: int
@@ -54,6 +54,7 @@ class DecodeStream:
     query: Query
     tokens: list[int] = field(default_factory=list)
     reason: str = ''
+    turn: int = 0
 
     @property
     def is_new(self) -> bool:

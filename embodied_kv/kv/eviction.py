@@ -17,7 +17,10 @@ from embodied_kv.text import reason
 PATH = Path(__file__).with_name('eviction.yaml')
 MIB = 2**20
 CONSUMERS = 'action', 'language'
-POOLS = 'prefixes', 'copies', 'streams', 'planner row', 'host cache', 'capsules'
+POOLS = (
+    *('prefixes', 'copies', 'streams', 'memory rows', 'planner row', 'host cache'),
+    'capsules',
+)
 
 
 @dataclass(frozen=True)

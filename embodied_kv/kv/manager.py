@@ -61,6 +61,7 @@ class KvManager:
     reserved: number of prefix rows that language never holds, so that an action never waits for a
     row. grace: time (s) that a frame without a lease outlives its deadline. clock: s, steady.
     kv_budget: the budget that its pools share with others. floor: bytes of it for frames alone.
+    keeps_rows: whether the newest frame of a robot keeps its row until the next one.
     """
 
     def __init__(
@@ -73,7 +74,9 @@ class KvManager:
         clock: Callable[[], float] = time.monotonic,
         kv_budget: KvBudget | None = None,
         floor: int = 0,
+        keeps_rows: bool = False,
     ) -> None:
+        self.keeps_rows = keeps_rows
         self.prefixes, self.decode_kv, self.compressed = prefixes, decode_kv, compressed
         self.budget = kv_budget or KvBudget()
         self._lock = threading.RLock()
@@ -114,13 +117,14 @@ class KvManager:
         return row
 
     @contextmanager
-    def reserving(self, count: int, now: float) -> Iterator[list[int]]:
+    def reserving(self, count: int, now: float, evicts: bool = True) -> Iterator[list[int]]:
         """Reserve `count` rows for prefixes; those not committed within the context are freed.
 
-        now: s, steady clock. Raises OutOfRowsError, and reserves none, if fewer can be freed.
+        now: s, steady clock. evicts: False to take only free rows and free bytes of the budget.
+        Raises OutOfRowsError, and reserves none, if fewer can be freed.
         """
         with self._lock:
-            rows = self._reserve(count, now)
+            rows = self._reserve(count, now, evicts)
             places = [self.frames.place(row) for row in rows]
         try:
             yield rows
@@ -130,23 +134,29 @@ class KvManager:
                     if self.frames.is_writing(place):
                         self.frames.abandon(place[0])
 
-    def _reserve(self, count: int, now: float) -> list[int]:
+    def _reserve(self, count: int, now: float, evicts: bool = True) -> list[int]:
         """Return free rows within the budget; streams are evicted for all of them, or none is."""
         with self._lock:
-            self.frames.expire(now)
-            for handle in self.frames.reduced():
-                if self.frames.is_past(handle, now) and not self.copies.is_read(handle):
-                    self.frames.retire(handle)
+            if evicts:
+                self._retire_past(now)
             lacking = count - self.frames.rows_free
-            if lacking > 0 and lacking > self.streams.rows_freeable:
+            if lacking > 0 and (not evicts or lacking > self.streams.rows_freeable):
                 return self.frames.allocate(count)  # raises an error that names the holders
+            size = count * self.prefixes.bytes_per_row
             try:
-                with self.budget.claim(self.frames, count * self.prefixes.bytes_per_row):
+                with self.budget.claim(self.frames, size, evicts=evicts):
                     # The claim may have ended some streams already.
                     self.streams.free_rows(count - self.frames.rows_free)
                     return self.frames.allocate(count)
             except OverBudgetError as error:
                 raise OutOfRowsError(str(error)) from error
+
+    def _retire_past(self, now: float) -> None:
+        """Retire the newest frames that are past their deadline and that nothing reads."""
+        self.frames.expire(now)
+        for handle in self.frames.reduced():
+            if self.frames.is_past(handle, now) and not self.copies.is_read(handle):
+                self.frames.retire(handle)
 
     # ------------------------------------------------------------------ rows and copies
 
@@ -171,10 +181,11 @@ class KvManager:
 
         Its chunk was computed, so that only language reads it again: the compressed copy that all
         its streams share, until the next frame. Without such a copy, or while the row is leased,
-        the row stays.
+        the row stays. It also stays if it may become a memory row.
         """
         with self._lock:
-            if self.copies.assigned(handle, LANGUAGE) and self.frames.reduce(handle):
+            is_copied = not self.keeps_rows and self.copies.assigned(handle, LANGUAGE)
+            if is_copied and self.frames.reduce(handle):
                 self.copies.keep_only(handle, LANGUAGE)
 
     @contextmanager

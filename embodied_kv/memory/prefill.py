@@ -14,6 +14,9 @@ Source: KEEP, section 5: `load_memory`, `prefill_layer`, `importance_evaluation`
 
 from __future__ import annotations
 
+import math
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
@@ -40,6 +43,7 @@ Move = Callable[[Tensor, int, int], Tensor]
 Step = Callable[[Callable[[], T]], T]
 # Of some tokens: hidden states [1, T, width], queries [T, heads, head_dim], sums [T, heads]
 Block = tuple[Tensor, Tensor, Tensor]
+LEAST_BLOCK = 16  # tokens of a step, however slow the machine is
 
 
 class KvLostError(RobotMemoryError):
@@ -86,7 +90,9 @@ class Prefill:
     Args:
         load: `MemoryStore.load_memory`.
         step: Runs a piece of computation, waits for it, and returns its result.
-        block: Tokens of a step.
+        block: Tokens of a step, at most.
+        longest: Target duration of a step, s. After a prompt whose steps took longer (median of
+            the full ones), a step has half as many tokens, down to LEAST_BLOCK.
     """
 
     loader: type[Loader] = Loader
@@ -101,10 +107,12 @@ class Prefill:
         move: Move,
         step: Step = lambda work: work(),
         block: int = 256,
+        longest: float = math.inf,
     ) -> None:
         self._model, self._arena, self._row = model, arena, row
         self._load, self._move, self._step = load, move, step
         self._block, self._layers = block, len(arena.layers)
+        self._longest, self._took = longest, list[float]()  # s, of the full blocks of a prompt
         self._computed: Event | None = None  # the end of the last step on the computing stream
 
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
@@ -119,6 +127,7 @@ class Prefill:
                 f'prompt must have at most {self._arena.max_tokens} tokens (got '
                 f'{prompt.length}); retrieve less memory, or raise max_tokens'
             )
+        self._divide_slow_steps()
         resident = reuse.resident(prompt)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
@@ -138,6 +147,11 @@ class Prefill:
                     loader.drop(absent, layer + 1)
         return tokens.hidden[:, -1:], work
 
+    def _divide_slow_steps(self) -> None:
+        took, self._took = self._took, []
+        if took and statistics.median(took) > self._longest and self._block > LEAST_BLOCK:
+            self._block = max(LEAST_BLOCK, self._block // 2)
+
     def prefill_layer(self, tokens: LayerTokens, layer: int) -> list[Block]:
         """Compute a layer of these tokens, whose KV is then in the row, and return the blocks.
 
@@ -150,10 +164,13 @@ class Prefill:
         ]
 
     def _compute(self, layer: int, positions: Tensor, hidden: Tensor) -> Block:
+        began = time.perf_counter()
         view = SparsePositionView(self._arena, self._row).bind(positions)
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
+        if len(positions) == self._block:
+            self._took.append(time.perf_counter() - began)
         return hidden, view.queries, view.sums
 
     def _choose(

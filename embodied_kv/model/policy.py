@@ -17,6 +17,7 @@ from embodied_kv.model.processing.prompt import own_prompt
 from embodied_kv.model.random import init_random
 from embodied_kv.model.tokenizer import Tokenizer
 
+MEMORY_ROWS = 8  # most memory rows of any robot
 RANDOM_REACH = 0.05  # rad or m; largest offset of a joint with random weights
 
 
@@ -25,9 +26,10 @@ class Policy:
     """The conversion of an Observation to the network's input, and of its output to actions.
 
     All states and actions are in policy units, those of the checkpoint's statistics.
-    max_action_prefix: longest action prefix that the policy was trained with. says: prompts that
-    it was trained to answer; None if unknown. source: 'owner/name@commit' of the Hugging Face
-    hub; '' if it is from elsewhere. sums_times: see `flow_times`.
+    max_action_prefix, max_memory_rows: longest action prefix and most memory rows that the policy
+    was trained with. says: prompts that it was trained to answer; None if unknown. source:
+    'owner/name@commit' of the Hugging Face hub; '' if it is from elsewhere. sums_times: see
+    `flow_times`.
     """
 
     config: ModelConfig
@@ -38,6 +40,7 @@ class Policy:
     says: tuple[str, ...] | None = None
     source: str = ''
     sums_times: bool = False
+    max_memory_rows: int = 0
 
     @property
     def is_mute(self) -> bool:
@@ -54,9 +57,15 @@ class Policy:
         normalizer = Normalizer.from_quantiles(
             state, action, np.arange(config.action_dim) < config.state_dim
         )
-        given = config.chunk_size - 1  # random weights have no trained limit
         processing = Processing(normalizer, own_prompt(not config.state_width))
-        return cls(config, model, Tokenizer.bytes(), processing, given)
+        return cls(
+            config,
+            model,
+            Tokenizer.bytes(),
+            processing,
+            max_action_prefix=config.chunk_size - 1,  # random weights have no trained limits
+            max_memory_rows=MEMORY_ROWS,
+        )
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:
         """Return the prompt ids for a state [state_dim]; a long instruction is truncated."""

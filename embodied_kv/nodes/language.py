@@ -65,6 +65,7 @@ class Language(SuiteNode, Participant):
     def setup(self) -> None:
         self._texts = self.publisher(TextDeltaMsg, 'language/text', qos.TEXT)
         self._streams.clear()
+        self._payoff_is_logged = False
         self._frames = self._prompted = 0  # frames so far, and their number at the last prompt
         self.serve(Ask, 'language/ask', self.while_active(self._ask))
         self.serve(Cancel, 'language/cancel', self._cancel)
@@ -207,12 +208,25 @@ class Language(SuiteNode, Participant):
             'frames': self._frames,
             'own streams': len(self._streams),
             'decode (ms)': f'{engine.latency.estimate("decode", batch) * 1e3:.1f}',
+            'compression': self._compression(),
         }
         if engine.policy.is_mute:
             return OK, 'mute: the policy was trained without text', values
         if not self._frames:
             return WARN, 'no frame yet', values
         return OK, 'speaking' if self._streams else 'listening', values
+
+    def _compression(self) -> str:
+        """Return what compression saves here. The first measured value is logged."""
+        engine = self.host.engine
+        if not engine.compression.decide().by_question:
+            return 'not by question'
+        if (payoff := engine.compression_payoff) is None:
+            return 'not measured yet'
+        if not self._payoff_is_logged:
+            self._payoff_is_logged = True
+            self.log_info('compression', str(payoff))
+        return str(payoff)
 
 
 def main() -> None:

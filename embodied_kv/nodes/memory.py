@@ -11,6 +11,7 @@ most. A separate torch thread would compete with the actions for cores.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
@@ -26,11 +27,12 @@ from embodied_kv.model.planner_checkpoint import load_planner
 from embodied_kv.msg import MemorySegment, MissionState, TextDelta
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
-from embodied_kv.nodes.common.parameters import SuiteParams
+from embodied_kv.nodes.common.parameters import SuiteParams, param
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.domain import Draft, load_domain
 from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.notes import NoteTaker
+from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning, open_planning, planner_folder
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
@@ -45,13 +47,23 @@ SET_BACK = JumpThreshold(min_forward=None, min_backward=Duration(seconds=-0.5))
 T = TypeVar('T')
 
 
+@dataclass(frozen=True)
+class BranchParams:
+    """The row of the planner for branches of plans."""
+
+    plan_forks: bool = param(
+        True,
+        "Allocate a second row of the planner's KV, in which capsule/fork continues plans",
+    )
+
+
 class Memory(SuiteNode):
     """Serves `memory/*`, and stores observations, instructions, answers and mission results."""
 
     may_wait = True
 
     def __init__(self, **arguments: object) -> None:
-        super().__init__('memory', MemoryParams, PlanningConfig, **arguments)
+        super().__init__('memory', MemoryParams, PlanningConfig, BranchParams, **arguments)
 
     @property
     def autostart(self) -> bool:
@@ -103,15 +115,21 @@ class Memory(SuiteNode):
         name, say = self.embodiment.contract.language.planner, partial(self.log_info, 'planner')
         offline = 'an arm is armed; disarm it first' if self.host.is_held else ''
         path = planner_folder(params.planner, name, say, offline)
+        planner = load_planner(path, device=self.host.engine.config.device)
+        rows = PlannerRows(planner.model, 1 + self.params.read(BranchParams).plan_forks)
+        self.host.kv_budget.join(rows)
+        self._release.callback(self.host.kv_budget.leave, rows)
         planning = self._release.enter_context(
             open_planning(
-                load_planner(path, device=self.host.engine.config.device),
+                planner,
                 encoder(params.text_encoder),
                 params,
                 self.params.read(PlanningConfig),
                 self.robot,
                 self._step,
                 self.host.kv_budget,
+                rows,
+                longest_step=self.host.engine.budget.longest,
             )
         )
         session, part = self.host.session(self.robot), MemoryPart(planning)
@@ -120,7 +138,7 @@ class Memory(SuiteNode):
         return planning
 
     def _step(self, work: Callable[[], T]) -> T:
-        return self.host.device.background(work).result()
+        return self.host.device.background(work, f'plan {self.robot}').result()
 
     def _await_plan(self) -> None:
         with self._computes:

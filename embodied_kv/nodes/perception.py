@@ -6,7 +6,7 @@ from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.nodes.common import conversions, executable, qos
-from embodied_kv.nodes.common.kv_services import KvServices
+from embodied_kv.nodes.common.kv_services import KvServices, MemoryRowServices
 from embodied_kv.nodes.common.lifecycle_node import OK, WARN, SuiteNode
 from embodied_kv.nodes.common.statistics import PeriodMeter
 from embodied_kv.nodes.control.session_parts import InstructionPart
@@ -30,6 +30,7 @@ class Perception(SuiteNode, Participant):
         self._feed = self.host.frames(self.robot)
         self._frames = ObservationPipeline(self, self._on_handle, self._on_told)
         KvServices(self)
+        MemoryRowServices(self)
 
     def start(self) -> None:
         self._period.restart()

@@ -6,6 +6,7 @@ the node, because its callbacks wait for the engine thread and for files.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,9 @@ from embodied_kv.msg import CapsuleEvent
 from embodied_kv.nodes.common import conversions, qos
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import OK, SuiteNode
-from embodied_kv.nodes.common.parameters import param
+from embodied_kv.nodes.common.parameters import one_of, param
+from embodied_kv.planning.memory_part import MemoryPart
+from embodied_kv.planning.plan import BranchAnswer, Choice, PlanBranch
 from embodied_kv.session.engine_part import Branch
 from embodied_kv.session.participant import Done, Participant
 from embodied_kv.session.robot_session import MISSION_PREFIX, Resumed
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 
 MIB = 2**20
 CAPACITY = (-1, 2**30)  # MiB
+BRANCHES = 64  # maximum number of branches of a plan or a chunk
 
 
 @dataclass(frozen=True)
@@ -74,6 +78,12 @@ class SessionParams:
         'What a full tier does with a new capsule. refuse: refuse it; demote: move the least '
         'recently used ones to the next tier; drop: the same, and drop what leaves the last tier',
         old=('policy',),
+    )
+    store_frame: bool = param(
+        False,
+        "Store the row of the newest frame in each of the robot's capsules, from which "
+        'capsule/fork computes candidate chunks',
+        'live',
     )
     max_joint_distance: float = param(
         Limits.max_joint_distance,
@@ -151,6 +161,8 @@ class Session(SuiteNode, Participant):
             pool = DevicePool(self._registry, self.host.kv_budget)
             self._release.callback(self.host.kv_budget.leave, pool)
         self._session.limits = params.limits
+        self._store_frame(params.store_frame)
+        self.params.watch('store_frame', self._store_frame)
         self._session.set_registry(self._registry)
         self._release.callback(self._session.set_registry, None)
         self._events = self.publisher(CapsuleEvent, 'capsule/events', qos.TEXT)
@@ -173,6 +185,9 @@ class Session(SuiteNode, Participant):
 
     def stop(self) -> None:
         self._session.participants.leave(self)
+
+    def _store_frame(self, stores: bool) -> None:
+        self._session.engine_part.freezes_frame = stores
 
     def on_done(self, done: Done) -> None:
         boundary = done.capsule.boundary
@@ -228,17 +243,49 @@ class Session(SuiteNode, Participant):
             self.log_info('resumed', f'capsule {record.name}: {note}')
 
     def _fork(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> None:
-        most = self._session.engine_part.streams_max
-        if max(request.branches, len(request.seeds)) > most:
-            raise ValueError(f'each branch needs a stream, of which there may be {most}')
-        seeds = list(request.seeds) or [None] * request.branches
-        if request.branches not in (0, len(seeds)):
-            raise ValueError(f'{len(seeds)} seeds for {request.branches} branches: give one each')
-        grown, seconds = self._session.fork(request.name, [Branch(seed) for seed in seeds])
+        forks = {
+            'streams': self._fork_streams,
+            'plan': self._fork_plan,
+            'chunk': self._fork_chunk,
+        }
+        kind = request.kind or 'streams'
+        one_of([*forks])(kind)
+        if kind != 'plan' and (request.questions or request.temperature):
+            raise ValueError(f'questions and temperature must be empty for kind {kind}')
+        seconds = forks[kind](request, response)
         conversions.fill_capsule(response, self._record(request.name), seconds, Depth.PLANNER)
+
+    def _fork_streams(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> float:
+        branches = _seeded(request, self._session.engine_part.streams_max or BRANCHES)
+        grown, seconds = self._session.fork(request.name, branches)
         response.streams_per_branch = len(grown[0])
         response.streams = [stream.id for streams in grown for stream in streams]
         response.message = f'{len(grown)} branches; {_going_on(response.streams)}'
+        return seconds
+
+    def _fork_plan(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> float:
+        if request.seeds and not request.temperature:
+            raise ValueError('temperature must be > 0 for seeds (got 0, which is greedy)')
+        count = _count(request, BRANCHES)
+        questions = [*request.questions] or [''] * count
+        choices = [Choice(request.temperature, seed) for seed in [*request.seeds] or [0] * count]
+        began = time.monotonic()
+        branches = [*map(PlanBranch, questions, choices)]
+        answers: list[BranchAnswer] = self._session.fork_part(
+            request.name, MemoryPart.name, branches
+        )
+        response.plans = [answer.text for answer in answers]
+        response.complete = [answer.whole for answer in answers]
+        response.message = f'{count} branches; {sum(response.complete)} complete answers'
+        return time.monotonic() - began
+
+    def _fork_chunk(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> float:
+        chunks, seconds = self._session.fork_chunk(request.name, _seeded(request, BRANCHES))
+        conversions.fill_candidates(chunks, self.embodiment, response)
+        response.message = (
+            f'{len(chunks)} candidates for frame {response.sequence}, which no node executes'
+        )
+        return seconds
 
     # ------------------------------------------------------------------ the registry
 
@@ -282,6 +329,24 @@ class Session(SuiteNode, Participant):
             for tier in Tier
         }
         return OK, f'capsules: {len(self._registry.entries())}', values
+
+
+def _count(request: CapsuleFork.Request, most: int) -> int:
+    """Return the number of branches. Raises ValueError unless it is at most `most`, one each."""
+    given = {'seeds': len(request.seeds), 'questions': len(request.questions)}
+    count = request.branches or max(given.values())
+    if count > most:
+        raise ValueError(f'branches must be at most {most} (got {count})')
+    for name, number in given.items():
+        if number not in (0, count):
+            raise ValueError(f'{number} {name} for {count} branches: give one each')
+    return count
+
+
+def _seeded(request: CapsuleFork.Request, most: int) -> list[Branch]:
+    """Return a branch for each seed of a request, or branches without seeds."""
+    count = _count(request, most)
+    return [Branch(seed) for seed in [*request.seeds] or [None] * count]
 
 
 def _going_on(streams: Sequence[int]) -> str:

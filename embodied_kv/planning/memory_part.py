@@ -9,7 +9,7 @@ memory continues that answer without computing the prompt again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from heapq import nsmallest
 from typing import Any
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart, Note, facts_of
-from embodied_kv.errors import ErrorCode
+from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.memory.sentence_log import sentences
-from embodied_kv.planning.plan import PlanRecord, RowPlan
+from embodied_kv.planning.plan import BranchAnswer, PlanBranch, PlanRecord, RowPlan
 from embodied_kv.planning.planning import Planning
 from embodied_kv.text import shown
 
@@ -31,7 +31,10 @@ ROW, SENTENCES = 'row', 'sentences'
 
 
 class MemoryPart:
-    """The memory of a robot as part of a capsule. All methods run on the engine thread."""
+    """The memory of a robot as part of a capsule.
+
+    All methods but `branch` run on the engine thread.
+    """
 
     name, depth = 'memory', 'planner'
 
@@ -88,6 +91,32 @@ class MemoryPart:
                     told.append(f"the planner's row {why}: the next plan computes it again")
         known = frozen.tensors[SENTENCES]
         return lambda: '; '.join([*told, *_moved(known, self._planning.memory.sentences)])
+
+    def branch(self, frozen: FrozenPart, branches: Sequence[PlanBranch]) -> list[BranchAnswer]:
+        """Return the answers of several branches of the frozen plan; see `Planning.branch`.
+
+        It must not run on the engine thread, which computes the answers in short steps. Raises
+        CapsuleError.
+        """
+        self.check_resumable(frozen)
+        if frozen.fact('planner') != self._planning.fingerprint:
+            raise CapsuleError(
+                'the planner must be that of the capsule to continue its plan (got another one); '
+                'load that planner, or take a new capsule',
+                ErrorCode.MISMATCH,
+            )
+        if (held := _read_row(frozen.fact(ROW))) is None:
+            raise CapsuleError(
+                "the capsule must have a plan in the planner's row (got none); request a plan, "
+                'and take a new capsule',
+                ErrorCode.NOT_FOUND,
+            )
+        try:
+            return self._planning.branch(
+                lambda arena: frozen_kv.fill(frozen, ROW, arena, 0), held, branches
+            )
+        except ValueError as error:
+            raise CapsuleError(str(error), code_of(error)) from error
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from embodied_kv.kernels import sampling
 from embodied_kv.memory.segment import Segment
 
 
@@ -83,6 +85,51 @@ class RowPlan:
         if self.tokens > self.plan.next_position:  # a stop followed the last token
             return said <= most
         return said == most if self.plan.over else said < most
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How the tokens of an answer are chosen.
+
+    temperature: 0 is greedy; otherwise tokens are sampled with `seed`, 64 bits. Raises ValueError
+    for other values.
+    """
+
+    temperature: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < math.inf:
+            raise ValueError(f'temperature must be finite and at least 0 (got {self.temperature})')
+        if not 0 <= self.seed < 2**64:
+            raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {self.seed})')
+
+    def share(self, token: int) -> float:
+        """Return the random number in [0, 1) that draws token number `token`; 0 if greedy."""
+        return sampling.share(self.seed, token) if self.temperature else 0.0
+
+
+GREEDY = Choice()
+
+
+@dataclass(frozen=True)
+class PlanBranch:
+    """A continuation of a plan that a capsule holds.
+
+    question: answered in place of the plan's, from the same memory; '' to continue the answer of
+    the plan. The greedy continuation is what the plan would have become.
+    """
+
+    question: str = ''
+    choice: Choice = GREEDY
+
+
+@dataclass(frozen=True)
+class BranchAnswer:
+    """The answer of a branch, and whether it ended before the maximum length."""
+
+    text: str
+    whole: bool
 
 
 @dataclass(frozen=True)

@@ -13,17 +13,21 @@ the end of the use to which it belongs: a running step is waited for, and a queu
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial, wraps
 from itertools import chain
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.memory.keep import Keep, keep_ratio
@@ -35,7 +39,7 @@ from embodied_kv.memory.segment import Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.costs import AUTO, KEEP
-from embodied_kv.planning.plan import PlanRecord, RowPlan
+from embodied_kv.planning.plan import GREEDY, Choice, PlanRecord, RowPlan
 from embodied_kv.planning.planner_rows import Decoding, PlannerRows
 
 PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
@@ -67,6 +71,7 @@ class PlannerRow:
         step: Runs a piece of computation on the engine thread, and waits for it.
         kv_budget: The budget that it shares.
         rows: Provides the row until `close`; None: a new arena with one row.
+        longest_step: Target duration of a step, s; see `Prefill`.
 
     Raises:
         ValueError: All rows are taken, or a method is unknown.
@@ -82,6 +87,7 @@ class PlannerRow:
         step: Step,
         kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
+        longest_step: float = math.inf,
     ) -> None:
         self._model, self._config, self._given_step = model, config, step
         # Held while a step computes, and while the use of the row is counted.
@@ -91,9 +97,8 @@ class PlannerRow:
         self._row = self._rows.take()
         self.arena = self._rows.arena.alone(self._row)
         move = Rotation(model.backbone.wavelengths.to(model.device))
-        self._prefill = Prefill(
-            model, self.arena, 0, load, move, self._step, config.prefill_step_tokens
-        )
+        block = config.prefill_step_tokens
+        self._prefill = Prefill(model, self.arena, 0, load, move, self._step, block, longest_step)
         self._filled_by = ''  # the method that filled the row; '' if that failed
         self._reuse = self.method(KEEP if config.reuse_method == AUTO else config.reuse_method)
         self._using, self._kv_budget = threading.Lock(), kv_budget or KvBudget()
@@ -113,13 +118,15 @@ class PlannerRow:
             self._rows.give_back(self._row)
 
     @contextmanager
-    def in_use(self) -> Iterator[None]:
+    def in_use(self, evicts: bool = True) -> Iterator[None]:
         """Reserve the row for the block: its content cannot be evicted.
 
-        Raises OverBudgetError if the budget has no room for a full row.
+        evicts: as in `KvBudget.claim`. Raises OverBudgetError if the budget has no room for a full
+        row.
         """
         with self._using:
-            with self._kv_budget.claim(self, self.bytes - self.bytes_reserved, wait=True):
+            lacking = self.bytes - self.bytes_reserved
+            with self._kv_budget.claim(self, lacking, wait=True, evicts=evicts):
                 self.bytes_reserved = self.bytes
             try:
                 yield
@@ -188,19 +195,55 @@ class PlannerRow:
             return False
         try:
             size = held.tokens * self.arena.bytes_per_token * len(self.arena.layers)
-            with self._kv_budget.claim(self, max(0, size - self.bytes_reserved)):
-                self._forget()
-                put()
-                with self._computing:
-                    self.arena.set_length(0, held.tokens)
-                    self.arena.clear(0, held.tokens)
-                    self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
+            lacking = max(0, size - self.bytes_reserved)
+            with self._kv_budget.claim(self, lacking), self._computing:
+                self._put(put, held)
+                self.bytes_reserved, self._used_at = self.bytes_used, time.monotonic()
             reuse.note_restored(held.plan.prompt)
             self._reuse, self._filled_by = reuse, held.plan.method
             self.held, self._resumed = held, True
             return True
         finally:
             self._using.release()
+
+    @torch.inference_mode()
+    def _put(self, put: Callable[[], None], held: RowPlan) -> None:
+        """Write the KV of a plan into the row on the engine thread."""
+        self._forget()
+        put()
+        self.arena.set_length(0, held.tokens)
+        self.arena.clear(0, held.tokens)
+
+    def branch(
+        self,
+        put: Callable[[], None],
+        held: RowPlan,
+        prompt: Sequence[int],
+        stops: Collection[int],
+        choice: Choice,
+    ) -> list[int]:
+        """Return the answer of a branch of a plan, which replaces the content of the row.
+
+        Args:
+            put: Writes K and V of the plan into the row.
+            held: The plan.
+            prompt: Tokens of another prompt, of which those are computed that follow the common
+                start with the plan's; () to continue the answer of the plan.
+            stops: Tokens of which each ends the answer.
+            choice: How its tokens are chosen.
+
+        Raises:
+            OverBudgetError: The budget has no room; nothing is evicted for the row.
+        """
+        with self.in_use(evicts=False):
+            self._step(partial(self._put, put, held))
+            if not prompt:
+                return [*held.plan.answer, *self._decode(held, stops, choice=choice)]
+            copied = PrefixCaching()
+            copied.note_restored(held.plan.prompt)
+            hidden, _ = self._run(Prompt((), (), prompt), copied)
+            asked = replace(held.plan.asked, prompt=tuple(prompt))
+            return list(self._decode(RowPlan(asked, 0), stops, hidden, choice))
 
     def fill(self, prompt: Prompt, method: str) -> tuple[Tensor, Work]:
         """Run `Prefill.run`; content of the row is reused if the same method filled it."""
@@ -232,14 +275,19 @@ class PlannerRow:
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
     def _decode(
-        self, held: RowPlan, stops: Collection[int], hidden: Tensor | None = None
+        self,
+        held: RowPlan,
+        stops: Collection[int],
+        hidden: Tensor | None = None,
+        choice: Choice = GREEDY,
     ) -> Iterator[int]:
         """Yield the tokens that follow; `hidden` is that of `fill`, for the first token."""
         if hidden is not None:
-            held = self._step(torch.inference_mode()(partial(self._first, held, stops, hidden)))
+            held = self._step(partial(self._first, held, stops, hidden, choice))
             yield from held.plan.answer
         said, on_held = len(held.plan.answer), partial(setattr, self, 'held')
-        decoding = Decoding(self._row, held, stops, self._config.max_answer_tokens, on_held)
+        most = self._config.max_answer_tokens
+        decoding = Decoding(self._row, held, stops, most, on_held, choice)
         # A step of all rows advances only unfinished answers.
         for held in self._rows.decode(decoding, self._given_step):
             yield from held.plan.answer[said:]
@@ -289,9 +337,17 @@ class PlannerRow:
         assert promised, f'{used} bytes of the planner row in use, {reserved} reserved'
         assert length or not filled_by, f'the planner row is empty, not {filled_by}'
 
-    def _first(self, held: RowPlan, stops: Collection[int], hidden: Tensor) -> RowPlan:
+    @torch.inference_mode()
+    def _first(
+        self, held: RowPlan, stops: Collection[int], hidden: Tensor, choice: Choice
+    ) -> RowPlan:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
-        token = int(self._model.logits(self._model.backbone.norm(hidden))[0, -1].argmax())
+        logits = self._model.logits(self._model.backbone.norm(hidden))[0]
+        token = logits.argmax(-1)
+        if choice.temperature:
+            how = np.array([[choice.temperature], [choice.share(0)]])
+            drawn = torch.from_numpy(how).to(logits.device)
+            token = sample_tokens(logits, logits.amax(-1), token, *drawn)
         tokens = int(self.arena.lengths[0, 0])
-        self.held = held.with_token(token, stops, self._config.max_answer_tokens, tokens)
+        self.held = held.with_token(int(token), stops, self._config.max_answer_tokens, tokens)
         return self.held

@@ -19,34 +19,43 @@ import numpy as np
 import torch
 
 from embodied_kv.engine.shapes import doubling, smallest
+from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.transfer import host_memory
 from embodied_kv.kv.views import DecodeView
 from embodied_kv.memory.prefill import Step
 from embodied_kv.model.planner import Planner
-from embodied_kv.planning.plan import RowPlan
+from embodied_kv.planning.plan import GREEDY, Choice, RowPlan
 from embodied_kv.runtime.buffer import Buffer
 from embodied_kv.runtime.graph_cache import GraphCache, Shape
 from embodied_kv.runtime.inputs import Fields, StepInputs
 from embodied_kv.runtime.stream import Stream
 
-KIND = 'planner_token'
+KIND, DRAW = 'planner_token', 'planner_draw'
 
 
 class TokenStep:
-    """Greedy decoding of a batch of rows by one captured graph per batch size. Not thread-safe.
+    """Decoding of a batch of rows by one captured graph per batch size. Not thread-safe.
 
-    All graphs are captured by the constructor. A batch is padded to the next of the ascending
-    sizes.
+    A second graph replaces the greedy token of each row that samples; it is replayed only if one
+    does. All graphs are captured by the constructor. A batch is padded to the next of the
+    ascending sizes.
     """
 
     def __init__(self, model: Planner, arena: Arena, sizes: Sequence[int]) -> None:
         self._model, self._arena, self._sizes = model, arena, tuple(sizes)
         self.graphs = GraphCache(arena.device)
         most = self._sizes[-1]
-        fields: Fields = {**DecodeView.fields(arena, most), 'ids': (most, np.int64)}
+        fields: Fields = {
+            **DecodeView.fields(arena, most),
+            'ids': (most, np.int64),
+            'temperatures': (most, np.float64),
+            'shares': (most, np.float64),
+        }
         self._inputs = StepInputs(arena.device, fields)
+        width = model.config.backbone.vocab_size
+        self._logits = torch.zeros(most, width, device=arena.device)
         self._chosen = torch.zeros(most, dtype=torch.int64, device=arena.device)
         on_cpu = arena.device.type == 'cpu'
         self._host = self._chosen if on_cpu else host_memory((most,), torch.int64)
@@ -55,34 +64,65 @@ class TokenStep:
         Stream.current(arena.device).synchronize()  # a replay may be on any other stream
 
     def _capture(self, slots: int) -> None:
-        model, arena, chosen = self._model, self._arena, self._chosen[:slots]
+        model, arena = self._model, self._arena
+        logits, chosen = self._logits[:slots], self._chosen[:slots]
         ids = self._inputs.cut('ids', slots, 1).device
+        temperatures, shares = (
+            self._inputs.cut(name, slots).device for name in ('temperatures', 'shares')
+        )
 
         def advance(view: DecodeView) -> None:
-            logits = model.logits(model(ids, view.positions, view))
-            chosen.copy_(logits[:, -1].argmax(-1))
+            logits.copy_(model.logits(model(ids, view.positions, view))[:, -1])
+            chosen.copy_(logits.argmax(-1))
 
+        def draw(_: DecodeView) -> None:
+            chosen.copy_(sample_tokens(logits, logits.amax(-1), chosen, temperatures, shares))
+
+        view, written = DecodeView(arena, slots, self._inputs), Buffer('chosen', chosen)
         self.graphs.capture(
             Shape(KIND, slots, 1),
             advance,
-            DecodeView(arena, slots, self._inputs),
-            writes=[Buffer('chosen', chosen)],
+            view,
+            writes=[Buffer('logits', logits), written],
             stores=arena.buffers('planner'),
             reads=[Buffer('ids', ids)],
         )
+        self.graphs.capture(
+            Shape(DRAW, slots, 1),
+            draw,
+            view,
+            writes=[written],
+            reads=[
+                Buffer('logits', logits),
+                Buffer('temperatures', temperatures),
+                Buffer('shares', shares),
+            ],
+        )
 
     @torch.inference_mode()
-    def run(self, rows: Sequence[int], ids: Sequence[int]) -> list[int]:
+    def run(
+        self,
+        rows: Sequence[int],
+        ids: Sequence[int],
+        temperatures: Sequence[float] = (),
+        shares: Sequence[float] = (),
+    ) -> list[int]:
         """Append a token to each row, whose length counts it already; return the next tokens.
 
-        Raises ValueError for more rows than the largest batch has.
+        temperatures, shares: how the token of each row is sampled, see `sample_tokens`; by default
+        all are greedy. Raises ValueError for more rows than the largest batch has.
         """
         slots = smallest(self._sizes, len(rows), 'rows', 'raise planner_rows')
-        sent, graph = self._inputs.cut('ids', slots).host, self.graphs[Shape(KIND, slots, 1)]
-        sent[:] = 0
-        sent[: len(ids)] = ids
+        given = dict(ids=ids, temperatures=temperatures, shares=shares)
+        for name, values in given.items():
+            sent = self._inputs.cut(name, slots).host
+            sent[:] = 0
+            sent[: len(values)] = values
+        graph = self.graphs[Shape(KIND, slots, 1)]
         graph.view.bind(rows)
         graph.replay()
+        if any(temperatures):
+            self.graphs[Shape(DRAW, slots, 1)].replay()
         self._host.copy_(self._chosen, non_blocking=True)
         Stream.current(self._arena.device).synchronize()
         return self._host[: len(rows)].tolist()
@@ -97,6 +137,7 @@ class Decoding:
     stops: Collection[int]  # tokens of which each ends the answer
     most: int  # maximum number of answer tokens
     on_held: Callable[[RowPlan], None]  # receives `held` after each token, on the engine thread
+    choice: Choice = GREEDY
 
 
 class PlannerRows:
@@ -174,6 +215,8 @@ class PlannerRows:
             tokens = self._token_step.run(
                 [one.row for one in decoding],
                 [one.held.plan.answer[-1] for one in decoding],
+                [one.choice.temperature for one in decoding],
+                [one.choice.share(len(one.held.plan.answer)) for one in decoding],
             )
             for one, token in zip(decoding, tokens, strict=True):
                 length = int(self.arena.lengths[0, one.row])

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import RLock
 
+from embodied_kv.errors import CodedError, ErrorCode
+from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.memory.encoder import Encoder, HashingEncoder
 from embodied_kv.memory.groups import Transition
@@ -40,7 +43,15 @@ from embodied_kv.model.planner_checkpoint import LoadedPlanner, bundled_planner
 from embodied_kv.model.planner_prompts import question_words, segment_words
 from embodied_kv.planning.config import MIB, MemoryParams, PlanningConfig
 from embodied_kv.planning.costs import AUTO, FULL, PlanCosts
-from embodied_kv.planning.plan import Match, MemoryStats, Plan, PlanRecord
+from embodied_kv.planning.plan import (
+    BranchAnswer,
+    Match,
+    MemoryStats,
+    Plan,
+    PlanBranch,
+    PlanRecord,
+    RowPlan,
+)
 from embodied_kv.planning.planner_row import PlannerRow
 from embodied_kv.planning.planner_rows import PlannerRows
 
@@ -94,6 +105,7 @@ class Planning(AbstractContextManager['Planning']):
         renew: Discard KV of another planner and keep the segments.
         kv_budget: The budget that the row shares, and loaded KV if it is in the same memory.
         rows: Provides the row if several robots share the planner; None: a new arena.
+        longest_step: Target duration of a step of computation, s.
 
     Raises:
         ValueError: The planner is recurrent, the parameters do not fit its row, or no row is free.
@@ -110,6 +122,7 @@ class Planning(AbstractContextManager['Planning']):
         renew: bool = False,
         kv_budget: KvBudget | None = None,
         rows: PlannerRows | None = None,
+        longest_step: float = math.inf,
     ) -> None:
         self.config = config or PlanningConfig()
         self._planner, self._prompts = planner, PlannerPrompts(planner)
@@ -133,13 +146,18 @@ class Planning(AbstractContextManager['Planning']):
                 self.config.grouping,
             )
             self._forget_thin_units()
-            kv_budget = kv_budget or KvBudget()
-            self.row = PlannerRow(
-                planner.model, store.load_memory, self.config, step, kv_budget, rows
+            rows, self._kv_budget = rows or PlannerRows(planner.model), kv_budget or KvBudget()
+            self._new_row = partial(
+                PlannerRow,
+                planner.model,
+                store.load_memory,
+                self.config,
+                step,
+                self._kv_budget,
+                rows,
+                longest_step,
             )
-            undo.callback(self.row.close)
-            kv_budget.join(self.row)
-            undo.callback(kv_budget.leave, self.row)
+            self.row = undo.enter_context(self._taken_row())
             self._close = undo.pop_all()
         self.last: PlanRecord | None = None  # the last complete plan; a restore replaces it
         self.pools = self.row, store.cache
@@ -326,6 +344,82 @@ class Planning(AbstractContextManager['Planning']):
             seconds=time.perf_counter() - began,
         )
 
+    @contextmanager
+    def _taken_row(self) -> Iterator[PlannerRow]:
+        """Take a row of the planner; the budget counts it inside the block."""
+        with ExitStack() as undo:
+            row = self._new_row()
+            undo.callback(row.close)
+            self._kv_budget.join(row)
+            undo.callback(self._kv_budget.leave, row)
+            yield row
+
+    def branch(
+        self, put: Callable[[Arena], None], held: RowPlan, branches: Sequence[PlanBranch]
+    ) -> list[BranchAnswer]:
+        """Return the answers of several branches of a plan, made in a free row of the planner.
+
+        The KV of the prompt is copied; another question is computed behind it. The robot's row,
+        its plans and its memory do not change, and nothing is evicted.
+
+        Args:
+            put: Writes K and V of the plan into an arena of one row, on the engine thread.
+            held: The plan, which `PlannerRow.check` has accepted.
+            branches: What each branch answers, and how.
+
+        Raises:
+            ValueError: A branch does not fit the plan, the row or `max_answer_tokens`.
+            CodedError: No row is free, or the budget has no room for it.
+        """
+        prompts = [self._branch_prompt(held, branch) for branch in branches]
+        with ExitStack() as undo:
+            try:
+                row = undo.enter_context(self._taken_row())
+            except ValueError as error:
+                raise CodedError(
+                    f'a free row of the planner is needed for branches of a plan: {error}; set '
+                    'plan_forks of the node memory, or wait for the other fork',
+                    ErrorCode.NO_ROOM,
+                ) from error
+            said = [
+                row.branch(
+                    partial(put, row.arena), held, prompt, self._planner.frame.stops, branch.choice
+                )
+                for branch, prompt in zip(branches, prompts, strict=True)
+            ]
+        most, decode = self.config.max_answer_tokens, self._planner.tokenizer.decode
+        return [BranchAnswer(decode(ids).strip(), len(ids) < most) for ids in said]
+
+    def _branch_prompt(self, held: RowPlan, branch: PlanBranch) -> list[int]:
+        """Return the tokens of the prompt of a branch; [] if it continues the plan's answer."""
+        plan, most, prompt = held.plan, self.config.max_answer_tokens, [*held.plan.prompt]
+        if branch.question:
+            own = self._prompts.question(plan.question)
+            if prompt[-len(own) :] != own:
+                raise CodedError(
+                    'the prompt of the plan must end with its question (got another end); take a '
+                    'new capsule',
+                    ErrorCode.DAMAGED,
+                )
+            prompt[-len(own) :] = self._prompts.question(branch.question)
+        elif not held.fits(most):
+            raise CodedError(
+                f'max_answer_tokens must be that of the plan in the capsule (got {most}, and an '
+                f'answer of {len(plan.answer)} tokens); set it back, or give a question',
+                ErrorCode.MISMATCH,
+            )
+        elif plan.over and branch.choice.temperature:
+            raise ValueError(
+                'the answer of the plan must be incomplete to be sampled further (got a complete '
+                'one); give the question that is to be answered again'
+            )
+        if len(prompt) + most > (longest := self.row.arena.max_tokens):
+            raise ValueError(
+                f'prompt and answer must fit a row of {longest} tokens (got {len(prompt)} and '
+                f'{most}); shorten the question'
+            )
+        return prompt if branch.question else []
+
     def _choose(self, units: Sequence[Unit], question_ids: Sequence[int]) -> str:
         """Return the method of a plan of these units by the costs of earlier plans."""
         missing = self.memory.missing(units)
@@ -406,12 +500,15 @@ def open_planning(
     step: Step,
     kv_budget: KvBudget | None = None,
     rows: PlannerRows | None = None,
+    longest_step: float = math.inf,
 ) -> Iterator[Planning]:
     """Open the memory of one robot in the folder of its namespace; see `Planning`."""
     with ExitStack() as undo:
         root = params.storage_directory or undo.enter_context(TemporaryDirectory())
         folder, renew = Path(root).expanduser() / robot.strip('/'), params.discard_foreign_kv
-        made = Planning(planner, folder, config, encoder, step, renew, kv_budget, rows)
+        made = Planning(
+            planner, folder, config, encoder, step, renew, kv_budget, rows, longest_step
+        )
         planning = undo.enter_context(made)
         planning.memory.store.limit(params.disk_mib * MIB)
         yield planning

@@ -36,29 +36,6 @@ log = logging.getLogger(__name__)
 
 RETRY = 1.0  # s until an engine that failed is tried again
 TICK = 1.0  # s; maximum time between two steps, for which held log lines may wait
-PATIENCE = 0.1  # s; maximum wait for idle time of the engine
-
-
-class IdleTime:
-    """Lets other work wait until no request waits for the engine.
-
-    Args:
-        seconds: Returns for how long (s), from a moment on, no request waits or is expected.
-    """
-
-    def __init__(self, seconds: Callable[[float], float]) -> None:
-        self.seconds = seconds
-        self._changed = threading.Condition()
-
-    def opened(self) -> None:
-        """Notify waiting threads that the engine may be idle now."""
-        with self._changed:
-            self._changed.notify_all()
-
-    def wait(self) -> None:
-        """Wait until the engine is idle, for at most PATIENCE."""
-        with self._changed:
-            self._changed.wait_for(lambda: self.seconds(time.monotonic()) > 0, PATIENCE)
 
 
 @dataclass(frozen=True, eq=False)

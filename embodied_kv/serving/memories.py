@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -23,7 +24,6 @@ from embodied_kv.parameter import parameter
 from embodied_kv.planning.config import MemoryParams, PlanningConfig
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning, open_planning
-from embodied_kv.serving.fleet_server import IdleTime
 
 T = TypeVar('T')
 UNUSED = 60.0  # s without a request after which another memory may take a row
@@ -58,7 +58,6 @@ class Memories:
         config: Parameters of planning.
         rows: Number of rows of the planner.
         device: The engine's thread, on which the planner computes in short steps.
-        idle: The idle time of the engine, in which these steps run.
         kv_budget: The KV budget of the device.
     """
 
@@ -69,10 +68,9 @@ class Memories:
         config: PlanningConfig,
         rows: int,
         device: EngineThread,
-        idle: IdleTime,
         kv_budget: KvBudget,
     ) -> None:
-        self._params, self._config, self._device, self._idle = params, config, device, idle
+        self._params, self._config, self._device = params, config, device
         self._planner = load_planner(path, device=device.engine.config.device)
         self._encoder, self._kv_budget = encoder(params.text_encoder), kv_budget
         self._rows = PlannerRows(self._planner.model, rows)
@@ -125,9 +123,10 @@ class Memories:
                         self._params,
                         self._config,
                         name,
-                        self._step,
+                        partial(self._step, f'plan {name}'),
                         self._kv_budget,
                         self._rows,
+                        self._device.engine.budget.longest,
                     )
                     planning = undo.enter_context(memory)
                     self._open[name] = _Memory(planning, undo.pop_all().close)
@@ -146,9 +145,8 @@ class Memories:
             )
         self._open.pop(oldest).close()
 
-    def _step(self, work: Callable[[], T]) -> T:
-        self._idle.wait()
-        return self._device.background(work).result()
+    def _step(self, client: str, work: Callable[[], T]) -> T:
+        return self._device.background(work, client).result()
 
 
 def _query(planning: Planning, question: str, count: int, kind: str) -> dict[str, object]:

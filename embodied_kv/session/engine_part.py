@@ -20,6 +20,7 @@ from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.shapes import copied_tokens
 from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
@@ -32,23 +33,39 @@ from embodied_kv.types import ActionChunk, Guide
 
 @dataclass(frozen=True)
 class Branch:
-    """How a resumed stream differs from the frozen one; the seed None keeps the frozen seed."""
+    """How a resumed stream or a chunk differs from the frozen one.
+
+    seed: 0 to 2**64 - 1; None keeps that of the stream, or of the engine's noise. Raises
+    CapsuleError for another seed.
+    """
 
     seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not 0 <= self.seed < 2**64:
+            raise CapsuleError(f'seed must be from 0 to 2**64 - 1 (got {self.seed})')
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenFrame:
+    """The newest frame of a capsule in a row of an engine, and what its chunk continued."""
+
+    lease: Lease
+    guide: Guide | None
 
 
 class EnginePart:
     """The engine's part of a session of `robot`; every method runs on the engine thread.
 
-    freezes_frame: whether a capsule has the row of the newest frame, which `replay` and a policy
-    server read. On a robot that prefills its own frames, only streams read it again.
+    freezes_frame: whether a capsule has the row of the newest frame, which `replay`, `candidates`
+    and a policy server read. On a robot that prefills its own frames, a restore does not need it.
     """
 
-    name, depth = 'session', 'planner'
+    name, depth, can_fork = 'session', 'planner', True
 
     def __init__(self, engine: Engine, robot: str = '', freezes_frame: bool = True) -> None:
         self._engine, self._kv, self.robot = engine, engine.kv, robot
-        self._freezes_frame = freezes_frame
+        self.freezes_frame = freezes_frame
 
     @property
     def process_id(self) -> str:
@@ -63,6 +80,11 @@ class EnginePart:
     @property
     def streams_max(self) -> int:
         return self._kv.streams_max
+
+    @property
+    def chunks_max(self) -> int:
+        """Return the number of chunks that one batch computes."""
+        return self._engine.config.max_batch_robots
 
     def finish(self) -> None:
         """Wait for the device."""
@@ -87,7 +109,7 @@ class EnginePart:
         streams = self.streams()
         with ExitStack() as held:
             current, action = None, None
-            if self._freezes_frame:
+            if self.freezes_frame:
                 current = self._kv.frames.acquire_current(self.robot)
             if current is not None:
                 held.enter_context(current)
@@ -200,7 +222,8 @@ class EnginePart:
         """Return the facts. Raise CapsuleError for a part that no session of this engine has."""
         model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
         most = self._kv.prefixes.k.shape[3]
-        bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
+        copied = copied_tokens(model, self._engine.config)
+        bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers, copied)
         frozen_facts.check(frozen.facts, bounds)
         facts = frozen_facts.read(frozen)
         for i, row in enumerate(facts['rows']):
@@ -298,8 +321,11 @@ class EnginePart:
         self._engine.detokenizer.resume(stream, facts['said'])
         return stream
 
-    def _adopt(self, frozen: FrozenPart, number: int) -> Lease:
-        """Write row `number` of the capsule to a row of this arena, or to a compressed row."""
+    def _adopt(self, frozen: FrozenPart, number: int, evicts: bool = True) -> Lease:
+        """Write row `number` of the capsule to a row of this arena, or to a compressed row.
+
+        evicts: as in `KvManager.reserving`.
+        """
         facts, frames = frozen_facts.read(frozen)['rows'][number], self._kv.frames
         sequence, length, stamp = facts['sequence'], facts['length'], facts['stamp']
         if facts['budgets'] is not None:
@@ -307,7 +333,7 @@ class EnginePart:
             # The handle of a lost frame reads no row.
             gone = KvHandle(frames.process_id, -1, -1, *about, -math.inf, robot=self.robot)
             return self._adopt_copy(frozen, number, gone)
-        with self._written(frozen, number) as row:
+        with self._written(frozen, number, evicts) as row:
             lease = frames.adopt(row, length, robot=self.robot, sequence=sequence, stamp=stamp)
         with ExitStack() as undo:
             undo.enter_context(lease)
@@ -323,21 +349,23 @@ class EnginePart:
         return lease
 
     @contextmanager
-    def _written(self, frozen: FrozenPart, number: int) -> Iterator[int]:
+    def _written(self, frozen: FrozenPart, number: int, evicts: bool = True) -> Iterator[int]:
         """Yield a row of this arena that holds row `number` of the capsule: commit or adopt it."""
         try:
-            with self._kv.reserving(1, time.monotonic()) as (row,):
+            with self._kv.reserving(1, time.monotonic(), evicts) as (row,):
                 frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
                 self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
                 yield row
         except OutOfRowsError as error:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error
 
-    def _adopt_copy(self, frozen: FrozenPart, number: int, handle: KvHandle) -> Lease:
+    def _adopt_copy(
+        self, frozen: FrozenPart, number: int, handle: KvHandle, evicts: bool = True
+    ) -> Lease:
         """Write row `number` of the capsule to a compressed row of the frame `handle`."""
         facts = frozen_facts.read(frozen)['rows'][number]
         assert facts['budgets'] is not None
-        copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle)
+        copy = self._kv.copies.adopt(facts['budgets'], facts['length'], handle, evicts=evicts)
         if copy is None:
             raise CapsuleError(
                 'no room for a compressed prefix: raise engine.compressed_rows', ErrorCode.NO_ROOM
@@ -350,32 +378,53 @@ class EnginePart:
             undo.pop_all()
         return copy
 
-    # ------------------------------------------------------------------ replay
+    # ------------------------------------------------------------------ chunks
 
-    def replay(self, frozen: FrozenPart, noises: np.ndarray | None = None) -> ActionChunk:
+    def replay(self, frozen: FrozenPart) -> ActionChunk:
         """Return the chunk of the frozen newest frame, for comparison; it must not be executed.
 
-        Raises CapsuleError if the capsule has no frame, and for a damaged capsule.
+        Raises CapsuleError as `frame` and `candidates`.
+        """
+        with self.frame(frozen) as frame:
+            return self.candidates(frame, [Branch()])[0]
+
+    @contextmanager
+    def frame(self, frozen: FrozenPart) -> Iterator[FrozenFrame]:
+        """Hold the frozen newest frame in a free row; no stream and no frame is evicted for it.
+
+        The block may end on any thread. Raises CapsuleError if the capsule has no such row, if no
+        row is free, and for a damaged capsule.
         """
         facts = self._check_whole(frozen)
         number = facts['current']
         if number is None:
             raise CapsuleError(
-                'the capsule has no frame: it was taken before the first one, or on a robot that '
-                'prefills its own frames',
+                'the capsule has no row of the newest frame: it was taken before the first one, '
+                'when only a compressed copy was left, or on a robot that prefills its own frames '
+                'without store_frame; set store_frame of the node session, and take a new capsule',
                 ErrorCode.NOT_FOUND,
             )
         with ExitStack() as held:
-            lease = held.enter_context(self._adopt(frozen, number))
+            lease = held.enter_context(self._adopt(frozen, number, evicts=False))
             if (copy := facts['action']) is not None:
-                action = self._adopt_copy(frozen, copy, lease.handle)
+                action = self._adopt_copy(frozen, copy, lease.handle, evicts=False)
                 held.enter_context(action.share())
                 self._kv.keep_copy([ACTION], action)
-            guides = [_guide(frozen.tensors.get(f'row/{number}/guide'))]
-            (chunk,) = self._engine.denoise([lease], [math.inf], noises, guides)
-        if isinstance(chunk, FloatingPointError):
-            raise CapsuleError(f'the capsule cannot be replayed: {chunk}')
-        return chunk
+            yield FrozenFrame(lease, _guide(frozen.tensors.get(f'row/{number}/guide')))
+
+    def candidates(self, frame: FrozenFrame, branches: Sequence[Branch]) -> list[ActionChunk]:
+        """Return a chunk of the frame for every branch; see `Engine.candidates`.
+
+        Raises CapsuleError if actions are not finite.
+        """
+        own = self._engine.config.seed
+        seeds = [own if branch.seed is None else branch.seed for branch in branches]
+        chunks: list[ActionChunk] = []
+        for chunk in self._engine.candidates(frame.lease, seeds, guide=frame.guide):
+            if isinstance(chunk, FloatingPointError):
+                raise CapsuleError(f'the frame of the capsule gives no chunk: {chunk}')
+            chunks.append(chunk)
+        return chunks
 
 
 def _read_by(lease: Lease) -> tuple[bool, int]:

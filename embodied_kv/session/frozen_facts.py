@@ -50,11 +50,12 @@ def read(frozen: FrozenPart) -> SessionFacts:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Vocabulary size, maximum tokens of a row, and layers of a compressed row."""
+    """Vocabulary size, maximum tokens of a row, layers of a compressed row, and their tokens."""
 
     vocabulary: int
     tokens: int
     layers: int
+    copied: int
 
 
 def check(facts: Fact, bounds: Bounds) -> None:
@@ -80,7 +81,7 @@ def _check_row(row: Fact, name: str, bounds: Bounds) -> bool:
     row = _keys(row, name, RowFacts)
     for one in ('sequence', 'stamp'):
         _whole(row[one], f'{name}.{one}', -INT64, INT64 - 1)
-    length = _whole(row['length'], f'{name}.length', 1, bounds.tokens)
+    _whole(row['length'], f'{name}.length', 1, bounds.tokens)
     if row['scored'] is not None:
         _whole(row['scored'], f'{name}.scored', 1, bounds.tokens)
     if row['budgets'] is not None:
@@ -88,7 +89,7 @@ def _check_row(row: Fact, name: str, bounds: Bounds) -> bool:
         layers = f'of {bounds.layers} layers'
         _require(len(budgets) == bounds.layers, f'{name}.budgets', layers, len(budgets))
         for budget in budgets:
-            _whole(budget, f'{name}.budgets', 0, length)
+            _whole(budget, f'{name}.budgets', 0, bounds.copied)
     return row['budgets'] is not None
 
 

@@ -12,10 +12,11 @@ import re
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, count
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 
@@ -55,6 +56,13 @@ class Resumed:
     streams: tuple[int, ...]
     seconds: float
     notes: tuple[str, ...] = ()
+
+
+class BranchingPart(Part, Protocol):
+    """A part whose frozen state is continued in branches next to the state of the session."""
+
+    def branch(self, frozen: FrozenPart, branches: Sequence[Any], /) -> list[Any]:
+        """Return the result of each branch, on the thread of the client. Raises CapsuleError."""
 
 
 class Call(Protocol):
@@ -159,10 +167,7 @@ class RobotSession:
         The branches share the prefix rows; only decode KV is copied. Returns the streams by
         branch, and the time (s) on the engine thread. If it raises CapsuleError, nothing changes.
         """
-        if not branches:
-            raise CapsuleError('a fork needs at least one branch')
-        capsule = self.registry.get(name)
-        frozen = self._frozen(capsule)[self.engine_part.name]
+        capsule, frozen = self._forked(name, self.engine_part.name, branches)
 
         def work() -> list[list[DecodeStream]]:
             self.engine_part.check_resumable(frozen, len(branches))
@@ -173,6 +178,61 @@ class RobotSession:
         grown = self._on_engine(work)
         self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
         return grown
+
+    def fork_part(self, name: str, part: str, branches: Sequence[Any]) -> list[Any]:
+        """Continue what another part has in a capsule once for every branch.
+
+        The session does not change. Returns the result of each branch, and raises CapsuleError, as
+        the part does; also if no active node has registered the part.
+        """
+        capsule, frozen = self._forked(name, part, branches)
+        if part not in self._parts:
+            raise CapsuleError(
+                f'a node must be active to continue the part {part} (got none); activate it',
+                ErrorCode.UNAVAILABLE,
+            )
+        done = cast(BranchingPart, self._parts[part]).branch(frozen, branches)
+        self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
+        return done
+
+    def fork_chunk(self, name: str, branches: Sequence[Branch]) -> tuple[list[ActionChunk], float]:
+        """Compute the chunk of a capsule's newest frame for every branch, from its noise.
+
+        The chunks are candidates to compare; they must not be executed. The session does not
+        change. Each batch is one job of the engine thread, so an action waits for at most one.
+        Returns also the time (s) on the engine thread. Raises CapsuleError.
+        """
+        part = self.engine_part
+        capsule, frozen = self._forked(name, part.name, branches)
+        made: list[ActionChunk] = []
+        with ExitStack() as held:
+            adopt = partial(held.enter_context, part.frame(frozen))
+            frame, seconds = self._on_engine(adopt)
+            for at in range(0, len(branches), part.chunks_max):
+                batch = branches[at : at + part.chunks_max]
+                chunks, took = self._on_engine(partial(part.candidates, frame, batch))
+                made, seconds = made + chunks, seconds + took
+        self.participants.on_done(Done('fork', capsule, Depth.PLANNER))
+        return made, seconds
+
+    def _forked(self, name: str, part: str, branches: Sequence[Any]) -> tuple[Capsule, FrozenPart]:
+        """Return a capsule, and the part of it that is to be continued. Raises CapsuleError."""
+        if not branches:
+            raise CapsuleError('a fork needs at least one branch')
+        if not self.engine_part.can_fork:
+            raise CapsuleError(
+                'a policy server cannot fork a capsule; restore it, or fork a capsule of a robot '
+                'with an engine of its own',
+                ErrorCode.UNAVAILABLE,
+            )
+        capsule = self.registry.get(name)
+        if (frozen := self._frozen(capsule).get(part)) is None:
+            raise CapsuleError(
+                f'the capsule must have a part {part} (got none); take a new capsule while the '
+                'node of that part is active',
+                ErrorCode.NOT_FOUND,
+            )
+        return capsule, frozen
 
     def replay(self, name: str) -> ActionChunk:
         """Return the chunk of the newest frame of a capsule, for comparison; never execute it."""

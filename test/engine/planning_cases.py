@@ -1,9 +1,13 @@
 """A tiny planner with random weights, and a table of segments for its memory."""
 
+import json
+
+from embodied_kv.capsule.capsule import FrozenPart
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner import PlannerConfig
 from embodied_kv.model.planner_checkpoint import random_planner
 from embodied_kv.planning.config import PlanningConfig
+from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.planning import Planning
 
 CONFIG = PlannerConfig('test', BackboneConfig(32, 4, 4, 2, 8, 48, 260), max_tokens=512)
@@ -41,6 +45,25 @@ def filled(folder, **options):
     planning = open_planning(folder, **options)
     planning.upsert(*TABLE)
     return planning
+
+
+def cut_off(folder, tokens, **options):
+    """Freeze a plan after `tokens` tokens; return planning, frozen part and last plan."""
+    taken = []
+
+    def step(work):
+        result = work()
+        held = planning is not None and planning.row.held
+        if held and not taken and len(held.plan.answer) >= tokens:
+            taken.append(MemoryPart(planning).freeze())
+        return result
+
+    planning = None
+    planning = filled(folder, step=step, **options)
+    planning.plan(QUESTION)
+    (frozen,) = taken
+    facts = json.loads(json.dumps(frozen.facts))  # as read from a file
+    return planning, FrozenPart(frozen.tensors, facts), planning.last
 
 
 def said(plan):

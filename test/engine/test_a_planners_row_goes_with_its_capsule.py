@@ -4,12 +4,11 @@ If the row cannot be restored, or another plan is requested, the plan is compute
 answer.
 """
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
-from planning_cases import NUMBERS, QUESTION, filled, open_planning
+from planning_cases import NUMBERS, QUESTION, cut_off, filled, open_planning
 
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
 from embodied_kv.kv.budget import KvBudget
@@ -17,25 +16,6 @@ from embodied_kv.planning.memory_part import MemoryPart
 
 OTHER = 'where is the red cube?'
 MOST = NUMBERS['max_answer_tokens']
-
-
-def cut_off(folder, tokens, **options):
-    """Freeze a plan after `tokens` tokens; return planning, frozen part and last plan."""
-    taken = []
-
-    def step(work):
-        result = work()
-        held = planning is not None and planning.row.held
-        if held and not taken and len(held.plan.answer) >= tokens:
-            taken.append(MemoryPart(planning).freeze())
-        return result
-
-    planning = None
-    planning = filled(folder, step=step, **options)
-    planning.plan(QUESTION)
-    (frozen,) = taken
-    facts = json.loads(json.dumps(frozen.facts))  # as read from a file
-    return planning, FrozenPart(frozen.tensors, facts), planning.last
 
 
 def resumed(planning, frozen):

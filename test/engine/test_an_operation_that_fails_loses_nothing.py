@@ -141,6 +141,13 @@ def test_a_replay_that_fails_holds_nothing(robot, hostile):
     np.testing.assert_array_equal(robot.session.replay('c').values, wanted)
 
 
+def test_candidates_that_fail_hold_nothing(robot, hostile):
+    held = robot.at_rest()
+    for _ in failing(hostile, lambda: robot.session.fork_chunk('c', [Branch(1), Branch(2)])):
+        assert robot.at_rest() == held
+    assert len(robot.session.fork_chunk('c', [Branch(1)])[0]) == 1
+
+
 @pytest.mark.parametrize('method', ['keep', 'full'])
 def test_a_plan_that_fails_is_made_again(hostile, call, tmp_path, method):
     with filled(tmp_path, step=lambda work: call(work).result()) as planning:

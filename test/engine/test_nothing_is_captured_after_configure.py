@@ -23,6 +23,7 @@ def test_no_verb_of_engine_or_capsules_captures(make_engine, observe):
     capsules.rollback('here')
     capsules.fork('here', [Branch(seed=1), Branch(seed=2)])
     capsules.replay('here')
+    capsules.fork_chunk('here', [Branch(seed=1), Branch(seed=2)])
     capsules.restore('here', None)
     go_on(engine)
     assert engine.graphs.captures == captures == len(engine.graphs)

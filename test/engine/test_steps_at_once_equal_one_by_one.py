@@ -80,7 +80,7 @@ def test_one_that_fails_among_them_ends_there(make_engine, observe, monkeypatch)
 
 
 def test_no_more_are_taken_than_fit_the_slack(make_engine):
-    budget = make_engine(time_budget=True).budget
+    budget = make_engine(time_budget=True, idle_unit_ms=1000.0).budget
     budget.latency.observe('decode', 0.01, 2)
     budget.frame_began(100.0)
     left = budget.slack(100.0)

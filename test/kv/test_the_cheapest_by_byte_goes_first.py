@@ -16,6 +16,7 @@ from embodied_kv.kv.budget import KvBudget, OverBudgetError
 from embodied_kv.kv.compressed_pool import CompressedPool
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.eviction import CONSUMERS, MIB, PATH, POOLS, EvictionOrder
+from embodied_kv.kv.frame_memory import FrameMemory
 from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.kv.prefix_pool import PrefixPool
 from embodied_kv.kv.stream_pool import StreamPool
@@ -141,8 +142,8 @@ def test_a_file_that_cannot_be_read_is_refused_by_one_line(tmp_path, content):
 
 
 def test_each_pool_that_the_policy_may_name_is_one_of_the_suite():
-    pools = CompressedPool, DevicePool, HostCache, PlannerRow, PrefixPool, StreamPool
-    assert {pool.name for pool in pools} == set(POOLS)
+    pools = CompressedPool, DevicePool, FrameMemory, HostCache, PlannerRow, PrefixPool
+    assert {pool.name for pool in (*pools, StreamPool)} == set(POOLS)
     assert (ACTION, LANGUAGE) == CONSUMERS
 
 

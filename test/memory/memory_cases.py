@@ -70,7 +70,6 @@ class KvOfUnits:
         return self.kv[unit][layer]
 
 
-def make_prefill(model, load, move=None):
-    return Prefill(
-        model, make_arena(), 0, load, move or Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
-    )
+def make_prefill(model, load, move=None, **more):
+    move = move or Rotation(wavelengths(B.head_dim, B.rope_theta)[None])
+    return Prefill(model, make_arena(), 0, load, move, **more)

@@ -97,11 +97,13 @@ def test_a_plain_server_has_no_capsules(robot, tmp_path):
         assert not call(robot, CapsuleList, 'capsule/list').capsules
 
 
-@pytest.mark.parametrize('branches', [1, 3])
-def test_a_server_forks_nothing(robot, tmp_path, branches):
+@pytest.mark.parametrize('kind', ['', 'streams', 'plan', 'chunk'])
+def test_a_server_forks_nothing(robot, tmp_path, kind):
     with running_server('tabletop') as opened:
         up(robot, at(opened), tmp_path)
         robot.until(lambda: fresh(robot) >= 1)
         assert call(robot, CapsuleSnapshot, 'capsule/snapshot', name='home').success
-        grown = call(robot, CapsuleFork, 'capsule/fork', name='home', branches=branches)
-        assert not grown.success and 'needs a stream' in grown.message
+        forked = dict(name='home', kind=kind, branches=3)
+        grown = robot.call(CapsuleFork, 'capsule/fork', **forked)
+        assert not grown.success and grown.error_code == ErrorCode.UNAVAILABLE
+        assert 'a policy server cannot fork a capsule' in grown.message

@@ -21,8 +21,8 @@ def kept(folder, rows=2, **more):
     }
     params, config = MemoryParams(**own), PlanningConfig(**given)
 
-    def made(device, slack, kv_budget):
-        return Memories(Path(params.planner), params, config, rows, device, slack, kv_budget)
+    def made(device, kv_budget):
+        return Memories(Path(params.planner), params, config, rows, device, kv_budget)
 
     return made
 

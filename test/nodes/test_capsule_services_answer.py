@@ -3,12 +3,14 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from capsule_suite import ask, begin, ended, engine, said, silent, speaking
 from rclpy.parameter import Parameter
 from std_msgs.msg import String
 
 from embodied_kv.capsule.disk import Disk
+from embodied_kv.errors import ErrorCode
 from embodied_kv.nodes.session import Session
 from embodied_kv.srv import (
     CapsuleDrop,
@@ -117,6 +119,32 @@ def test_each_branch_of_a_fork_says_what_its_seed_says(robot, tmp_path):
     assert len(done(robot, 'fork', name='home', branches=2).streams) == 2
 
 
+def test_a_fork_of_the_chunk_returns_candidates_that_are_not_executed(robot, tmp_path):
+    *_, capsules = begin(robot, tmp_path)
+    capsules.set_parameters([Parameter('store_frame', value=True)])
+    done(robot, 'snapshot', name='home')
+    count = len(robot.chunks)
+    forked = done(robot, 'fork', name='home', kind='chunk', seeds=[0, 1, 0])
+    chunk = next(c for c in robot.chunks if c.source == c.FRESH)
+    assert list(forked.joint_names) == list(chunk.joint_names) and forked.dt == chunk.dt
+    candidates = np.reshape(forked.values, (3, forked.chunk_size, len(chunk.joint_names)))
+    same, other, again = candidates
+    np.testing.assert_array_equal(same, again)
+    assert not np.array_equal(same, other) and np.isfinite(candidates).all()
+    assert 'candidates for frame' in forked.message and not forked.streams and forked.ms > 0
+    original = done(robot, 'fork', name='home', kind='chunk', branches=1)
+    np.testing.assert_array_equal(np.ravel(original.values), np.ravel(same))
+    assert (original.depth, original.sequence) == ('planner', forked.sequence)
+    robot.until(lambda: len(robot.chunks) > count)
+    executed = {tuple(c.values) for c in robot.chunks}
+    assert not executed & {tuple(other.ravel())}
+    engine().kv.check_integrity()
+    capsules.set_parameters([Parameter('store_frame', value=False)])
+    done(robot, 'snapshot', name='bare')
+    refused = call(robot, 'fork', name='bare', kind='chunk', branches=1)
+    assert refused.error_code == ErrorCode.NOT_FOUND and 'store_frame' in refused.message
+
+
 def test_rollback_goes_back_to_the_newest_boundary_and_its_instruction(robot, tmp_path):
     perception, *_ = begin(robot, tmp_path)
     silent()
@@ -142,7 +170,14 @@ def test_refusal_is_one_sentence(robot, tmp_path):
         ('fork', dict(name='nowhere', branches=1), "no capsule 'nowhere'"),
         ('fork', dict(name='home'), 'a fork needs at least one branch'),
         ('fork', dict(name='home', branches=2, seeds=[1]), '1 seeds for 2 branches'),
-        ('fork', dict(name='home', branches=2**32 - 1), 'each branch needs a stream, of which'),
+        ('fork', dict(name='home', branches=2**32 - 1), 'branches must be at most 16 (got 429'),
+        ('fork', dict(name='home', kind='map', branches=1), 'must be one of streams, plan, chunk'),
+        ('fork', dict(name='home', kind='chunk', branches=65), 'branches must be at most 64'),
+        ('fork', dict(name='home', kind='chunk', branches=2), 'set store_frame of the node'),
+        ('fork', dict(name='home', kind='plan', branches=1), 'must have a part memory (got none)'),
+        ('fork', dict(name='home', kind='plan', seeds=[1]), 'temperature must be > 0 for seeds'),
+        ('fork', dict(name='home', branches=1, temperature=0.5), 'must be empty for kind streams'),
+        ('fork', dict(name='home', branches=1, questions=['a']), 'must be empty for kind streams'),
         ('pin', dict(name='nowhere'), "no capsule 'nowhere'"),
         ('move', dict(name='home', tier=''), "no tier ''"),
         ('move', dict(name='nowhere', tier='disk'), "no capsule 'nowhere'"),

@@ -178,7 +178,7 @@ class RunningServer:
         self._listeners.append(self.sessions.on_deltas)
         self.sessions.start()
         settings = {'port': 0, 'request_timeout': PATIENCE, 'max_request_rate': 10_000.0} | config
-        self.memories = memory and memory(self.device, self.sessions.idle, self.engine.kv.budget)
+        self.memories = memory and memory(self.device, self.engine.kv.budget)
         self.server = PolicyServer(
             ServerConfig(**settings), self.sessions, self.robot.contract, self.memories
         )

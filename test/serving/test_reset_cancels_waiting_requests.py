@@ -76,7 +76,7 @@ def test_no_request_is_expected(sessions):
 
 def idle(sessions):
     """Return the idle time (s) of the engine; 0 while a batch is under way."""
-    return sessions.idle.seconds(time.monotonic())
+    return sessions.engine.budget.forecast(time.monotonic())
 
 
 def wait_until(happened):

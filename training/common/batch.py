@@ -26,6 +26,10 @@ class Batch:
     view; colour, shape: long [B, N], -1 where there is no thing. goal: float32 [B, 3], m, current
     target position of the instruction, or NaN. where_at: long [B, N], packed slot from which the
     position of a thing is read, or -1; where: float32 [B, N, 3], m, position of each thing.
+
+    memory_images, memory_prompt, memory_length: those of M earlier frames of each sample, newest
+    first, with a dimension M behind the first, or None. memory_seen: bool [B, M, N], which tokens
+    of their prefixes are read; none of an absent frame.
     """
 
     images: Tensor
@@ -44,10 +48,19 @@ class Batch:
     goal: Tensor
     where_at: Tensor
     where: Tensor
+    memory_images: Tensor | None = None
+    memory_prompt: Tensor | None = None
+    memory_length: Tensor | None = None
+    memory_seen: Tensor | None = None
+
+    def columns(self) -> dict[str, Tensor]:
+        """Return the fields that there are, by name."""
+        found = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: column for name, column in found.items() if column is not None}
 
     def split(self, parts: int) -> list[Batch]:
         """Return equal parts of the samples, in order."""
-        columns = {f.name: getattr(self, f.name).chunk(parts) for f in fields(self)}
+        columns = {name: column.chunk(parts) for name, column in self.columns().items()}
         return [
             Batch(**{name: column[i] for name, column in columns.items()}) for i in range(parts)
         ]

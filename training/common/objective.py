@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from embodied_kv.kv.frame_memory import memory_shift
 from embodied_kv.model.backbone import arange_positions
 from embodied_kv.model.expert import Expert, Modulation
-from embodied_kv.model.layers import rms
+from embodied_kv.model.layers import rms, rotate
 from embodied_kv.model.pi05 import Pi05
 from training.common.batch import EMPTY, Batch
 from training.common.views import PrefixCache, SegmentCache, SuffixCache
@@ -112,18 +113,53 @@ class Objective(nn.Module):
         """Compute the prefix as the engine packs it: views in order, then the prompt.
 
         Returns patch features [B, V, patches, vision width], the filled cache, and the hidden
-        state [B, N, width] that enters the last layer.
+        state [B, N, width] that enters the last layer. The cache has the memory rows of the batch
+        in front.
         """
+        filled = self._fill(batch.images, batch.prompt, batch.prompt_length)
+        if batch.memory_images is not None:
+            filled[1].remember(*self._remembered(batch))
+        return filled
+
+    def _fill(
+        self, images: Tensor, prompt: Tensor, lengths: Tensor
+    ) -> tuple[Tensor, PrefixCache, Tensor]:
         vision = self.model.vision
-        images = batch.images.flatten(0, 1).permute(0, 3, 1, 2).float().div(127.5).sub(1)
-        patches = vision.encode(vision.embed_patches(images))
-        views = vision.project(patches).unflatten(0, batch.images.shape[:2]).flatten(1, 2)
-        embeddings = torch.cat([views, self.model.embed_tokens(batch.prompt)], dim=1)
+        pixels = images.flatten(0, 1).permute(0, 3, 1, 2).float().div(127.5).sub(1)
+        patches = vision.encode(vision.embed_patches(pixels))
+        views = vision.project(patches).unflatten(0, images.shape[:2]).flatten(1, 2)
+        embeddings = torch.cat([views, self.model.embed_tokens(prompt)], dim=1)
         size, width = embeddings.shape[:2]
-        prefix = PrefixCache(views.shape[1] + batch.prompt_length, width)
+        prefix = PrefixCache(views.shape[1] + lengths, width)
         positions = arange_positions(size, width, embeddings.device)
         hidden = self.model.backbone.fill(embeddings, positions, prefix)
-        return patches.unflatten(0, batch.images.shape[:2]), prefix, hidden
+        return patches.unflatten(0, images.shape[:2]), prefix, hidden
+
+    @torch.no_grad()
+    def _remembered(self, batch: Batch) -> tuple[dict[int, tuple[Tensor, Tensor]], Tensor]:
+        """Return KV of earlier frames by layer, moved in front of the prefix, and what is seen.
+
+        K and V [B, M * N, kv_heads, head_dim], as `kv.frame_memory` serves them.
+        """
+        images, prompt, lengths = batch.memory_images, batch.memory_prompt, batch.memory_length
+        assert images is not None and prompt is not None and lengths is not None
+        assert batch.memory_seen is not None
+        size, rows = lengths.shape
+        there = lengths.flatten() > 0  # absent frames are not computed
+        columns = (column.flatten(0, 1)[there] for column in (images, prompt, lengths))
+        _, prefix, _ = self._fill(*columns)
+        shifts = [memory_shift(age, self.model.config.prefix_tokens) for age in range(rows)]
+        by = torch.tensor(shifts, device=images.device).repeat(size)[there, None, None, None]
+        found = {}
+        for layer, (k, v) in prefix.layers.items():
+            wavelengths = self.model.backbone.wavelengths.to(k.device)
+            angles = by / wavelengths[min(layer, len(wavelengths) - 1)]
+            moved = rotate(k.float(), (angles.cos(), angles.sin())).to(k.dtype)
+            padded = moved.new_zeros(2, size * rows, *k.shape[1:])
+            padded[:, there] = torch.stack([moved, v])
+            keys, values = padded.unflatten(1, (size, rows)).flatten(2, 3)
+            found[layer] = keys, values
+        return found, batch.memory_seen.flatten(1)
 
     def velocity(
         self, x: Tensor, times: Tensor, prefix: PrefixCache, given: Tensor | None = None

@@ -9,6 +9,8 @@ head_dim].
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -51,6 +53,17 @@ class PrefixCache:
         self.visible = seen(torch.arange(width, device=lengths.device) < lengths[:, None])  # [B,N]
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = self.visible[:, None]
+
+    def remember(self, layers: Mapping[int, tuple[Tensor, Tensor]], visible: Tensor) -> None:
+        """Let readers of the prefix see KV of earlier frames, too.
+
+        layers: K and V [B, N, kv_heads, head_dim]; only of the layers that are read. visible:
+        bool [B, N].
+        """
+        self.visible = torch.cat([seen(visible), self.visible], dim=1)
+        for layer, (k, v) in self.layers.items():
+            earlier_k, earlier_v = layers[layer]
+            self.layers[layer] = torch.cat([earlier_k, k], 1), torch.cat([earlier_v, v], 1)
 
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.layers[layer] = k, v

@@ -14,13 +14,16 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from embodied_kv.demo.sim import language
 from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
-from embodied_kv.demo.sim.tasks import PHRASES, SIDES
+from embodied_kv.demo.sim.tasks import MEMORY_PHRASES, PHRASES, SIDES
 from embodied_kv.model.processing.prompt import STATE_BINS
 from embodied_kv.model.tokenizer import Tokenizer, byte_symbols
 
 
-def corpus() -> Iterator[str]:
-    """Yield sentences in which every word and number of the policy's world occurs."""
+def corpus(memory: bool = False) -> Iterator[str]:
+    """Yield sentences in which every word and number of the policy's world occurs.
+
+    memory: also those of tasks about the past.
+    """
     fill = {'x': 'red cube', 'y': 'red bin', 'held': 'red cube', 'on': 'on', 'off': 'off'}
     fill['side'] = 'left'
     templates = [
@@ -32,6 +35,15 @@ def corpus() -> Iterator[str]:
         *language.PURPOSE.values(),
         *language.RESULT.values(),
     ]
+    if memory:
+        templates += [
+            *(phrase for phrases in MEMORY_PHRASES.values() for phrase in phrases),
+            *language.PUT_BACK.values(),
+            *language.PUTTING_BACK.values(),
+            *language.MEMORY_PURPOSE.values(),
+            *language.MEMORY_RESULT.values(),
+            *(words.replace('{x}', 'cover over the {x}') for words in language.SUBTASKS.values()),
+        ]
     for template in templates:
         yield f'Task: {template.format(**fill)}, State: 0;\nAction: '
         yield f' {template.format(**fill)}'
@@ -48,14 +60,14 @@ def corpus() -> Iterator[str]:
     yield ' on the floor'
 
 
-def train_tokenizer(vocab_size: int) -> Tokenizer:
-    """Train the tokenizer of the tabletop.
+def train_tokenizer(vocab_size: int, memory: bool = False) -> Tokenizer:
+    """Train the tokenizer of the tabletop. memory: as of `corpus`.
 
     Raises ValueError if a vocabulary of that size does not hold every word of the corpus.
     """
-    tokenizer = fit(corpus(), vocab_size, 'the tabletop tokenizer')
+    tokenizer = fit(corpus(memory), vocab_size, 'the tabletop tokenizer')
     split = tokenizer.backend.pre_tokenizer.pre_tokenize_str
-    for sentence in corpus():
+    for sentence in corpus(memory):
         if len(tokenizer.encode(sentence)) > len(split(sentence)):
             raise ValueError(f'{vocab_size} tokens do not hold the words of {sentence!r}')
     return tokenizer

@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_kv.control.execution_horizon import Policy as HorizonPolicy
 from embodied_kv.control.rtc import LINEAR, weights
@@ -94,8 +94,9 @@ class Served:
     finish their answers before the next frame. `batched` reads the row of the action and takes
     `steps` decode steps of all live streams per frame; `silent` answers nothing. horizon_policy:
     how far each chunk is executed before the next frame; None: as the worlds are set. answers: all
-    answers so far. subtasks: by case, the correct one of every frame. Raises ValueError for what
-    the engine cannot compress.
+    answers so far. subtasks: by case, the correct one of every frame. memory_rows: as of
+    EngineConfig; the moments before an episode become memory rows. Raises ValueError for what the
+    engine cannot compress, and for more memory rows than the policy was trained with.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Served:
         compressed: Compressed = Compressed(),
         horizon_policy: HorizonPolicy | None = None,
         chunking: Chunking = Chunking(),
+        memory_rows: int = 0,
     ) -> None:
         self._horizon_policy, self._chunking = horizon_policy, chunking
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
@@ -125,6 +127,8 @@ class Served:
             min_euler_steps=chunking.euler_steps,
             rtc=chunking.rtc,
             rtc_max_guidance=chunking.rtc_max_guidance,
+            memory_rows=memory_rows,
+            memory_keep_ratio=1.0,
             time_budget=False,
         )
         self.engine = Engine(policy, config, policy.config.action_dt)
@@ -134,10 +138,28 @@ class Served:
         self._said: dict[int, str] = defaultdict(str)
 
     def act(self, frames: Sequence[Frame]) -> list[Choice]:
+        for frame in frames:
+            if frame.number == 0:
+                self._recall(frame)
         handles, chunks = self._prefill_and_denoise(frames)
         if self._mode != 'silent':
             self._talk(frames, handles)
         return [Choice(chunk.values, self._execution_horizon(chunk)) for chunk in chunks]
+
+    def _recall(self, frame: Frame) -> None:
+        """Begin an episode: its earlier moments become memory rows of its robot, no others."""
+        seen = frame.observation
+        self.engine.forget(seen.robot)
+        for number, moment in enumerate(frame.memory if self.engine.memory.most else ()):
+            earlier = replace(
+                seen,
+                images=moment.images,
+                state=moment.state,
+                instruction=moment.instruction,
+                stamp=round((moment.time - frame.memory[-1].time - 1) * 1e9),
+                sequence=number,
+            )
+            self.engine.prefill([earlier])
 
     def _execution_horizon(self, chunk: ActionChunk) -> int | None:
         return None if self._horizon_policy is None else self._horizon_policy(chunk.updates)

@@ -68,6 +68,21 @@ class Setting:
 
 
 @dataclass(frozen=True, eq=False)
+class Moment:
+    """A moment that a memory keeps.
+
+    time: s since the episode began. images: uint8 [S, S, 3] in the order of CAMERAS. state:
+    float32 [7], rad and m. instruction: at this time. text: what was true, in words.
+    """
+
+    time: float
+    images: tuple[np.ndarray, ...]
+    state: np.ndarray
+    instruction: str
+    text: str
+
+
+@dataclass(frozen=True, eq=False)
 class Frame:
     """The input of an actor.
 
@@ -75,7 +90,7 @@ class Frame:
     actions, the i-th i periods after the observation, NaN where nothing is planned. delay:
     expected number of these that will have passed when the chunk takes over. told: the task that
     the instruction names. truth: for an expert, and for the correct answers to questions. scene:
-    its seed.
+    its seed. memory: the earlier moments that a memory has kept.
     """
 
     case: Case
@@ -86,6 +101,7 @@ class Frame:
     told: Task
     leftover: np.ndarray
     delay: int
+    memory: tuple[Moment, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

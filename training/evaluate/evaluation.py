@@ -18,7 +18,7 @@ from embodied_kv.control.rtc import SCHEDULES
 from embodied_kv.demo.sim.rollout import SET_POINT
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tabletop import JOINTS
-from embodied_kv.demo.sim.tasks import FAMILIES
+from embodied_kv.demo.sim.tasks import EVERY_FAMILY, FAMILIES, MEMORY_FAMILIES
 from embodied_kv.engine.guidance import MODES as MODES_OF_RTC
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.model.checkpoints.open import open_checkpoint
@@ -49,7 +49,7 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     made.add_argument('--checkpoint', help="file or folder, or 'random'; else the bundled one")
     made.add_argument('--episodes', type=int, default=100, help='per family and seed')
     made.add_argument('--seeds', type=int, default=3, help='how many sets of scenes')
-    made.add_argument('--families', nargs='+', choices=FAMILIES, default=list(FAMILIES))
+    made.add_argument('--families', nargs='+', choices=EVERY_FAMILY, default=list(FAMILIES))
     made.add_argument('--mode', choices=(*MODES, 'silent', 'all'), default='batched')
     made.add_argument('--control', choices=CONTROLS, default='none')
     made.add_argument('--expert', action='store_true', help='the expert first, as a bound')
@@ -64,6 +64,9 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     )
     made.add_argument('--crowded', action='store_true', help='two places, and things put away')
     made.add_argument('--euler-steps', type=int, default=Chunking.euler_steps, help='of a chunk')
+    made.add_argument(
+        '--memory-rows', type=int, default=0, help='earlier frames that are read; 0: none'
+    )
     made.add_argument('--rtc', choices=tuple(MODES_OF_RTC), default=Chunking.rtc)
     made.add_argument('--rtc-schedule', choices=SCHEDULES, default=Chunking.schedule)
     made.add_argument(
@@ -127,6 +130,8 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError('--latency-spread is from 0 to 1')
     if not 0 <= args.rtc_horizon <= LONGEST:
         raise ValueError(f'--rtc-horizon is 0 to {LONGEST}, the chunk size')
+    if args.control == 'wrong_colour' and {*args.families} & {*MEMORY_FAMILIES}:
+        raise ValueError(f'--control wrong_colour is not for {", ".join(MEMORY_FAMILIES)}')
     for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
         check_keep_ratio(keep_ratio)
     method(args.compression_method)
@@ -223,4 +228,5 @@ class Evaluation:
         how = args.steps_per_frame, args.max_tokens, compressed(args)
         text = args.execution_horizon
         horizon_policy = None if text is None else execution_horizon.parse(text)
-        return Served(self.policy, mode, robots, *how, horizon_policy, chunking(args))
+        more = horizon_policy, chunking(args), args.memory_rows
+        return Served(self.policy, mode, robots, *how, *more)

@@ -12,6 +12,7 @@ from math import ceil
 
 import numpy as np
 
+from embodied_kv.demo.sim.covers import uncovered
 from embodied_kv.demo.sim.language import (
     NARRATE,
     SCENE_QUESTIONS,
@@ -85,7 +86,7 @@ def every_question(frame: Frame, phase: int) -> list[Question]:
     """Return one question of every kind that the frame allows."""
     asked = {what: _ask(what, frame, phase)[1] for what in SCHEDULE if what != 'scene'}
     rng = np.random.default_rng((frame.scene, QUESTION_RNG, frame.number))
-    asked |= {kind: ask(frame.truth, rng) for kind, ask in SCENE_QUESTIONS.items()}
+    asked |= {kind: ask(uncovered(frame.truth), rng) for kind, ask in SCENE_QUESTIONS.items()}
     return [
         Question(frame.case, frame.number, kind, *pair)
         for kind, pair in asked.items()
@@ -105,4 +106,4 @@ def _ask(what: str, frame: Frame, phase: int) -> tuple[str, tuple[str, str] | No
     kinds = list(SCENE_QUESTIONS)
     kind = kinds[frame.number // SCHEDULE['scene'][0] % len(kinds)]
     rng = np.random.default_rng((frame.scene, QUESTION_RNG, frame.number))
-    return kind, SCENE_QUESTIONS[kind](frame.truth, rng)
+    return kind, SCENE_QUESTIONS[kind](uncovered(frame.truth), rng)

@@ -1,5 +1,7 @@
 """Tabletops in lockstep: each has an unseen scene and one task, which is judged every period.
 
+A task that refers to the past comes after a past, which the expert has played.
+
 This module knows simulated time, tasks, and how a chunk takes over from the previous one. It does
 not know what acts: that is an Actor.
 """
@@ -18,7 +20,8 @@ from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import (
-    PHRASES,
+    EVERY_PHRASE,
+    MEMORY_FAMILIES,
     SECONDS,
     Judge,
     Task,
@@ -33,9 +36,11 @@ from training.evaluate.cases import (
     Case,
     Choice,
     Frame,
+    Moment,
     Outcome,
     Setting,
 )
+from training.evaluate.memory import Past
 
 ANOTHER = 1_000_000  # added to the seed of a scene in which the family has no task
 AFTERWARDS = 8  # control periods that an episode continues after its task is done
@@ -62,20 +67,31 @@ class World:
         self._table.config = task_scene(case.family, setting.crowded, image_size=self._image_size)
         for self._scene in count(case.scene_seed, ANOTHER):
             self._table.reset(self._scene)
-            self._truth = self._table.truth()
             rng = np.random.default_rng((self._scene, TASK_RNG))
-            task = draw_task(self._truth.things, rng, case.family)
+            task = self._draw_task(case.family, rng)
             if task is not None:
                 break
+        self._truth = self._table.truth()
         self._rollout.restart()
         self._coming: tuple[np.ndarray, float, float] | None = None  # chunk, start, takeover
         self._latencies = setting.latencies(np.random.default_rng((self._scene, LATENCY_RNG)))
         self._delays = DelayEstimator(setting.dt, LONGEST, setting.latency + TICK)
         self._judge = Judge(task, self._truth)
         self._told = self._another(task, rng) if setting.control == 'wrong_colour' else task
-        self._instruction = self._told.phrase(int(rng.integers(2 * len(PHRASES[case.family]))))
+        phrases = 2 * len(EVERY_PHRASE[case.family])
+        self._instruction = self._told.phrase(int(rng.integers(phrases)))
         self._path, self._first, self._seams, self._moments = 0.0, None, [], []
         self._result: Outcome | None = None  # as it was when the task was done
+
+    def _draw_task(self, family: str, rng: np.random.Generator) -> Task | None:
+        """Return a task of the present scene, or None. A past may precede it."""
+        self._memory: tuple[Moment, ...] = ()
+        if family not in MEMORY_FAMILIES:
+            return draw_task(self._table.objects(), rng, family)
+        past = Past(self._table, self.setting.dt, rng)
+        task = past.lead_to(family)
+        self._memory = tuple(past.moments)
+        return task
 
     def _another(self, task: Task, rng: np.random.Generator) -> Task:
         others = [t.name for t in self._truth.things if can_be_taken(t) and t.name != task.target]
@@ -120,6 +136,7 @@ class World:
             self._told,
             leftover,
             self._delays.expected(0.0),
+            self._memory,
         )
 
     def step(self, chunk: np.ndarray | None, execution_horizon: int | None = None) -> None:

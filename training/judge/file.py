@@ -44,10 +44,11 @@ JUDGE = PlannerConfig(
 def save_judge(
     path: Path, state: Mapping[str, Tensor], config: PlannerConfig, card: Mapping[str, str]
 ) -> None:
-    """Save a judge. card: further metadata."""
+    """Save a judge in bfloat16. card: further metadata."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    halves = {name: value.bfloat16() for name, value in state.items()}
     with storage.replaced(path) as new:
-        write_weights(new, state, {CONFIG: json.dumps(asdict(config)), **card})
+        write_weights(new, halves, {CONFIG: json.dumps(asdict(config)), **card})
 
 
 def load_judge(path: Path) -> Planner:

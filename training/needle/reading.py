@@ -5,6 +5,7 @@ This module knows pages, words and the model, not an optimiser.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ from embodied_kv.model.tokenizer import Tokenizer
 from training.common.objective import Objective, text_losses
 from training.common.segments import Segments
 from training.common.views import PrefixCache
-from training.needle.pages import DIGITS, DOTS, GLYPHS, INKS, Pages
+from training.needle.pages import DOTS, GLYPHS, INKS, Pages
 
 INSTRUCTION = 'read'  # the same for every page, so that the prompt does not reveal the question
 KINDS = tuple(map(len, (GLYPHS, DOTS, INKS)))
@@ -35,6 +36,17 @@ def question(colour: str) -> str:
 def answer(code: np.ndarray) -> str:
     """Return the answer; each digit is a token, with the space before it."""
     return ' '.join(map(str, code))
+
+
+def list_question(colours: Sequence[str]) -> str:
+    """Return the question that asks for the codes of these colours, in this order."""
+    return question(', '.join(colours))
+
+
+def list_answer(colours: Sequence[str], codes: np.ndarray) -> str:
+    """Return the answer to `list_question`. codes: int [colours, 3], of these colours."""
+    named = zip(colours, codes, strict=True)
+    return ', '.join(f'{colour} {answer(code)}' for colour, code in named)
 
 
 def prompt_ids(tokenizer: Tokenizer, normalizer: Normalizer, config: ModelConfig) -> list[int]:
@@ -65,12 +77,44 @@ def batch_of(
     pages: Pages, tokenizer: Tokenizer, prompt: list[int], config: ModelConfig
 ) -> PageBatch:
     """Return a batch with a question for each code of these pages."""
+    asked = [
+        [(question(colour), answer(code)) for colour, code in zip(COLOURS, codes, strict=True)]
+        for codes in pages.codes
+    ]
+    return packed(pages, asked, tokenizer, prompt, config)
+
+
+def list_batch_of(
+    pages: Pages,
+    lists: int,
+    rng: np.random.Generator,
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    config: ModelConfig,
+) -> PageBatch:
+    """Return a batch with `lists` questions for all codes of a page, each in a random order."""
+    names = np.array(list(COLOURS))
+    asked = []
+    for codes in pages.codes:
+        orders = [rng.permutation(len(names)) for _ in range(lists)]
+        asked.append([(list_question(names[o]), list_answer(names[o], codes[o])) for o in orders])
+    return packed(pages, asked, tokenizer, prompt, config)
+
+
+def packed(
+    pages: Pages,
+    asked: Sequence[Sequence[tuple[str, str]]],
+    tokenizer: Tokenizer,
+    prompt: list[int],
+    config: ModelConfig,
+) -> PageBatch:
+    """Return a batch with these questions and answers about each page, all equally long."""
     size, shown = pages.shown.shape
-    length = len(COLOURS) * (len(tokenizer.encode(question('red'))) + DIGITS)
+    length = len(asked[0]) * len(tokenizer.encode(' '.join(asked[0][0])))
     segments = Segments(tokenizer, size, length, 0)
-    for b, codes in enumerate(pages.codes):
-        for colour, code in zip(COLOURS, codes, strict=True):
-            segments.say(b, question(colour), answer(code))
+    for b, some in enumerate(asked):
+        for wanted, said in some:
+            segments.say(b, wanted, said)
     tensors = segments.tensors()
     return PageBatch(
         cells=torch.from_numpy(pages.cells),

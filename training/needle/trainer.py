@@ -27,7 +27,7 @@ from training.common.learner import Learner
 from training.common.prefetch import prefetched
 from training.common.recipe import Recipe, cooling, option, stage_of
 from training.common.words import train_tokenizer
-from training.needle.pages import draw_pages
+from training.needle.pages import Pages, draw_pages
 from training.needle.reading import PageBatch, Reader, batch_of, prompt_ids
 
 UNSEEN = 1_000_003  # seed of pages that are not learnt from
@@ -87,6 +87,10 @@ class NeedleTrainer(Learner):
         rng = np.random.default_rng((recipe.seed if seed is None else seed, step))
         side = vision.image_size // vision.patch_size
         pages = draw_pages(rng, recipe.pages[stage], side, recipe.shown[stage])
+        return self._asked(pages, rng)
+
+    def _asked(self, pages: Pages, rng: np.random.Generator) -> PageBatch:
+        """Return these pages with the questions that are learnt. rng: continues the step's."""
         return batch_of(pages, self.tokenizer, self._prompt, self.config)
 
     def _values(self, batch: PageBatch) -> dict[str, Tensor]:
@@ -134,8 +138,13 @@ class NeedleTrainer(Learner):
 
 def train(out: Path, recipe: NeedleRecipe, minutes: float, config: ModelConfig = NEEDLE) -> None:
     """Run the recipe, or as much as the minutes allow; save the policy to `out`/policy."""
+    train_by(NeedleTrainer(config, recipe), out, minutes)
+
+
+def train_by(trainer: NeedleTrainer, out: Path, minutes: float) -> None:
+    """Run a trainer's recipe on one thread, or as much as the minutes allow; save to `out`."""
     torch.set_num_threads(1)
-    trainer = NeedleTrainer(config, recipe)
+    total = trainer.recipe.total
     out.mkdir(parents=True, exist_ok=True)
-    batches = prefetched(trainer.batch, trainer.step, recipe.total)
-    loop.run(trainer, batches, recipe.total, out, minutes)
+    batches = prefetched(trainer.batch, trainer.step, total)
+    loop.run(trainer, batches, total, out, minutes)

@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 
 from embodied_kv.config import preset
-from embodied_kv.model.checkpoints.own import MAX_ACTION_PREFIX, save
+from embodied_kv.model.checkpoints.own import MAX_ACTION_PREFIX, MAX_MEMORY_ROWS, save
 from embodied_kv.model.weights import Weights
 from embodied_kv.progress import Progress
 from training.common.command import parser, run
@@ -41,12 +41,14 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
     config = replace(preset(arguments.preset), dtype='float32')
     paths = find_episodes(arguments.data)
     held_out = max(1, min(HELD_OUT, len(paths) // 10))
-    frames, unseen = Frames.read(paths[held_out:]), Frames.read(paths[:held_out])
+    remembers = recipe.memory_rows > 0
+    frames = Frames.read(paths[held_out:], remembers)
+    unseen = Frames.read(paths[:held_out], remembers)
     shards = arguments.threads if arguments.device == 'cpu' else 1
     trainer = Trainer(
         config, recipe, len(COLOUR_NAMES), len(SHAPE_NAMES), arguments.device, shards
     )
-    tokenizer = train_tokenizer(config.backbone.vocab_size)
+    tokenizer = train_tokenizer(config.backbone.vocab_size, recipe.memory_rows > 0)
     past = ''  # training of the weights before this run
     if arguments.init:
         normalizer = trainer.adopt(arguments.init, tokenizer)
@@ -56,6 +58,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
 
     def sampler(of: Frames, seed: int) -> Sampler:
         how = dict(batch=recipe.batch, seed=seed, rtc=recipe.rtc)
+        how |= dict(memory=recipe.memory_rows)
         return Sampler(of, config, tokenizer, normalizer, **how)
 
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -108,7 +111,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
             use='the simulated tabletop of embodied_kv; not for a real robot',
             past=past,
         )
-        | {MAX_ACTION_PREFIX: str(recipe.rtc)},
+        | {MAX_ACTION_PREFIX: str(recipe.rtc), MAX_MEMORY_ROWS: str(recipe.memory_rows)},
     )
     console.print(f'policy of step {trainer.step} in {arguments.out / "policy"}')
 

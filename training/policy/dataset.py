@@ -17,29 +17,31 @@ import torch
 
 from embodied_kv.config import ModelConfig
 from embodied_kv.demo.sim import language
+from embodied_kv.demo.sim.covers import is_covered, uncovered
 from embodied_kv.demo.sim.kinematics import joint_limits
-from embodied_kv.demo.sim.scene import SIZES
 from embodied_kv.demo.sim.tables import Orders, Tables
-from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
-from embodied_kv.demo.sim.tasks import Task, draw_task
+from embodied_kv.demo.sim.tabletop import Truth
+from embodied_kv.demo.sim.tasks import COVERS, Task, draw_task
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import Batch
 from training.common.segments import Segments
 from training.policy.episodes import (
-    COLOUR_NAMES,
     IMAGES,
-    SHAPE_NAMES,
     Episode,
     count_frames,
     read_episode,
+    true_state,
 )
 from training.policy.expert import ExpertMoment, plan
+from training.policy.memory import EpisodeMemory
+from training.policy.remembered import RememberedFrames
 
 OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instruction
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
+PAST, BEGUN, PAST_RNG = 0.5, 30, 2  # share of tasks about the past; most frames of a task; stream
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of each kind of question: hard ones are more frequent.
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
@@ -51,7 +53,8 @@ class Frames:
 
     images: uint8 [F, views, S, S, 3]. state: float32 [F, 7]. things: float32 [F, N, 4]. pixels:
     float32 [F, N, views, 2]. leftover: float32 [F, 10, 7]. held, episode, task: int64 [F].
-    colours, shapes: int64 [episodes, N]. tasks: of every episode.
+    colours, shapes: int64 [episodes, N]. tasks: of every episode. covers: float32 [F, COVERS, 2].
+    first: int64 [episodes], their first frames. memories: of every episode, or ().
     """
 
     images: np.ndarray
@@ -65,19 +68,29 @@ class Frames:
     colours: np.ndarray
     shapes: np.ndarray
     tasks: tuple[tuple[Task, ...], ...]
+    covers: np.ndarray
+    first: np.ndarray
+    memories: tuple[EpisodeMemory, ...] = ()
 
     @classmethod
-    def read(cls, paths: Sequence[Path]) -> Frames:
+    def read(cls, paths: Sequence[Path], memory: bool = False) -> Frames:
         """Read the frames of some episodes.
 
         In addition to the frames, the images of at most one episode are in memory. Raises
-        ValueError that names an episode that is broken, or has another image size.
+        ValueError that names an episode that is broken, or has another image size, or, without
+        `memory`, covers.
         """
+        memories: list[EpisodeMemory] = []
         lengths = [count_frames(path) for path in paths]
         episodes: list[Episode] = []
         for path, end in zip(paths, np.cumsum(lengths), strict=True):
             episode = read_episode(path)
             size = episode.size
+            if episode.covers is not None and not memory:
+                raise ValueError(
+                    f'{path} has covers, which only a policy with a memory can learn from: train '
+                    'with --memory-rows, or generate without --memory'
+                )
             if not episodes:
                 images = np.empty((sum(lengths), len(IMAGES), size, size, 3), np.uint8)
             elif size != images.shape[2]:
@@ -85,6 +98,8 @@ class Frames:
                     f'{path} has images of {size} x {size} pixels, {paths[0]} of '
                     f'{images.shape[2]} x {images.shape[2]}: one dataset has one size'
                 )
+            if memory:
+                memories.append(EpisodeMemory(episode))
             for view, name in enumerate(IMAGES):
                 images[end - len(episode) : end, view] = episode.frames.pop(name)
             episodes.append(episode)
@@ -104,6 +119,9 @@ class Frames:
             colours=np.stack([episode.colours for episode in episodes]),
             shapes=np.stack([episode.shapes for episode in episodes]),
             tasks=tuple(episode.tasks for episode in episodes),
+            covers=np.concatenate([_covers(episode) for episode in episodes]),
+            first=np.cumsum([0, *lengths[:-1]]),
+            memories=tuple(memories),
         )
 
     def __len__(self) -> int:
@@ -117,29 +135,25 @@ class Frames:
     def truth(self, frame: int) -> Truth:
         """Return the simulator's ground truth; the gripper point is not stored (NaN)."""
         episode = self.episode[frame]
-        things = tuple(
-            _thing(*kinds, self.things[frame, n].astype(np.float64))
-            for n, kinds in enumerate(
-                zip(self.colours[episode], self.shapes[episode], strict=True)
-            )
-            if kinds[0] >= 0
-        )
-        held = self.held[frame]
-        return Truth(things, np.full(3, np.nan), things[held].name if held >= 0 else '')
+        kinds = self.colours[episode], self.shapes[episode]
+        covers = self.covers[frame].astype(np.float64)
+        there = covers[np.isfinite(covers[:, 0])]
+        return true_state(*kinds, self.things[frame], self.held[frame], there)
 
 
-def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
-    colour, shape = COLOUR_NAMES[colour], SHAPE_NAMES[shape]
-    size = np.array(SIZES[shape])
-    return ObjectTruth(f'{colour} {shape}', shape, colour, pose[:3], float(pose[3]), size)
+def _covers(episode: Episode) -> np.ndarray:
+    """Return the covers of each frame, float32 [T, COVERS, 2] m, NaN for those out of sight."""
+    none = np.full((len(episode), COVERS, 2), np.nan, np.float32)
+    return none if episode.covers is None else episode.covers
 
 
 class Sampler:
     """Batches of a dataset by number, the same for the same seed.
 
     rtc: largest length of the action prefix of a chunk; small lengths are drawn more often.
-    prompt, packed: tokens that a sample may have; a longer prompt is cut, longer segments are left
-    out. Raises ValueError for images of another size than the model's.
+    memory: largest number of memory rows of a sample; frames read with `memory` then get tasks
+    about the past, too. prompt, packed: tokens that a sample may have; a longer prompt is cut,
+    longer segments are left out. Raises ValueError for images of another size than the model's.
     """
 
     def __init__(
@@ -152,6 +166,7 @@ class Sampler:
         batch: int,
         seed: int,
         rtc: int = 0,
+        memory: int = 0,
         prompt: int = 32,
         packed: int = 32,
     ) -> None:
@@ -166,7 +181,9 @@ class Sampler:
         if not 0 <= rtc < config.chunk_size:
             raise ValueError(f'rtc {rtc} is not in 0..{config.chunk_size - 1}: some must be left')
         self._batch, self._prompt, self._packed = batch, prompt, packed
-        self._rtc = rtc
+        self._rtc, self._memory = rtc, memory
+        views = len(config.views) * config.vision.tokens
+        self._remembered = RememberedFrames(frames.images, prompt, views)
 
     def batch(self, number: int, ground: bool) -> Batch:
         """Return batch `number`.
@@ -178,6 +195,8 @@ class Sampler:
         at = rng.integers(len(frames), size=size)
         truths = [frames.truth(i) for i in at]
         tasks = [self._draw_task(i, truth, rng) for i, truth in zip(at, truths, strict=True)]
+        pasts = self._pasts(at, tasks, number)
+        tasks = [past.task for past in pasts]
         names = [[thing.name for thing in truth.things] for truth in truths]
         state = frames.state[at]
         tables, orders = Tables.of(truths), Orders.of(tasks, names)
@@ -190,6 +209,7 @@ class Sampler:
         segments = Segments(self._tokenizer, size, self._packed, frames.colours.shape[1])
         for b, (task, truth, phase) in enumerate(zip(tasks, truths, phases, strict=True)):
             words = task.phrase(int(rng.integers(16))) if task else gibberish(rng)
+            pasts[b].words = words
             ids = self._prompt_ids(words, state[b])
             prompts[b, : len(ids)], lengths[b] = ids, len(ids)
             for name in names[b] if ground else ():
@@ -197,7 +217,8 @@ class Sampler:
             for question, answer in sentences(task, truth, phase, rng, ground):
                 segments.say(b, question, answer)
             segments.ask_where(b, names[b])
-        kinds = frames.episode[at]
+        kinds, seen = frames.episode[at], self._seen(truths)
+        where = np.where(self._known(truths, tasks)[..., None], frames.things[at, :, :3], np.nan)
         targets = self._normalizer.targets(actions, state)
         return Batch(
             images=torch.from_numpy(frames.images[at]),
@@ -207,12 +228,72 @@ class Sampler:
             delay=torch.from_numpy(delay),
             known=torch.full((size,), chunk),
             **segments.tensors(),
-            pixels=torch.from_numpy(frames.pixels[at]),
-            colour=torch.from_numpy(frames.colours[kinds]),
-            shape=torch.from_numpy(frames.shapes[kinds]),
+            pixels=torch.from_numpy(
+                np.where(seen[..., None, None], frames.pixels[at], np.float32(np.nan))
+            ),
+            colour=torch.from_numpy(np.where(seen, frames.colours[kinds], -1)),
+            shape=torch.from_numpy(np.where(seen, frames.shapes[kinds], -1)),
             goal=torch.from_numpy(goals(state, tables, orders)),
-            where=torch.from_numpy(on_the_table(frames.things[at, :, :3])),
+            where=torch.from_numpy(on_the_table(where.astype(np.float32))),
+            **self._memory_columns(pasts, number),
         )
+
+    def _seen(self, truths: Sequence[Truth]) -> np.ndarray:
+        """Return which things no cover hides, bool [B, N]."""
+        seen = np.ones((len(truths), self._frames.colours.shape[1]), bool)
+        for b, truth in enumerate(truths):
+            hidden = [is_covered(thing, truth.covers) for thing in truth.things]
+            seen[b, : len(hidden)] = ~np.array(hidden, bool)
+        return seen
+
+    def _known(self, truths: Sequence[Truth], tasks: Sequence[Task | None]) -> np.ndarray:
+        """Return the things whose positions can be known: visible ones and the target."""
+        known = self._seen(truths)
+        for b, (truth, task) in enumerate(zip(truths, tasks, strict=True)):
+            if task and task.family == 'hidden':
+                known[b, [thing.name for thing in truth.things].index(task.target)] = True
+        return known
+
+    def _pasts(self, at: np.ndarray, tasks: Sequence[Task | None], number: int) -> list[_Past]:
+        """Return the past of each frame; without a memory, that is its task alone.
+
+        All samples of a batch have the same largest number of memory rows.
+        """
+        if not self._memory:
+            return [_Past(task) for task in tasks]
+        rng = np.random.default_rng((self._seed, number, PAST_RNG))
+        most = int(rng.integers(0, self._memory, endpoint=True))
+        return [self._past(i, task, most, rng) for i, task in zip(at, tasks, strict=True)]
+
+    def _past(self, at: int, task: Task | None, most: int, rng: np.random.Generator) -> _Past:
+        frames, episode = self._frames, self._frames.episode[at]
+        first, memory = frames.first[episode], frames.memories[episode]
+        frame = int(at - first)
+        begun = int(rng.integers(0, min(frame, BEGUN), endpoint=True))
+        since = frame - begun * int(rng.random() < 0.5)
+        kept = memory.before(frame, since, most) if most else np.zeros(0, np.int64)
+        options = memory.tasks(frame, kept)
+        if options and rng.random() < PAST:
+            task = options[rng.integers(len(options))]
+        elif task is frames.tasks[episode][frames.task[at]]:
+            numbers = frames.task[first : at + 1]
+            since = int(np.flatnonzero(numbers == numbers[-1])[0])
+            kept = memory.before(frame, since, most) if most else kept
+        return _Past(task, since, tuple((first + kept[::-1]).tolist()), int(first))
+
+    def _memory_columns(self, pasts: Sequence[_Past], number: int) -> dict[str, torch.Tensor]:
+        """Return the memory fields of a batch; {} if no sample has a memory row."""
+        rng = np.random.default_rng((self._seed, number, PAST_RNG, 1))
+        frames = self._frames
+
+        def prompt(b: int, frame: int) -> list[int]:
+            past = pasts[b]
+            task = frames.tasks[frames.episode[frame]][frames.task[frame]]
+            is_present = frame >= past.first + past.since
+            words = past.words if is_present else task.phrase(int(rng.integers(16)))
+            return self._prompt_ids(words, frames.state[frame])
+
+        return self._remembered.columns([past.kept for past in pasts], prompt, rng)
 
     def _draw_task(self, frame: int, truth: Truth, rng: np.random.Generator) -> Task | None:
         chance = rng.random()
@@ -220,6 +301,8 @@ class Sampler:
             return None
         if chance < LOST + OWN:
             return self._frames.tasks[self._frames.episode[frame]][self._frames.task[frame]]
+        if len(truth.covers):  # only the hand is clear of covers
+            return draw_task(uncovered(truth).things, rng, 'reach')
         return draw_task(truth.things, rng)
 
     def _given(self, at: np.ndarray, chunk: int, number: int) -> np.ndarray:
@@ -245,13 +328,28 @@ class Sampler:
         return OWN_PROMPT.tokens(self._tokenizer, words, normalised, self._prompt)[0]
 
 
+@dataclass
+class _Past:
+    """The task of a sample, and the frames that its robot remembers.
+
+    since: frame of the episode from which on the task is in force. kept: frames of the dataset,
+    the newest first. first: the episode's first. words: the instruction.
+    """
+
+    task: Task | None
+    since: int = 0
+    kept: tuple[int, ...] = ()
+    first: int = 0
+    words: str = ''
+
+
 def sentences(
     task: Task | None, truth: Truth, phase: int, rng: np.random.Generator, ground: bool
 ) -> list[tuple[str, str]]:
     """Return questions and answers of one moment; while grounding, about the scene only."""
     kinds, shares = list(OFTEN), np.array(list(OFTEN.values()), float)
     chosen = rng.choice(kinds, QUESTIONS, replace=False, p=shares / shares.sum())
-    asked = [language.SCENE_QUESTIONS[kind](truth, rng) for kind in chosen]
+    asked = [language.SCENE_QUESTIONS[kind](uncovered(truth), rng) for kind in chosen]
     if not ground:
         asked.insert(0, (language.SUBTASK, language.say_subtask(phase, task, truth)))
         if rng.random() < 0.3:

@@ -16,11 +16,14 @@ from zipfile import BadZipFile
 import numpy as np
 
 from embodied_kv.demo.sim.scene import CAMERAS, COLOURS, SIZES
+from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 from embodied_kv.demo.sim.tasks import Task
 
 CHUNK = 1000  # episodes in a folder
 MOST_THINGS = 6  # objects and receptacles
 AHEAD = 10  # actions of a plan
+COVERED = 'truth.covers'  # an array of episodes with covers only
+NONE = np.zeros((0, 2))  # covers
 COLOUR_NAMES, SHAPE_NAMES = tuple(COLOURS), tuple(SIZES)
 
 IMAGES = tuple(f'observation.images.{camera}' for camera in CAMERAS)
@@ -51,12 +54,14 @@ class Episode:
     """An episode. frames: an array [T, ...] for each of `features`. tasks: in order of time.
 
     colours, shapes: int64 [MOST_THINGS], indices in COLOUR_NAMES and SHAPE_NAMES, -1 for none.
+    covers: float32 [T, COVERS, 2] m, NaN for those out of sight; None in a scene without covers.
     """
 
     frames: dict[str, np.ndarray]
     tasks: tuple[Task, ...]
     colours: np.ndarray
     shapes: np.ndarray
+    covers: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.frames['timestamp'])
@@ -65,6 +70,11 @@ class Episode:
     def size(self) -> int:
         """Pixels of an image's side."""
         return max(self.frames[IMAGES[0]].shape[1:3], default=0)
+
+    def covers_at(self, frame: int) -> np.ndarray:
+        """Return the covers on the table, float64 [C, 2] m."""
+        covers = np.zeros((0, 2)) if self.covers is None else self.covers[frame]
+        return covers[~np.isnan(covers[:, 0])].astype(np.float64)
 
 
 def episode_path(root: Path, index: int) -> Path:
@@ -76,13 +86,15 @@ def write_episode(root: Path, index: int, episode: Episode) -> None:
     """Write an episode atomically: under a temporary name, then renamed."""
     path = episode_path(root, index)
     path.parent.mkdir(parents=True, exist_ok=True)
+    covers = {} if episode.covers is None else {COVERED: episode.covers}
     temporary = path.with_suffix(f'.{os.getpid()}.tmp')
     with temporary.open('wb') as stream:
         np.savez(
             stream,
             **episode.frames,
             **{'truth.colours': episode.colours, 'truth.shapes': episode.shapes},
-            tasks=np.array([json.dumps(asdict(task)) for task in episode.tasks]),
+            **covers,
+            tasks=np.array([_written(task) for task in episode.tasks]),
         )
     temporary.replace(path)
 
@@ -92,14 +104,26 @@ def read_episode(path: Path) -> Episode:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             frames = {name: arrays[name] for name in FEATURES}
-            tasks = tuple(Task(**json.loads(str(text))) for text in arrays['tasks'])
-            episode = Episode(frames, tasks, arrays['truth.colours'], arrays['truth.shapes'])
+            tasks = tuple(_read(str(text)) for text in arrays['tasks'])
+            kinds = arrays['truth.colours'], arrays['truth.shapes']
+            covers = arrays.get(COVERED)
+            episode = Episode(frames, tasks, *kinds, covers)
     except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
         raise _not_an_episode(path, error) from error
     for name, shape in features(episode.size).items():
         if frames[name].shape != (len(episode), *shape):
             raise ValueError(f'{path}: {name} is {frames[name].shape}, expected [T, *{shape}]')
     return episode
+
+
+def _written(task: Task) -> str:
+    return json.dumps({name: value for name, value in asdict(task).items() if value is not None})
+
+
+def _read(text: str) -> Task:
+    values = json.loads(text)
+    spot = values.pop('spot', None)
+    return Task(**values, spot=spot and tuple(spot))
 
 
 def count_frames(path: Path) -> int:
@@ -120,6 +144,32 @@ def find_episodes(root: Path) -> list[Path]:
     if not found:
         raise ValueError(f'{root} has no episodes: run python -m training.policy.generate')
     return found
+
+
+def true_state(
+    colours: np.ndarray,
+    shapes: np.ndarray,
+    poses: np.ndarray,
+    held: int,
+    covers: np.ndarray = NONE,
+) -> Truth:
+    """Return the true state of a frame; the gripper point is not stored (NaN).
+
+    colours, shapes: int64 [N], as of an Episode. poses: float32 [N, 4]. held: index of a thing, -1
+    for none. covers: [C, 2] m.
+    """
+    things = tuple(
+        _thing(*kinds, poses[n].astype(np.float64))
+        for n, kinds in enumerate(zip(colours, shapes, strict=True))
+        if kinds[0] >= 0
+    )
+    return Truth(things, np.full(3, np.nan), things[held].name if held >= 0 else '', covers)
+
+
+def _thing(colour: int, shape: int, pose: np.ndarray) -> ObjectTruth:
+    colour, shape = COLOUR_NAMES[colour], SHAPE_NAMES[shape]
+    size = np.array(SIZES[shape])
+    return ObjectTruth(f'{colour} {shape}', shape, colour, pose[:3], float(pose[3]), size)
 
 
 def _not_an_episode(path: Path, error: Exception) -> ValueError:

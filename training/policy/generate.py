@@ -3,7 +3,8 @@
 Each episode is a scene with a sequence of tasks. The arm follows the expert's plans with noise,
 kicks and gripper flips, at several replanning strides and latencies, so that the frames cover the
 states that a learner's own mistakes lead to; labels are always the clean plan (DAgger, Ross et al.
-2011). Existing episodes are kept, so that an interrupted run can be continued.
+2011). Existing episodes are kept, so that an interrupted run can be continued. With --memory every
+fifth scene has covers, which hide objects from some moment on (`training.policy.memory`).
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied_kv.demo.sim.covers import draw_covers, hidden_tasks
 from embodied_kv.demo.sim.kinematics import forward, joint_limits
 from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
 from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
-from embodied_kv.demo.sim.tasks import FAMILIES, SECONDS, Task, draw_task, task_scene
+from embodied_kv.demo.sim.tasks import (
+    COVERS,
+    FAMILIES,
+    HOVER,
+    SECONDS,
+    Task,
+    draw_task,
+    task_scene,
+)
 from embodied_kv.progress import Progress
 from training.common import command
 from training.policy.episodes import (
@@ -41,6 +51,7 @@ from training.policy.episodes import (
 from training.policy.expert import plan
 
 DT = 0.1  # s, the control period
+CLEAR = HOVER - 0.02  # m, least height of the gripper point when covers are put on the table
 LOWEST = 0.014  # m, lowest gripper point of a disturbed command
 TICK = 1e-6  # s; closer times are equal
 SLIP = 3  # periods after which a kick does not grow further
@@ -157,13 +168,20 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
     planner = Planner(rollout, rng)
     names = [thing.name for thing in table.objects()]
     frames: dict[str, list] = {name: [] for name in FEATURES}
+    covers = np.full((length, COVERS, 2), np.nan, np.float32)
+    due = rng.integers(length // 4, length // 2, endpoint=True) if table.scene.covers else length
     tasks: list[Task] = []
     rest = held_still = 0
     for t in range(length):
         truth = table.truth()
+        if t >= due and not len(truth.covers) and not truth.held and truth.grip[2] > CLEAR:
+            points = draw_covers(truth.things, rng)
+            if points is not None:
+                table.cover(points)
+                truth, rest = table.truth(), 0
+        covers[t, : len(truth.covers)] = truth.covers
         if rest <= 0 or held_still > 6 or rng.random() < 0.01:
-            family = FAMILIES[rng.integers(len(FAMILIES))]
-            task = draw_task(truth.things, rng, family) or draw_task(truth.things, rng)
+            task = _draw_task(truth, rng)
             if task is None:
                 break
             tasks.append(task)
@@ -178,7 +196,17 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
     kinds = np.full((2, MOST_THINGS), -1)
     for i, thing in enumerate(table.scene.things):
         kinds[:, i] = COLOUR_NAMES.index(thing.colour), SHAPE_NAMES.index(thing.shape)
-    return Episode({k: np.stack(v) for k, v in frames.items()}, tuple(tasks), *kinds)
+    stacked = {k: np.stack(v) for k, v in frames.items()}
+    covered = covers[: len(stacked['timestamp'])] if table.scene.covers else None
+    return Episode(stacked, tuple(tasks), *kinds, covered)
+
+
+def _draw_task(truth: Truth, rng: np.random.Generator) -> Task | None:
+    if len(truth.covers):
+        tasks = hidden_tasks(truth)
+        return tasks[rng.integers(len(tasks))] if tasks else None
+    family = FAMILIES[rng.integers(len(FAMILIES))]
+    return draw_task(truth.things, rng, family) or draw_task(truth.things, rng)
 
 
 def _keep(
@@ -208,11 +236,17 @@ def _keep(
 
 # Scenes of episodes, in turn: any; with a place; with a thing put away; with two places.
 SCENES = task_scene(), task_scene('put'), task_scene('take'), task_scene(crowded=True)
+MEMORY_SCENES = *SCENES, task_scene('hidden')
 _tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is expensive
 
 
 def make_episode(
-    index: int, root: Path, seed: int, length: int, size: int = SceneConfig.image_size
+    index: int,
+    root: Path,
+    seed: int,
+    length: int,
+    size: int = SceneConfig.image_size,
+    memory: bool = False,
 ) -> int:
     """Write episode `index` if it does not exist; return its number of frames.
 
@@ -220,7 +254,8 @@ def make_episode(
     """
     path = episode_path(root, index)
     if not path.exists():
-        scene = replace(SCENES[index % len(SCENES)], image_size=size)
+        scenes = MEMORY_SCENES if memory else SCENES
+        scene = replace(scenes[index % len(scenes)], image_size=size)
         if scene not in _tables:
             _tables[scene] = Tabletop(scene, seed)
         table = _tables[scene]
@@ -244,13 +279,14 @@ def main() -> None:
         '--size', type=int, default=SceneConfig.image_size, help='pixels of an image, each way'
     )
     parser.add_argument('--seed', type=int, default=0, help='of the first scene, below 1,000,000')
+    parser.add_argument('--memory', action='store_true', help='also scenes with covers')
     parser.add_argument('--processes', type=int, default=os.cpu_count() or 1, help='at once')
     arguments = parser.parse_args()
     if min(arguments.episodes, arguments.length, arguments.processes) < 1:
         parser.error('--episodes, --length and --processes are at least 1')
     if arguments.seed + arguments.episodes > 1_000_000:
         parser.error('scene seeds from 1,000,000 on are kept for evaluation')
-    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size')}
+    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size', 'memory')}
     make = partial(make_episode, root=arguments.out, **options)
     try:
         with ProcessPoolExecutor(arguments.processes) as pool:

@@ -21,6 +21,7 @@ class PolicyRecipe(Recipe):
     batch: int = option(64, 'samples of a step')
     draws: int = option(4, '(time, noise) pairs of a sample')
     rtc: int = option(0, 'first actions of a chunk that may be given, for rtc: trained; 0: none')
+    memory_rows: int = option(0, 'most memory rows of a sample; 0: no memory')
     rate: float = option(1e-3, 'peak learning rate')
     average: float = option(0.998, 'EMA of the weights that ship')
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +112,7 @@ class Trainer(Learner):
 
     def _values(self, batch: Batch, step: int, seed: tuple[int, ...]) -> dict[str, Tensor]:
         """Return losses and metrics of a step's stage; random numbers come from the seed."""
-        columns = {f.name: getattr(batch, f.name).to(self._device) for f in fields(batch)}
+        columns = {name: column.to(self._device) for name, column in batch.columns().items()}
         state = np.random.SeedSequence(seed).generate_state(1, np.uint64)
         generator = torch.Generator(self._device).manual_seed(int(state[0]))
         weights = self.weights(step)

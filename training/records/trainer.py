@@ -18,10 +18,11 @@ from torch.nn import functional as F
 
 from embodied_kv.config import BackboneConfig
 from embodied_kv.model.planner import Planner, PlannerConfig
+from embodied_kv.model.weights import Weights
 from training.common import loop
-from training.common.learner import Learner
+from training.common.learner import TRAINED, Learner
 from training.common.recipe import GrowingRecipe, option
-from training.judge.file import save_judge
+from training.judge.file import load_judge, save_judge
 from training.judge.lessons import answers, read
 from training.records.gate import gate, rates
 from training.records.lessons import AuxiliaryHeads, RecordBatch, draw_batch
@@ -56,6 +57,7 @@ class RecordsRecipe(GrowingRecipe):
     questions: int = option(12, 'of a prompt, at most')
     short: int = option(6, 'most records of a prompt at the start')
     ask: float = option(0.1, 'share after which answers are learnt')
+    init: str = option('', 'file of a judge whose weights the run starts from')
 
     def learning_rate(self, step: int, warm: int = 100) -> float:
         """Return the rate, with a longer warm-up."""
@@ -76,6 +78,10 @@ class RecordsTrainer(Learner):
         torch.manual_seed(recipe.seed)
         self.model, self._heads = Planner(config), AuxiliaryHeads(config.backbone.width)
         init_small(self.model, recipe.seed)
+        self._past = ''
+        if recipe.init:
+            self.model.load_state_dict(load_judge(Path(recipe.init)).state_dict())
+            self._past = f'{Weights(recipe.init).metadata.get(TRAINED, "unknown")}, then '
         super().__init__(nn.ModuleList([self.model, self._heads]), self.model, recipe)
 
     def losses(self, batch: RecordBatch) -> dict[str, Tensor]:
@@ -109,6 +115,7 @@ class RecordsTrainer(Learner):
         card = self.card(
             data='drawn records',
             use='comparisons of ways to reuse KV; it knows records and nothing else',
+            past=self._past,
         )
         save_judge(out / 'records.safetensors', self.average, self.model.config, card)
         self.store(out / 'state.safetensors')

@@ -6,7 +6,8 @@ import torch
 from embodied_kv.model.weights import Weights
 from training.judge.chains import LAYOUTS
 from training.judge.exam import HOPS, exam, total
-from training.judge.file import JUDGE, SEEDS, bundled_judge, load_judge
+from training.judge.file import BUNDLED, JUDGE, SEEDS, bundled_judge, load_judge
+from training.records.gate import LEAST_FULL, LOSSES, rates
 
 PROBLEMS, UNSEEN = 60, 7  # problems in each of 16 cells; a seed that nothing else uses
 
@@ -38,5 +39,13 @@ def test_the_file_says_what_it_is(seed):
     card = Weights(path).metadata
     assert {'embodied_kv.recipe', 'embodied_kv.trained', 'embodied_kv.use', 'license'} <= set(card)
     assert f'seed={seed}' in card['embodied_kv.recipe']
-    assert path.stat().st_size <= 0.6e6
+    assert path.stat().st_size <= 0.3e6
     assert load_judge(path).config == JUDGE
+
+
+def test_the_deeper_judge_reads_records_and_loses_links_under_full_reuse():
+    torch.set_num_threads(1)
+    path = BUNDLED / 'records.safetensors'
+    full, reuse = rates(load_judge(path), 30, UNSEEN)
+    assert full >= LEAST_FULL and LOSSES[0] <= full - reuse
+    assert path.stat().st_size <= 0.7e6

@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from embodied_kv.model.weights import Weights
+from training.common.learner import TRAINED
 from training.judge.file import load_judge
 from training.records import gate, trainer
 from training.records.records import SEGMENTS
@@ -54,3 +56,14 @@ def test_another_recipe_does_not_go_on(tmp_path):
     train(tmp_path, SHORT, 0.0, SMALL)
     with pytest.raises(ValueError, match='made by another recipe: rate'):
         train(tmp_path, replace(SHORT, rate=1e-4), 0.0, SMALL)
+
+
+def test_a_run_starts_from_the_weights_of_another(tmp_path):
+    train(tmp_path / 'first', SHORT, 60.0, SMALL)
+    first = tmp_path / 'first' / 'records.safetensors'
+    trainer = RecordsTrainer(SMALL, replace(SHORT, init=str(first)))
+    for name, p in load_judge(first).named_parameters():
+        assert torch.equal(p, trainer.average[name]), name
+    trainer.keep(tmp_path)
+    trained = Weights(tmp_path / 'records.safetensors').metadata[TRAINED]
+    assert trained == '4 steps, EMA weights, then 0 steps, EMA weights'

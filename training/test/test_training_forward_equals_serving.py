@@ -1,13 +1,19 @@
 """Training computes what is served: equal velocities and logits, with gradients or an arena."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
 from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.frame_memory import FrameMemory
+from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
+from embodied_kv.memory.rotate import Rotation
 from embodied_kv.runtime.graph_cache import GraphCache
 
 TOLERANCE = dict(rtol=1e-5, atol=1e-5)
@@ -91,3 +97,104 @@ def test_trained_logits_equal_extended_streams(objective, batch, tokens):
         cache = TailAppend(prefixes, packed, len(ROWS), tokens).bind(ROWS, ROWS, tokens)
         served = model.extend(batch.packed[:, first : first + tokens], cache)
         torch.testing.assert_close(logits[:, first + tokens - 1], served, **TOLERANCE)
+
+
+def with_memory(batch, kept):
+    """Return the batch with two earlier frames of each sample, and the batches of these frames.
+
+    kept: bool [2, tokens], which tokens of their prefixes are read.
+    """
+    earlier = [replace(batch, images=255 - batch.images), replace(batch, prompt=batch.prompt + 1)]
+    tokens = torch.arange(kept.shape[1])
+    views = kept.shape[1] - batch.prompt.shape[1]
+    seen = [
+        kept[i] & (tokens < views + past.prompt_length[:, None]) for i, past in enumerate(earlier)
+    ]
+    return earlier, replace(
+        batch,
+        memory_images=torch.stack([past.images for past in earlier], 1),
+        memory_prompt=torch.stack([past.prompt for past in earlier], 1),
+        memory_length=torch.stack([past.prompt_length for past in earlier], 1),
+        memory_seen=torch.stack(seen, 1),
+    )
+
+
+def served_copies(model, batch, earlier, seen):
+    """Return prefixes and a compressed arena whose rows are prefixes behind their memory rows."""
+    prefixes = served_prefix(model, batch)
+    arenas = [served_prefix(model, past) for past in earlier]
+    copies = CompressedArena(prefixes, rows=len(ROWS), tokens=4096)
+    move = Rotation(model.backbone.wavelengths)
+    for sample, row in enumerate(ROWS):
+        memory = FrameMemory(2, TINY.prefix_tokens, move, KvBudget())
+        for age in (1, 0):  # the older frame first
+            at = seen[sample, age].nonzero()[:, 0].expand(TINY.backbone.kv_heads, -1)
+            handle = KvHandle('', 0, 0, age, 1, '', 0, 0.0)
+            kept = [at] * TINY.backbone.layers
+            assert memory.keep(handle, '', True, arenas[age], row, kept)
+        placed, length = memory.placed(''), int(prefixes.lengths[0, row])
+        budgets = [k.shape[1] + length for k, _ in placed]
+        copy = copies.allocate(budgets, length)
+        whole = torch.arange(length).expand(TINY.backbone.kv_heads, -1)
+        copies.gather(copy, prefixes, row, [whole] * len(budgets), placed)
+    return prefixes, copies
+
+
+@torch.no_grad()
+@pytest.mark.parametrize('share', [0.3, 1.0])
+def test_trained_chunks_and_logits_with_memory_equal_served_ones(objective, batch, share):
+    steps, model, copies = 4, objective.model, range(len(ROWS))
+    width = objective.fill(batch)[1].visible.shape[1]
+    kept = torch.rand(2, width, generator=torch.Generator().manual_seed(5)) <= share
+    earlier, remembering = with_memory(batch, kept)
+    prefixes, flats = served_copies(model, batch, earlier, remembering.memory_seen)
+    x = torch.randn(
+        len(ROWS),
+        TINY.chunk_size,
+        TINY.padded_action_dim,
+        generator=torch.Generator().manual_seed(4),
+    )
+    denoiser = Denoiser(model, prefixes, flats, [steps], GraphCache(), len(ROWS))
+    served, _ = denoiser.run([-1] * len(ROWS), x, steps, copies)
+    _, prefix, _ = objective.fill(remembering)
+    for step in range(steps):
+        x = x - objective.velocity(x, torch.full((len(ROWS),), 1 - step / steps), prefix) / steps
+    torch.testing.assert_close(x, torch.from_numpy(served), **TOLERANCE)
+
+    packed, tokens = arena(16), 3
+    logits = model.backbone.logits(objective.packed(batch, prefix)[1])
+    packed.set_length(ROWS, tokens)
+    cache = TailAppend(prefixes, packed, len(ROWS), tokens, flats)
+    cache.bind([-1] * len(ROWS), ROWS, tokens, copies)
+    served = model.extend(batch.packed[:, :tokens], cache)
+    torch.testing.assert_close(logits[:, tokens - 1], served, **TOLERANCE)
+
+
+def test_memory_rows_get_no_gradient(objective, batch):
+    width = objective.fill(batch)[1].visible.shape[1]
+    _, remembering = with_memory(batch, torch.ones(2, width, dtype=torch.bool))
+    values = [objective.fill(each)[1].layers[0][1] for each in (batch, remembering)]
+    assert values[1].shape[1] == 3 * width
+    weight = objective.model.backbone.embed.weight
+    torch.testing.assert_close(*(torch.autograd.grad(v.sum(), weight)[0] for v in values))
+
+
+@torch.no_grad()
+def test_absent_earlier_frames_change_nothing(objective, batch):
+    width = objective.fill(batch)[1].visible.shape[1]
+    _, remembering = with_memory(batch, torch.ones(2, width, dtype=torch.bool))
+    there = torch.tensor([[True, False], [False, False], [True, True]])
+    absent = replace(
+        remembering,
+        memory_length=remembering.memory_length * there,
+        memory_seen=remembering.memory_seen & there[..., None],
+    )
+    x = torch.randn(len(ROWS), TINY.chunk_size, TINY.padded_action_dim)
+    times = torch.full((len(ROWS),), 0.5)
+    plain, some, all_of_them = (
+        objective.velocity(x, times, objective.fill(each)[1])
+        for each in (batch, absent, remembering)
+    )
+    torch.testing.assert_close(some[1], plain[1], **TOLERANCE)
+    torch.testing.assert_close(some[2], all_of_them[2], **TOLERANCE)
+    assert (some[0] - plain[0]).abs().max() > 1e-4

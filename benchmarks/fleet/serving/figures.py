@@ -15,9 +15,9 @@ from matplotlib.axes import Axes
 
 from benchmarks.common import report
 from benchmarks.common.pictures import plt, save
+from benchmarks.common.ratio import interval
 from training.evaluate.report import rate
 
-RESAMPLES = 10_000
 COLORS = ('tab:gray', 'tab:blue', 'tab:olive', 'tab:orange')
 
 
@@ -25,8 +25,9 @@ def rows(runs: Sequence[dict], alone: Sequence[str]) -> list[dict]:
     """Return a row per run.
 
     alone: the ways of one robot alone; the first is the reference of ways that have no such run.
-    p25, average, p95: latency, s; low, high: of the average. of_alone: the average over that of
-    the same tasks alone, with the same horizon. still: s of a task that its robot waited, mean.
+    p25, average, p95: latency, s; low, high: of the average. done: successful tasks of the fleet
+    in an hour. of_alone: the average over that of the same tasks alone, with the same horizon.
+    still: s of a task that its robot waited, mean.
     busy: share of the time that the engine computed. decision: median and 99th percentile of the
     time of a scheduler's decision, us, and how many robots waited, mean.
     """
@@ -37,6 +38,7 @@ def rows(runs: Sequence[dict], alone: Sequence[str]) -> list[dict]:
         values, tasks = list(own.values()), run['tasks']
         p25, p95 = np.percentile(values, (25, 95))
         low, high = interval(values)
+        success = rate(sum(task['success'] for task in tasks), len(tasks))
         waited, costs = np.array(run['decisions'], np.float64).T
         made.append(
             dict(
@@ -48,7 +50,8 @@ def rows(runs: Sequence[dict], alone: Sequence[str]) -> list[dict]:
                 p95=float(p95),
                 low=low,
                 high=high,
-                success=rate(sum(task['success'] for task in tasks), len(tasks)),
+                success=success,
+                done=3600 * run['robots'] * success['rate'] / fmean(values),
                 of_alone=fmean(values) / fmean(floor[task] for task in own),
                 still=fmean(task['still'] for task in tasks),
                 horizon=fmean(h for task in tasks for h in task['horizons']),
@@ -100,14 +103,6 @@ def pairs(runs: Sequence[dict], compared: Sequence[tuple[str, str]]) -> list[dic
     return made
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Return the 95% bootstrap interval of a mean (percentiles of resampled means; seeded)."""
-    values = np.asarray(values)
-    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.percentile(values[drawn].mean(1), (2.5, 97.5))
-    return float(low), float(high)
-
-
 def _latencies(run: dict) -> dict[int, float]:
     return {task['task']: task['seconds'] for task in run['tasks']}
 
@@ -141,6 +136,7 @@ def show(made: Sequence[dict], compared: Sequence[dict], engine: dict) -> None:
                 P95=row['p95'],
                 of_alone=f'{row["of_alone"]:.2f}',
                 success='{rate:.0%} ({low:.0%} to {high:.0%})'.format(**row['success']),
+                done_per_hour=f'{row["done"]:.0f}',
             )
             for row in made
         ],

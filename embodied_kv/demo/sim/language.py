@@ -68,7 +68,16 @@ PUTTING_BESIDE = {
     Phase.CARRY: 'I carry the {x} next to the {y}',
     Phase.PLACE: 'I lower the {x} next to the {y}',
 }
-BESIDE = ('take', 'next')  # families
+PUT_BACK = {  # for a place where the thing was before
+    Phase.CARRY: 'move above where the {x} was',
+    Phase.PLACE: 'lower to where the {x} was',
+}
+PUTTING_BACK = {
+    Phase.CARRY: 'I carry the {x} back to where it was',
+    Phase.PLACE: 'I lower the {x} back to where it was',
+}
+SUBTASKS_OF = {'take': PUT_BESIDE, 'next': PUT_BESIDE, 'return': PUT_BACK}
+DOING_OF = {'take': PUTTING_BESIDE, 'next': PUTTING_BESIDE, 'return': PUTTING_BACK}
 PURPOSE = {
     'reach': 'to reach it',
     'pick': 'to pick it up',
@@ -85,6 +94,16 @@ RESULT = {
     'take': 'the {x} is on the table',
     'next': 'the {x} is next to the {y}',
 }
+MEMORY_PURPOSE = {
+    'return': 'to put it back where it was',
+    'hidden': 'to reach it',
+    'sequence': 'to reach it',
+}
+MEMORY_RESULT = {
+    'return': 'the {x} is back where it was',
+    'hidden': 'I am above the {x}',
+    'sequence': 'I am above the {x}',
+}
 OF_THE_TARGET = (
     Phase.ABOVE,
     Phase.LOWER,
@@ -100,26 +119,26 @@ def say_subtask(phase: int, task: Task | None, truth: Truth) -> str:
     """Return the answer to SUBTASK. task: None for an unknown instruction."""
     if task is None:
         return SUBTASKS[Phase(phase)]
-    beside = PUT_BESIDE if task.family in BESIDE else {}
-    return _fill((SUBTASKS | beside)[Phase(phase)], task, truth)
+    special = SUBTASKS_OF.get(task.family, {})
+    return _fill((SUBTASKS | special)[Phase(phase)], task, truth)
 
 
 def narrate(phase: int, task: Task | None, truth: Truth) -> str:
     """Return the answer to NARRATE: the action of the robot and its purpose."""
     if task is None:
         return DOING[Phase.LOST]
-    beside = PUTTING_BESIDE if task.family in BESIDE else {}
-    words = RESULT[task.family] if phase == Phase.HOLD else (DOING | beside)[Phase(phase)]
+    special = DOING_OF.get(task.family, {})
+    result, purpose = RESULT | MEMORY_RESULT, PURPOSE | MEMORY_PURPOSE
+    words = result[task.family] if phase == Phase.HOLD else (DOING | special)[Phase(phase)]
     if phase in OF_THE_TARGET:
-        words = f'{words} {PURPOSE[task.family]}'
+        words = f'{words} {purpose[task.family]}'
     return _fill(words, task, truth)
 
 
 def _fill(words: str, task: Task, truth: Truth) -> str:
     on, off = in_or_on(task.place), off_the(task.place)
-    return words.format(
-        x=task.target, y=task.place, side=task.side, on=on, off=off, held=truth.held
-    )
+    x = f'cover over the {task.target}' if task.family == 'hidden' else task.target
+    return words.format(x=x, y=task.place, side=task.side, on=on, off=off, held=truth.held)
 
 
 def in_or_on(place: str) -> str:

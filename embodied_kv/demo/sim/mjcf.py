@@ -1,7 +1,7 @@
 """The MJCF document (MuJoCo's XML) of a Scene and the arm.
 
-Collision classes (contype, conaffinity): table and receptacles 1, 0; objects 2, 3; arm 4, 3. So
-the arm collides with table and objects, and never with itself.
+Collision classes (contype, conaffinity): table and receptacles 1, 0; objects 2, 3; arm 4, 3;
+covers 0, 4. So the arm collides with table, objects and covers, and never with itself.
 """
 
 from __future__ import annotations
@@ -18,9 +18,18 @@ from embodied_kv.demo.sim.kinematics import (
     UPPER,
     UPPER_ARM,
 )
-from embodied_kv.demo.sim.scene import FLOORS, RECEPTACLES, WALL, Scene, Thing
+from embodied_kv.demo.sim.scene import (
+    COVER,
+    COVER_RGB,
+    FLOORS,
+    RECEPTACLES,
+    WALL,
+    Scene,
+    Thing,
+)
 
 TIMESTEP = 0.005  # s
+PARKED = (0.0, 0.0, -2.0)  # m, below the floor: no camera sees a cover there
 _AXES = ('0 0 1', '0 1 0', '0 1 0', '1 0 0', '0 1 0', '0 0 1')
 _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/rad, Nms/rad
 
@@ -28,7 +37,8 @@ _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/ra
 def write_mjcf(scene: Scene, image_size: int, smooth: bool = False) -> str:
     """Return the MJCF document with offscreen pictures of image_size.
 
-    Body `thing i` is scene.things[i]. smooth: round things are drawn round, with equal physics.
+    Body `thing i` is scene.things[i], mocap bodies are covers. smooth: round things are drawn
+    round, with equal physics.
     """
     slices, stacks = (32, 16) if smooth else (8, 6)
     light, ambient = (_text((v,) * 3) for v in (scene.light, scene.ambient))
@@ -64,7 +74,7 @@ def write_mjcf(scene: Scene, image_size: int, smooth: bool = False) -> str:
     <geom class="table" name="table" type="box" pos="0.3 0 -0.02" size="0.45 0.5 0.02"
       rgba="{_text(scene.table)} 1"/>
     {_arm(scene.fovy['wrist'])}
-    {''.join(_thing(i, thing) for i, thing in enumerate(scene.things))}
+    {''.join(_thing(i, thing) for i, thing in enumerate(scene.things))}{_covers(scene.covers)}
   </worldbody>
   <equality><joint joint1="gripper" joint2="right_finger" solref="0.01 1"/></equality>
   <actuator>
@@ -152,6 +162,13 @@ def _thing(i: int, thing: Thing) -> str:
             )
     place = f'pos="{_text((*thing.position, thing.floor + z))}" euler="0 0 {thing.yaw:.9f}"'
     return f'<body name="thing {i}" {place}>{"" if fixed else "<freejoint/>"}{geoms}</body>\n    '
+
+
+def _covers(count: int) -> str:
+    x, _, z = np.array(COVER) / 2
+    size, look = f'size="{_text((x, z))}"', f'rgba="{_text(COVER_RGB)} 1"'
+    geom = f'<geom contype="0" conaffinity="4" type="cylinder" {size} {look}/>'
+    return f'<body mocap="true" pos="{_text(PARKED)}">{geom}</body>\n    ' * count
 
 
 def _looking(eye, target, up=(0.0, 0.0, 1.0)) -> str:

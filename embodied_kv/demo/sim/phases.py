@@ -12,8 +12,23 @@ import numpy as np
 
 from embodied_kv.demo.sim.kinematics import forward
 from embodied_kv.demo.sim.spots import INSIDE, NEXT, gaps, spot_beside, spot_in
-from embodied_kv.demo.sim.tables import Orders, Tables, bottom_of_held, bottoms, support_of_held
-from embodied_kv.demo.sim.tasks import BEHIND, FAMILIES, HOVER, LOWEST, RESTING, SIDE_LINE
+from embodied_kv.demo.sim.tables import (
+    Orders,
+    Tables,
+    bottom_of_held,
+    bottoms,
+    support_of_held,
+)
+from embodied_kv.demo.sim.tasks import (
+    BEHIND,
+    EVERY_FAMILY,
+    HOVER,
+    LOWEST,
+    REACHES,
+    RESTING,
+    RETURNED,
+    SIDE_LINE,
+)
 
 OPENED = 0.032  # m, finger opening that passes around a thing
 CARRY = 0.16  # m, height of the gripper point
@@ -51,17 +66,20 @@ class TableMoment:
     def __init__(self, joints: np.ndarray, tables: Tables, orders: Orders) -> None:
         rows = np.arange(len(joints))
         self.p, self.roll, self.gap = forward(joints), joints[:, 5], joints[:, 6]
-        self.thing = tables.things[rows, orders.target]
+        thing = tables.things[rows, orders.target]
         self.low = self.p[:, 2] < LOW
-        self.family = {name: orders.family == i for i, name in enumerate(FAMILIES)}
+        self.family = {name: orders.family == i for i, name in enumerate(EVERY_FAMILY)}
         self.lost = orders.family < 0
+        self.reaches = np.any([self.family[name] for name in REACHES], 0)
+        cover = np.column_stack([orders.spot, thing[:, 2:]])
+        self.thing = np.where(self.family['hidden'][:, None], cover, thing)
         self.side = orders.side.astype(float)
         round_ = tables.round[rows, orders.target]
 
         # the held thing, and whether it is wanted
         self.holds = tables.held >= 0
-        self.beside = self.family['take'] | self.family['next']
-        self.puts = self.family['put'] | self.beside
+        self.beside, again = self.family['take'] | self.family['next'], self.family['return']
+        self.puts = self.family['put'] | self.beside | again
         grasps = self.family['pick'] | self.puts
         self.wanted = self.holds & (tables.held == orders.target) & grasps
         self.grasps = grasps & ~self.wanted
@@ -84,14 +102,20 @@ class TableMoment:
         spot, _ = spot_in(at, tables.movable, orders.target, orders.place)
         beside, _ = spot_beside(at, tables.radius, orders.target, orders.place)
         self.spot = np.where(self.beside[:, None], beside, spot)
+        self.spot = np.where(again[:, None], orders.spot, self.spot)
         self.to_spot = distance(self.thing, self.spot)
+        there = np.linalg.norm(at - self.spot[:, None], axis=2) < INSIDE
+        there &= tables.receptacle  # the receptacle of the spot
         rim = np.where(self.beside, 0, tables.size[rows, orders.place, 2])
+        rim = np.where(again, np.where(there, tables.size[..., 2], 0).max(1), rim)
         self.release = rim + np.where(rim > 0.02, -0.005, 0.006)
         on_the_table = (resting < RESTING) & ~away
         near = gaps(at, tables.radius, orders.target, orders.place) < NEXT
+        rests = np.where(there.any(1), (there & within).any(1), on_the_table)
+        returned = rests & (self.to_spot < RETURNED)
         self.placed = np.select(
-            [self.family['put'], self.family['take'], self.family['next']],
-            [within[rows, orders.place], on_the_table, on_the_table & near],
+            [self.family['put'], self.family['take'], self.family['next'], again],
+            [within[rows, orders.place], on_the_table, on_the_table & near, returned],
             False,
         )
 
@@ -124,10 +148,10 @@ class TableMoment:
             (unwanted & (self.bottom > self.support + 0.012), Phase.PUT_DOWN),
             (unwanted, Phase.OPEN),
             (
-                family['reach'] & (self.apart < 0.012) & (np.abs(p[:, 2] - HOVER) < 0.02),
+                self.reaches & (self.apart < 0.012) & (np.abs(p[:, 2] - HOVER) < 0.02),
                 Phase.HOLD,
             ),
-            (family['reach'], Phase.ABOVE),
+            (self.reaches, Phase.ABOVE),
             (self.placed & ~wanted, Phase.HOLD),
             (self.grasps & aligned & there, Phase.CLOSE),
             (self.grasps & aligned, Phase.LOWER),

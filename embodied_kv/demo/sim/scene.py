@@ -31,6 +31,8 @@ SIZES: dict[str, tuple[float, float, float]] = {  # full extents, m
     'plate': (0.130, 0.130, 0.010),
     'bin': (0.130, 0.130, 0.035),
 }
+COVER = (0.080, 0.080, 0.076)  # full extents of a cover, m: it hides any movable thing
+COVER_RGB = (0.40, 0.26, 0.16)  # brown, the colour of no thing
 MOVABLE = ('cube', 'cylinder', 'ball')
 RECEPTACLES = ('plate', 'bin')
 FLOORS = {'plate': 0.010, 'bin': 0.006}  # m, heights of their floors
@@ -50,8 +52,8 @@ class SceneConfig:
 
     put_away: number of objects in receptacles, at most two in each. Objects differ in (colour,
     shape), with `distinct_colours` in colour alone. A receptacle (bin or plate) is fixed to the
-    table and has another colour than all objects. Jitters are half ranges; 0 disables one. Raises
-    ValueError for impossible ranges.
+    table and has another colour than all objects. covers: number of equal covers, out of sight at
+    the start. Jitters are half ranges; 0 disables one. Raises ValueError for impossible ranges.
     """
 
     objects: tuple[int, int] = (3, 5)
@@ -71,6 +73,7 @@ class SceneConfig:
     fovy_jitter: float = 1.0  # degrees
     arm_jitter: float = 0.03  # m, of the gripper's start
     image_size: int = 64
+    covers: int = 0
 
     def __post_init__(self) -> None:
         for name, known in (
@@ -94,6 +97,8 @@ class SceneConfig:
             )
         if self.put_away[0] < 0:
             raise ValueError(f'put_away must be >= 0 (got {self.put_away})')
+        if self.covers < 0:
+            raise ValueError(f'covers must be >= 0 (got {self.covers})')
         if not 8 <= self.image_size <= 4096:
             raise ValueError(f'image_size must be from 8 to 4096 (got {self.image_size})')
 
@@ -122,7 +127,10 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    """One scene. eye, target: position of the front camera, and the point in its centre."""
+    """One scene. eye, target: position of the front camera, and the point in its centre.
+
+    covers: their number.
+    """
 
     things: tuple[Thing, ...]
     table: tuple[float, float, float]
@@ -133,6 +141,7 @@ class Scene:
     target: tuple[float, float, float]
     fovy: dict[str, float]
     gripper: tuple[float, float, float]
+    covers: int = 0
 
 
 def circle(shape: str, size: Sequence[float] | np.ndarray) -> float:
@@ -166,6 +175,7 @@ def draw_scene(config: SceneConfig, rng: np.random.Generator) -> Scene:
             'wrist': near((75.0,), config.fovy_jitter)[0],
         },
         gripper=near(START, config.arm_jitter),
+        covers=config.covers,
     )
 
 

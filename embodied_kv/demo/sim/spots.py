@@ -54,12 +54,39 @@ def spot_beside(
     rows = np.arange(len(at))
     centre, own = at[rows, place], radius[rows, target]
     far = (own + radius[rows, place] + GAP)[:, None, None]
+    others = np.ones(at.shape[:2], bool)
+    others[rows, target] = others[rows, place] = False
     out = centre / np.maximum(np.linalg.norm(centre, axis=1, keepdims=True), 1e-9)
     left = np.stack([-out[:, 1], out[:, 0]], 1)
     candidates = centre[:, None] + far * np.stack([-out, out, left, -left], 1)  # [B, 4, 2]
-    others = np.ones(at.shape[:2], bool)
-    others[rows, target] = others[rows, place] = False
+    free = _are_free(candidates, at, radius, own, others)
+    return candidates[rows, free.argmax(1)], np.any(free, 1)
 
+
+def is_free(
+    at: np.ndarray, radius: np.ndarray, movable: np.ndarray, target: np.ndarray, spot: np.ndarray
+) -> np.ndarray:
+    """Return whether spots [B, 2], on the table or in a receptacle, are free for the target: [B].
+
+    A free spot on the table is in reach, in view, and clear of all other things.
+    """
+    rows = np.arange(len(at))
+    others = np.ones(at.shape[:2], bool)
+    others[rows, target] = False
+    apart = _distances(at, spot)
+    inside = (~movable & (apart < INSIDE)).any(1)
+    beside_another = (others & movable & (apart < APART)).any(1)
+    on_the_table = _are_free(spot[:, None], at, radius, radius[rows, target], others)[:, 0]
+    return np.where(inside, ~beside_another, on_the_table)
+
+
+def _are_free(
+    candidates: np.ndarray, at: np.ndarray, radius: np.ndarray, own: np.ndarray, others: np.ndarray
+) -> np.ndarray:
+    """Return whether spots [B, K, 2] are free for things of radius `own` [B] m: bool [B, K].
+
+    others: bool [B, N], the things that may be in the way.
+    """
     distance = np.linalg.norm(candidates, axis=2)
     low, high = DISTANCE
     free = (distance > low) & (distance < high) & (np.abs(candidates[..., 1]) < ACROSS)
@@ -70,8 +97,7 @@ def spot_beside(
     blocks = (along < (radius + own[:, None] + MARGIN)[:, None]) & (
         across < (radius + FINGERS)[:, None]
     )
-    free &= ~(blocks & others[:, None]).any(2)
-    return candidates[rows, free.argmax(1)], free.any(1)
+    return free & ~(blocks & others[:, None]).any(2)
 
 
 def gaps(at: np.ndarray, radius: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:

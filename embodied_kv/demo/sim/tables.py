@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_kv.demo.sim.scene import FLOORS, RECEPTACLES, circle
 from embodied_kv.demo.sim.spots import INSIDE
-from embodied_kv.demo.sim.tasks import FAMILIES, SIDES, Task
+from embodied_kv.demo.sim.tasks import EVERY_FAMILY, NOWHERE, SIDES, Task
 
 if TYPE_CHECKING:  # imports mujoco
     from embodied_kv.demo.sim.tabletop import Truth
@@ -62,23 +62,25 @@ class Tables:
 
 @dataclass(frozen=True, eq=False)
 class Orders:
-    """B tasks as numbers, each int [B].
+    """B tasks as numbers, each int [B] but spot.
 
-    family: index in FAMILIES, -1 for an unknown instruction. target, place: index of a thing (0
-    where the family has none). side: +1 left, -1 right.
+    family: index in EVERY_FAMILY, -1 for an unknown instruction. target, place: index of a thing
+    (0 where the family has none). side: +1 left, -1 right. spot: float64 [B, 2] m, NaN where the
+    family has none.
     """
 
     family: np.ndarray
     target: np.ndarray
     place: np.ndarray
     side: np.ndarray
+    spot: np.ndarray
 
     @classmethod
     def of(cls, tasks: Sequence[Task | None], names: Sequence[Sequence[str]]) -> Orders:
         """Return the orders of tasks. names: of the things on each table. Raises ValueError."""
         rows = [
             (
-                FAMILIES.index(task.family),
+                EVERY_FAMILY.index(task.family),
                 things.index(task.target),
                 things.index(task.place) if task.place else 0,
                 int(SIDES.get(task.side, 0)),
@@ -87,7 +89,9 @@ class Orders:
             else (-1, 0, 0, 0)
             for task, things in zip(tasks, names, strict=True)
         ]
-        return cls(*np.array(rows, int).reshape(-1, 4).T)
+        spots = [task.spot if task and task.spot else NOWHERE for task in tasks]
+        family, target, place, side = np.array(rows, int).reshape(-1, 4).T
+        return cls(family, target, place, side, np.array(spots).reshape(-1, 2))
 
 
 def bottoms(tables: Tables) -> np.ndarray:

@@ -11,7 +11,7 @@ import importlib
 import os
 import weakref
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import mujoco
 import numpy as np
@@ -19,8 +19,8 @@ import numpy as np
 from embodied_kv.demo.sim import kinematics
 from embodied_kv.demo.sim.camera import project
 from embodied_kv.demo.sim.kinematics import JOINTS, joint_limits
-from embodied_kv.demo.sim.mjcf import TIMESTEP, write_mjcf
-from embodied_kv.demo.sim.scene import CAMERAS, Scene, SceneConfig, draw_scene
+from embodied_kv.demo.sim.mjcf import PARKED, TIMESTEP, write_mjcf
+from embodied_kv.demo.sim.scene import CAMERAS, COVER, Scene, SceneConfig, draw_scene
 
 __all__ = ['JOINTS', 'ObjectTruth', 'SceneConfig', 'Tabletop', 'Truth', 'joint_limits']
 
@@ -45,11 +45,16 @@ class ObjectTruth:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The true state. grip: float64 [3] m, the gripper point. held: name of a thing, or ''."""
+    """The true state.
+
+    grip: float64 [3] m, the gripper point. held: name of a thing, or ''. covers: float64 [C, 2] m,
+    the centres of the covers on the table.
+    """
 
     things: tuple[ObjectTruth, ...]
     grip: np.ndarray
     held: str
+    covers: np.ndarray = field(default_factory=lambda: np.zeros((0, 2)))
 
 
 class Tabletop:
@@ -151,6 +156,31 @@ class Tabletop:
                 self._data.qpos[start : start + 7] = pose
         self._place()
 
+    def arrange(self, joints: np.ndarray, poses: np.ndarray) -> None:
+        """Set the arm and the things, as `restore` does, at rest: the simulation continues there.
+
+        The arm's targets are `joints`. Raises ValueError for arrays of another shape.
+        """
+        self.restore(joints, poses)
+        self._data.qvel[:] = 0
+        self.command(joints)
+        mujoco.mj_forward(self._model, self._data)
+
+    def cover(self, points: np.ndarray) -> None:
+        """Put covers over points [n, 2] (m) of the table, and all others out of sight.
+
+        Raises ValueError for more points than the scene has covers.
+        """
+        if len(points) > self.scene.covers:
+            raise ValueError(
+                f'points must be at most {self.scene.covers}, the covers of the scene '
+                f'(got {len(points)})'
+            )
+        self._data.mocap_pos[:] = PARKED
+        self._data.mocap_pos[: len(points), :2] = points
+        self._data.mocap_pos[: len(points), 2] = COVER[2] / 2
+        self._place()
+
     @property
     def time(self) -> float:
         """Simulated seconds since the reset."""
@@ -198,7 +228,9 @@ class Tabletop:
         return [self._data.body(f'thing {i}') for i in range(len(self.scene.things))]
 
     def truth(self) -> Truth:
-        return Truth(self.objects(), self.gripper_position(), self.held())
+        covers = self._data.mocap_pos
+        on_the_table = covers[covers[:, 2] > 0, :2].copy()
+        return Truth(self.objects(), self.gripper_position(), self.held(), on_the_table)
 
     def held(self) -> str:
         """Return the name of the thing that both fingers touch and enclose, or ''."""

@@ -1,6 +1,7 @@
-"""The tasks of the simulated robot: six families, their instructions, and their success.
+"""The tasks of the simulated robot: their families, their instructions, and their success.
 
-Left and right are those of the robot: left is +y.
+Left and right are those of the robot: left is +y. Six families depend on the present state only.
+Three others, MEMORY_FAMILIES, refer to the past: the present state does not determine their goal.
 """
 
 from __future__ import annotations
@@ -13,13 +14,18 @@ import numpy as np
 
 from embodied_kv.demo.sim.kinematics import reaches
 from embodied_kv.demo.sim.scene import FLOORS, MOVABLE, RECEPTACLES, SceneConfig, circle
-from embodied_kv.demo.sim.spots import INSIDE, NEXT, spot_beside, spot_in
+from embodied_kv.demo.sim.spots import INSIDE, NEXT, is_free, spot_beside, spot_in
 
 if TYPE_CHECKING:  # imports mujoco
     from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
 
 BASIC = ('reach', 'pick', 'put', 'push')
 FAMILIES = (*BASIC, 'take', 'next')
+MEMORY_FAMILIES = ('return', 'hidden', 'sequence')
+EVERY_FAMILY = (*FAMILIES, *MEMORY_FAMILIES)
+NOWHERE = (float('nan'),) * 2  # the spot of a task without one
+COVERS = 3  # most covers on a table
+REACHES = ('reach', 'hidden', 'sequence')  # families that end above something
 SIDES = {'left': 1.0, 'right': -1.0}  # sign of y
 SECONDS = {  # time limits
     'reach': 6.0,
@@ -28,6 +34,9 @@ SECONDS = {  # time limits
     'push': 15.0,
     'take': 15.0,
     'next': 15.0,
+    'return': 15.0,
+    'hidden': 6.0,
+    'sequence': 8.0,
 }
 PHRASES = {
     'reach': ('reach the {x}', 'move to the {x}', 'go above the {x}', 'hover over the {x}'),
@@ -58,6 +67,27 @@ PHRASES = {
         'set the {x} down beside the {y}',
     ),
 }
+MEMORY_PHRASES = {
+    'return': (
+        'put the {x} back where it was',
+        'put the {x} where it was before',
+        'move the {x} back to where it was',
+        'set the {x} down where it was before',
+    ),
+    'hidden': (
+        'reach the cover over the {x}',
+        'move to the cover over the {x}',
+        'go above the cover over the {x}',
+        'hover over the cover over the {x}',
+    ),
+    'sequence': (
+        'reach the one you reached before',
+        'move to the one you reached before',
+        'go above the one you reached before',
+        'hover over the one you reached before',
+    ),
+}
+EVERY_PHRASE = PHRASES | MEMORY_PHRASES
 HOVER = 0.13  # m above the table, of the gripper point over a thing
 PUSHING = 0.024  # m, height of the gripper point that pushes
 SIDE_LINE = 0.24  # m; a thing beyond this |y| is at the side of the table
@@ -68,20 +98,27 @@ FINGERS = np.array([0.024, 0.010])  # m, x and y: half extents of the pushing fi
 LOWEST = 0.03  # m; the lower side of a thing in a receptacle or on the table is below it
 RESTING = 0.004  # m; the lower side of a thing flat on the table is below it
 MOVED = 0.01  # m, least displacement of a thing that was put beside another
+RETURNED = 0.04  # m, largest distance of a returned thing from its earlier position
+AWAY = 0.08  # m, least distance of a thing from its earlier position before it is returned
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task. family: one of FAMILIES. target, place: names of things. side: of a push."""
+    """A task. family: one of FAMILIES or MEMORY_FAMILIES.
+
+    target, place: names of things. side: of a push. spot: x, y in m, what the instruction refers
+    to: the earlier position of the target (`return`), or the cover over the target (`hidden`).
+    """
 
     family: str
     target: str
     place: str = ''
     side: str = ''
+    spot: tuple[float, float] | None = None
 
     def phrase(self, number: int) -> str:
         """Return the instruction; `number` selects the phrasing."""
-        phrases = PHRASES[self.family]
+        phrases = EVERY_PHRASE[self.family]
         on = 'into' if self.place.endswith('bin') else ('on', 'onto')[number // len(phrases) % 2]
         words = phrases[number % len(phrases)]
         off = off_the(self.place)
@@ -104,6 +141,9 @@ def task_scene(family: str | None = None, crowded: bool = False, **changes) -> S
         ranges = {'objects': (2, 4), 'receptacles': (1, 2), 'put_away': (1, 2)}
     else:
         ranges = {'objects': (2, 5), 'receptacles': (1, 1) if family == 'put' else (0, 1)}
+    if family == 'hidden':  # one object remains visible
+        ranges['objects'] = 3, ranges['objects'][1]
+        changes.setdefault('covers', COVERS)
     return SceneConfig(**ranges | changes)
 
 
@@ -175,7 +215,12 @@ def have_room(tasks: Sequence[Task], things: Sequence[ObjectTruth]) -> np.ndarra
     family = np.array([task.family for task in tasks])
     _, inside = spot_in(at, movable, target, place)
     _, beside = spot_beside(at, radius, target, place)
-    return np.select([family == 'put', np.isin(family, ('take', 'next'))], [inside, beside], True)
+    again = returns = family == 'return'
+    if returns.any():
+        spot = np.array([task.spot or NOWHERE for task in tasks])
+        again = is_free(at, radius, movable, target, spot)
+    cases = family == 'put', np.isin(family, ('take', 'next')), returns
+    return np.select(cases, (inside, beside, again), True)
 
 
 def can_be_taken(thing: ObjectTruth) -> bool:
@@ -208,6 +253,27 @@ def lies_on_the_table(thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool
         and bool(thing.position[2] > 0)
         and not any(lies_in(thing, place) for place in places)
     )
+
+
+def rests_at(spot: tuple[float, float], thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool:
+    """Return whether a thing rests within RETURNED of a spot.
+
+    It rests on the table, or in the receptacle that the spot is in.
+    """
+    there = [p for p in things if p.shape in RECEPTACLES and distances(p.position, spot) < INSIDE]
+    rests = any(lies_in(thing, p) for p in there) if there else lies_on_the_table(thing, things)
+    return bool(rests and distances(thing.position, spot) < RETURNED)
+
+
+def hovers(truth: Truth, at: np.ndarray) -> bool:
+    """Return whether the gripper is above a point [2 or 3] m of the table."""
+    return bool(distances(truth.grip, at) < 0.025 and 0.08 < truth.grip[2] < 0.18)
+
+
+def distances(points: np.ndarray, spot: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return the horizontal distances [...] m of points [..., 2 or 3] from a spot."""
+    apart = points[..., :2] - np.asarray(spot)[:2]
+    return np.hypot(apart[..., 0], apart[..., 1])
 
 
 def gap(a: ObjectTruth, b: ObjectTruth) -> float:
@@ -248,7 +314,12 @@ def hindrance(task: Task, truth: Truth, sees: Callable[[np.ndarray], np.ndarray]
             return f'the {thing.name} is out of reach'
         if not sees(thing.position[None]).all():
             return f'the {thing.name} is out of view'
-    if not have_room([task], truth.things).all():
+    room = have_room([task], truth.things).all()
+    if task.family == 'return':
+        x, y = task.spot or NOWHERE
+        room &= reaches(np.array([(x, y, HOVER), (x, y, LOWEST)])).all()
+        return '' if room else f'the {task.target} cannot be placed where it was'
+    if not room:
         return f'there is no room {"in" if task.family == "put" else "beside"} the {task.place}'
     return ''
 
@@ -257,7 +328,7 @@ def _gripper_points(task: Task, thing: ObjectTruth) -> np.ndarray:
     """Return the gripper points of a task, float64 [2, 3]: above, then down."""
     x, y, z = thing.position
     match task.family:
-        case 'reach':
+        case 'reach' | 'hidden' | 'sequence':
             z = HOVER
         case 'push':  # starts beside the circle around its footprint
             y -= SIDES[task.side] * (np.hypot(*thing.size[:2]) / 2 + BEHIND)
@@ -276,35 +347,49 @@ class Judge:
         self._start = {thing.name: thing for thing in truth.things}
         self._held = truth.held  # held since an earlier task: no mistake
         self._steady: dict[str, int] = {}
+        self._target = task.target
+        if task.family == 'hidden' and task.spot:
+            self._target = f'cover {distances(truth.covers, task.spot).argmin()}'
         self.done = self.wrong = False
 
     def see(self, truth: Truth) -> None:
         """Take the next true state."""
-        place = next((t for t in truth.things if t.name == self.task.place), None)
-        for thing in truth.things:
-            if thing.shape not in MOVABLE or thing is place:
-                continue
-            now = self._is_done(thing, truth, place)
-            count = self._steady[thing.name] = now * (self._steady.get(thing.name, 0) + 1)
-            if count >= (STEADY if self.task.family in ('reach', 'pick') else 1):
-                if thing.name == self.task.target:
+        for name, now in self._outcomes(truth).items():
+            count = self._steady[name] = now * (self._steady.get(name, 0) + 1)
+            if count >= (STEADY if self.task.family in (*REACHES, 'pick') else 1):
+                if name == self._target:
                     self.done = True
-                elif not self.done and thing.name != self._held:
+                elif not self.done and name != self._held:
                     self.wrong = True
+
+    def _outcomes(self, truth: Truth) -> dict[str, bool]:
+        """Return for each movable thing, or each cover, whether the task is done with it."""
+        if self.task.family == 'hidden':
+            return {f'cover {i}': hovers(truth, at) for i, at in enumerate(truth.covers)}
+        place = next((t for t in truth.things if t.name == self.task.place), None)
+        return {
+            thing.name: self._is_done(thing, truth, place)
+            for thing in truth.things
+            if thing.shape in MOVABLE and thing is not place
+        }
 
     def _is_done(self, thing: ObjectTruth, truth: Truth, place: ObjectTruth | None) -> bool:
         start = self._start[thing.name]
         moved = thing.position - start.position
         let_go = truth.held != thing.name
         match self.task.family:
-            case 'reach':
-                apart = truth.grip - thing.position
-                return bool(np.hypot(*apart[:2]) < 0.025 and 0.08 < truth.grip[2] < 0.18)
+            case 'reach' | 'sequence':
+                return hovers(truth, thing.position)
             case 'pick':
                 return bottom(thing) > 0.06
             case 'put' if place:
                 was_there = np.hypot(*(start.position - place.position)[:2]) < INSIDE
                 return not was_there and let_go and lies_in(thing, place)
+            case 'return' if thing.name != self.task.target:
+                return bool(np.linalg.norm(moved) > RETURNED)
+            case 'return' if self.task.spot:
+                was_away = distances(start.position, self.task.spot) >= AWAY
+                return bool(was_away and let_go and rests_at(self.task.spot, thing, truth.things))
             case 'take' if place:
                 was_there = lies_in(start, self._start[place.name])
                 return was_there and let_go and lies_on_the_table(thing, truth.things)

@@ -33,6 +33,7 @@ class Checkpoint:
         fps: Rate of the actions (1/s).
         euler_steps: Steps for a chunk that the authors use.
         max_action_prefix: Longest action prefix that the policy was trained with; 0 for none.
+        max_memory_rows: Most memory rows that the policy was trained with; 0 for none.
         says: Prompts that the policy was trained to answer; () for none.
         renames: Name of a view in the training data -> its name in the checkpoint.
         padded: Dims of the files, for 'state' and 'action' where the robot has fewer.
@@ -52,6 +53,7 @@ class Checkpoint:
     action_names: tuple[str, ...] | None = None
     euler_steps: int = 10
     max_action_prefix: int = 0
+    max_memory_rows: int = 0
     says: tuple[str, ...] | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
     padded: Mapping[str, int] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Checkpoint:
             self.says,
             self.source,
             sums_times=self.kind == 'openpi',
+            max_memory_rows=self.max_memory_rows,
         )
 
     def lines(self) -> list[str]:
@@ -122,6 +125,9 @@ class Checkpoint:
             'real-time chunking': f'trained, action prefix up to {self.max_action_prefix}'
             if self.max_action_prefix
             else 'guided, because the policy was not trained for it',
+            'memory rows': f'at most {self.max_memory_rows}'
+            if self.max_memory_rows
+            else 'none, because the policy was not trained with any',
             'views': spell(c.views),
             'masked views': spell(self.empty_views) or 'none',
             'renamed views': spell([f'{a} -> {b}' for a, b in self.renames.items()]) or 'none',

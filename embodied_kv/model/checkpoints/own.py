@@ -38,7 +38,8 @@ ASSETS = Path(embodied_kv.__file__).parent / 'demo' / 'assets'  # weights of the
 # Metadata: dimensions; digest of the tokenizer; longest action prefix that the policy was trained
 # with; list of the prompts that it was trained to answer.
 CONFIG, WORDS = 'embodied_kv.config', 'embodied_kv.tokenizer'
-MAX_ACTION_PREFIX, SAYS = 'embodied_kv.rtc', 'embodied_kv.says'
+MAX_ACTION_PREFIX, MAX_MEMORY_ROWS = 'embodied_kv.rtc', 'embodied_kv.memory_rows'
+SAYS = 'embodied_kv.says'
 STATISTICS, TOKENIZER = 'norm_stats.json', 'tokenizer.json'
 FREE = {'name', 'dtype'}  # fields that may differ between a checkpoint and the model
 
@@ -96,6 +97,7 @@ def describe(
         state_names=names['state'],
         action_names=names['action'],
         max_action_prefix=int(weights.metadata.get(MAX_ACTION_PREFIX, 0)),
+        max_memory_rows=int(weights.metadata.get(MAX_MEMORY_ROWS, 0)),
         says=_says(weights),
     )
 

@@ -20,7 +20,8 @@ from embodied_kv.msg import CapsuleInfo, MemorySegment
 from embodied_kv.msg import KvHandle as KvHandleMsg
 from embodied_kv.msg import TextDelta as TextDeltaMsg
 from embodied_kv.planning.plan import MemoryStats, Plan
-from embodied_kv.types import TextDelta
+from embodied_kv.robots.embodiment import Embodiment
+from embodied_kv.types import ActionChunk, TextDelta
 
 # Fields of the same name in Command and the message.
 _OF_CHUNKS = ('dt', 'execution_horizon', 'sequence', 'steps', 'prefill_ms', 'denoise_ms')
@@ -171,6 +172,14 @@ def fill_capsule(
     response.name, response.bytes, response.tier = record.name, record.bytes, str(record.tier)
     response.boundary, response.ms = record.boundary.number, seconds * 1e3
     response.depth = '' if depth is None else str(depth)
+
+
+def fill_candidates(chunks: Sequence[ActionChunk], robot: Embodiment, response: Any) -> None:
+    """Fill in chunks of one frame, at least one, in SI units."""
+    si = np.stack([robot.actions.si(chunk.values) for chunk in chunks])
+    response.joint_names, response.values = robot.axes, array('d', si.tobytes())
+    response.chunk_size, response.dt = si.shape[1], chunks[0].dt
+    response.sequence = chunks[0].sequence
 
 
 # ---------------------------------------------------------------------- memory

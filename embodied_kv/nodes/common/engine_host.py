@@ -21,6 +21,7 @@ from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.serving.engine_runner import EngineRunner, Feed
 from embodied_kv.serving.load import load_policy
 from embodied_kv.session.engine_part import EnginePart
+from embodied_kv.session.frame_memory_part import FrameMemoryPart
 from embodied_kv.session.robot_session import RobotSession
 
 Say = Callable[[str], object]
@@ -123,7 +124,10 @@ class EngineHost(EngineRunner):
         with self._lock:
             if robot not in self._sessions:
                 part = EnginePart(self.engine, robot, freezes_frame=False)
-                self._sessions[robot] = RobotSession(part, None, self.device.call)
+                session = RobotSession(part, None, self.device.call)
+                if self.engine.config.memory_rows:
+                    session.register(FrameMemoryPart(self.engine, robot))
+                self._sessions[robot] = session
             return self._sessions[robot]
 
     def frames(self, robot: str) -> Feed[KvHandle]:

@@ -1,15 +1,22 @@
-"""The services `kv/*`: statistics and limits of the KV cache of a process, and eviction.
+"""The services `kv/*`: statistics and limits of the KV cache of a process, and memory rows.
 
-They concern the streams of all robots that the engine serves.
+Statistics, limits and eviction concern all robots that the engine serves, memory rows one robot.
 """
 
 from __future__ import annotations
 
+import cv2
+import numpy as np
+from sensor_msgs.msg import CompressedImage
+
 from embodied_kv.engine.compression import ACTION
+from embodied_kv.kv.frame_memory import MemoryRow
 from embodied_kv.kv.manager import LANGUAGE
+from embodied_kv.msg import MemoryRow as MemoryRowMsg
+from embodied_kv.nodes.common import conversions
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.srv import Evict, KvStats, SetLimits
+from embodied_kv.srv import Evict, KvForget, KvMemory, KvStats, SetLimits
 
 
 class KvServices:
@@ -66,3 +73,45 @@ class KvServices:
         self._host.device.wake()
         response.ended, response.rows_freed = len(streams), max(0, kv.stats().rows_free - free)
         response.message = f'{response.ended} streams ended'
+
+
+class MemoryRowServices:
+    """Serve `kv/memory` and `kv/forget` for the robot of a node, until cleanup."""
+
+    def __init__(self, node: SuiteNode) -> None:
+        self._host, self._robot = node.host, node.robot
+        node.serve(KvMemory, 'kv/memory', self._list)
+        node.serve(KvForget, 'kv/forget', self._forget)
+
+    def _list(self, request: KvMemory.Request, response: KvMemory.Response) -> None:
+        memory = self._host.engine.memory
+        rows = memory.rows(self._robot)
+        response.rows = [_message(row, request.pictures) for row in rows]
+        response.message = f'{len(rows)} of at most {memory.most} memory rows'
+
+    def _forget(self, request: KvForget.Request, response: KvForget.Response) -> None:
+        memory, wanted = self._host.engine.memory, set(request.sequences)
+        rows = memory.rows(self._robot)
+        if missing := wanted - {row.handle.sequence for row in rows}:
+            raise LookupError(f'no memory row of frame {min(missing)}; list them with kv/memory')
+        gone = [row for row in rows if not wanted or row.handle.sequence in wanted]
+        response.removed = sum(memory.forget(self._robot, row) for row in gone)
+        response.message = f'{response.removed} memory rows are removed'
+
+
+def _message(row: MemoryRow, pictures: bool) -> MemoryRowMsg:
+    return MemoryRowMsg(
+        stamp=conversions.stamp(row.handle.stamp),
+        sequence=row.handle.sequence,
+        instruction=row.instruction,
+        is_last=row.is_last,
+        tokens=max(row.budgets),
+        bytes=row.bytes,
+        pictures=[_png(picture) for picture in row.pictures] if pictures else [],
+    )
+
+
+def _png(picture: np.ndarray) -> CompressedImage:
+    """Return a PNG message of an RGB picture."""
+    _, data = cv2.imencode('.png', cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))
+    return CompressedImage(format='rgb8; png compressed bgr8', data=data.tobytes())

@@ -7,7 +7,7 @@ server. `RemoteHost` has the sessions of a process whose robots have no model.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from threading import RLock
 from typing import ClassVar, TypeVar, cast
@@ -19,7 +19,7 @@ from embodied_kv.config import ModelConfig
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.remote_policy.connection import RemotePolicy, Reply, ask
-from embodied_kv.session.engine_part import Branch, EnginePart
+from embodied_kv.session.engine_part import EnginePart
 from embodied_kv.session.robot_session import RobotSession
 
 SECONDS = 30.0  # maximum for a capsule
@@ -35,7 +35,8 @@ class RemotePart:
     """
 
     name, depth = 'server', 'planner'
-    streams_max = 0
+    can_fork, streams_max = False, 0
+    freezes_frame = True  # by the server
 
     def __init__(self, robot: str) -> None:
         self.robot, self.process_id = robot, uuid.uuid4().hex
@@ -78,9 +79,6 @@ class RemotePart:
         self._call({'endpoint': 'import', 'capsule': data, 'name': name})
         self._call({'endpoint': 'restore', 'name': name})
 
-    def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
-        raise CapsuleError('a policy server cannot fork a capsule', ErrorCode.UNAVAILABLE)
-
     def _call(self, request: dict[str, object]) -> Reply:
         try:
             return ask(self._policy, 'exports', request, SECONDS)
@@ -106,7 +104,7 @@ class RemoteHost:
         """Return the session of a robot, one for all its nodes."""
         with self._lock:
             if robot not in self._sessions:
-                part = cast(EnginePart, RemotePart(robot))  # the same methods, without `replay`
+                part = cast(EnginePart, RemotePart(robot))  # has what is used without forks
                 self._sessions[robot] = RobotSession(part, None, _Caller())
             return self._sessions[robot]
 

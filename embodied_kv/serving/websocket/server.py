@@ -265,7 +265,7 @@ def open_server(
         if kept.enabled:
             path = planner_folder(params.planner, contract.language.planner, say)
             rows, budget = kept.planner_rows, runner.kv_budget
-            memories = Memories(path, params, planning, rows, runner.device, sessions.idle, budget)
+            memories = Memories(path, params, planning, rows, runner.device, budget)
             closing.callback(memories.close)
         server = PolicyServer(config, sessions, contract, memories)
         closing.callback(server.stop)

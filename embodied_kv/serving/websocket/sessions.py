@@ -30,7 +30,7 @@ from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import Receipt, Request, Verdict
 from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.serving.batch import KeptRows, LateError, TimedObservation, serve_in_time
-from embodied_kv.serving.fleet_server import FleetServer, IdleTime, Result, ServedChunk
+from embodied_kv.serving.fleet_server import FleetServer, Result, ServedChunk
 from embodied_kv.serving.ray_engine import RemoteEngine
 from embodied_kv.serving.scheduling import SchedulingConfig
 from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
@@ -38,6 +38,7 @@ from embodied_kv.serving.websocket.capsule_budget import CapsuleBudget
 from embodied_kv.serving.websocket.config import MIB
 from embodied_kv.serving.websocket.observation_parser import RefusedError
 from embodied_kv.serving.websocket.session import Session
+from embodied_kv.session.frame_memory_part import FrameMemoryPart
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.throttle import Throttled
 from embodied_kv.types import TextDelta
@@ -108,7 +109,6 @@ class Sessions:
         # named sessions by tenant, the newest last
         self._ended: dict[str, OrderedDict[str, Session]] = {'': OrderedDict()}
         self._numbers = itertools.count(1)
-        self.idle = IdleTime(lambda now: self._server.idle_time(HERE, now))
         order = scheduling or SchedulingConfig()
         engines, serve = [EngineState(HERE, profile)], {HERE: self._serve}
         if cloud is not None:
@@ -119,7 +119,7 @@ class Sessions:
             serve,
             self._deliver,
             trace_writer=order.trace_writer(engine.policy.config.action_dt),
-            on_idle=self._on_idle,
+            on_idle=device.wake,
             on_vanished=self._vanished,
         )
 
@@ -295,7 +295,8 @@ class Sessions:
             (handle,) = self.engine.prefill([replace(frame, deadline=-math.inf)])
             self._rows.keep(self.engine.kv.acquire(handle))
 
-        return self._on_device(session, prefill, self._device.background)
+        background = partial(self._device.background, client=f'frame {session.name}')
+        return self._on_device(session, prefill, background)
 
     def ask(
         self, session: str, question: str, max_tokens: int, evict: bool = True
@@ -345,7 +346,7 @@ class Sessions:
         session.begin()
         for stream in self._quota.of(session.name):
             self.engine.kv.streams.release(stream, 'cancelled')
-        self._on_device(session, partial(self._rows.drop, session.name)).result()
+        self._on_device(session, partial(self._forget_frames, session.name)).result()
 
     def _on_device(
         self,
@@ -369,19 +370,22 @@ class Sessions:
         registry = Registry(self.fingerprint, room, device=device)
         self._budget.share(registry, session.name, session.tenant)
         part = ServedPart(self.engine, session.name, self._rows, self._quota)
-        return RobotSession(part, registry, call)
+        made = RobotSession(part, registry, call)
+        if self.engine.config.memory_rows:
+            made.register(FrameMemoryPart(self.engine, session.name))
+        return made
 
     def _account(self, robot: str) -> Hashable:
         session = self._open.get(robot)
         return robot if session is None else session.account
 
-    def _on_idle(self) -> None:
-        self._device.wake()
-        self.idle.opened()
-
     def _vanished(self, robot: str) -> None:
-        """Drop the row of a robot, after the batches that contain it."""
-        self._device.call(partial(self._rows.drop, robot))
+        """Drop the rows of a robot, after the batches that contain it."""
+        self._device.call(partial(self._forget_frames, robot))
+
+    def _forget_frames(self, robot: str) -> None:
+        self._rows.drop(robot)
+        self.engine.forget(robot)
 
     def _serve(self, frames: Sequence[TimedObservation], overdue: float) -> Future[list[Result]]:
         """Serve a batch, each observation by its own deadline, not by `overdue`."""

@@ -1,0 +1,112 @@
+"""Which frames of a robot become memory rows, and how its chunks and texts read them.
+
+Before a prefill, the robot's present frame becomes a memory row if it is the first one, if the
+instruction changes, or if the newest memory row is older than an interval. After a prefill, the
+new frame gets a copy of its row behind the robot's memory rows, which all its readers read in
+place of the row. So graphs, streams and capsules know nothing of memory rows. The prefill itself
+reads none.
+"""
+
+from __future__ import annotations
+
+import cv2
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.engine.compression import ACTION, Compression
+from embodied_kv.engine.time_budget import LatencyEstimator
+from embodied_kv.engine_config import EngineConfig
+from embodied_kv.kv.frame_memory import FrameMemory
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.manager import LANGUAGE, KvManager
+from embodied_kv.memory.rotate import Rotation
+from embodied_kv.model.policy import Policy
+from embodied_kv.types import Observation
+
+SECOND = 1_000_000_000  # ns
+SIDE = 96  # pixels; the longer side of a picture
+
+
+class Remembering:
+    """The memory rows of an engine; for the engine thread.
+
+    rows: the memory rows, which any thread may read and remove. Raises ValueError for a policy
+    whose rows contain keys without positions.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        kv: KvManager,
+        compression: Compression,
+        latency: LatencyEstimator,
+        config: EngineConfig,
+    ) -> None:
+        model = policy.config
+        if config.memory_rows and model.cross_layers:
+            raise ValueError(
+                'engine.memory_rows must be 0 for a policy whose action expert attends across '
+                f'layers (got {config.memory_rows}); set it to 0'
+            )
+        self._kv, self._compression, self._latency = kv, compression, latency
+        self._ratio, self._interval = config.memory_keep_ratio, config.memory_interval * SECOND
+        move = Rotation(policy.model.backbone.wavelengths.to(policy.model.device))
+        self.rows = FrameMemory(config.memory_rows, model.prefix_tokens, move, kv.budget)
+        kv.budget.join(self.rows)
+        self._newest: dict[str, Observation] = {}  # of each robot
+
+    def before(self, observation: Observation) -> None:
+        """Keep the robot's present frame, which this observation replaces, if the rule says so."""
+        robot = observation.robot
+        if (replaced := self._newest.get(robot)) is None:
+            return
+        if (lease := self._kv.frames.acquire_current(robot)) is None:
+            return
+        with lease, self._compression.failing_alone(lease.handle):
+            handle, known = lease.handle, self.rows.rows(robot)
+            changes = replaced.instruction != observation.instruction
+            is_new = not known or known[0].handle.place != handle.place
+            age = abs(handle.stamp - known[0].handle.stamp) if known else self._interval
+            if is_new and (changes or age >= self._interval):
+                kept = self._compression.kept_tokens(lease, self._ratio)
+                cost = self._latency.estimate('prefill')
+                pictures = tuple(picture(i) for i in replaced.images if i is not None)
+                about = handle, replaced.instruction, changes or not known
+                self.rows.keep(*about, self._kv.prefixes, lease.row, kept, cost, pictures)
+
+    def after(self, handle: KvHandle, observation: Observation) -> None:
+        """Let the readers of a new frame read the robot's memory rows, too.
+
+        Without room they read the row alone (`CompressedPool.allocation_failures` counts).
+        """
+        if self.rows.most:
+            self._newest[handle.robot] = observation
+        if not self.rows.rows(handle.robot):
+            return
+        with self._compression.failing_alone(handle):
+            memory = self.rows.placed(handle.robot)
+            with self._kv.acquire(handle) as lease:
+                kept = [self._whole(handle.length)] * len(self._kv.compressed.layers)
+                copy = self._kv.copies.compress(lease, kept, memory)
+            if copy is not None:
+                self._kv.keep_copy((ACTION, LANGUAGE), copy)
+
+    def forget(self, robot: str) -> None:
+        """Forget all earlier frames of a robot, and its newest one."""
+        self.rows.forget(robot)
+        self._newest.pop(robot, None)
+
+    def _whole(self, length: int) -> Tensor:
+        arena = self._kv.prefixes
+        positions = torch.arange(length, device=arena.device)
+        return positions.expand(arena.k.shape[2], -1)
+
+
+def picture(image: np.ndarray) -> np.ndarray:
+    """Return a picture whose longer side has SIDE pixels at most, uint8 [height, width, 3]."""
+    height, width = image.shape[:2]
+    scale = min(1.0, SIDE / max(height, width))
+    size = max(1, round(width * scale)), max(1, round(height * scale))
+    small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
+    return np.ascontiguousarray(small)

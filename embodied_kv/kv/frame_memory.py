@@ -1,0 +1,224 @@
+"""Memory rows: KV of earlier frames of a robot, which its later chunks and texts read.
+
+A memory row keeps some tokens of the row of an earlier frame, at that frame's own positions. The
+memory rows of a robot stand in front of its newest frame: keys of the row of age i (0: the newest)
+are rotated by -(i + 1) prefix lengths, which is exact (`memory.rotate`). So the policy
+distinguishes frames by their positions, as it does words.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_kv.kv.arena import Arena
+from embodied_kv.kv.budget import KvBudget, OverBudgetError
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.pool import Evictable
+
+# K [kv_heads, n, head_dim], distance in positions, layer -> the same keys at their new positions
+Move = Callable[[Tensor, int, int], Tensor]
+
+
+def memory_shift(age: int, prefix_tokens: int) -> int:
+    """Return the distance by which keys of a memory row are moved.
+
+    Args:
+        age: 0 for the newest memory row of the robot.
+        prefix_tokens: Length of the longest prefix of the policy.
+    """
+    return -(age + 1) * prefix_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRow:
+    """KV of an earlier frame.
+
+    Attributes:
+        handle: The frame; its row need not exist.
+        instruction: The instruction in its prompt.
+        is_last: Whether it was the last frame with that instruction, or the first of all.
+        k: Keys of the tokens that were kept of all layers in order, [kv_heads, tokens, head_dim],
+            at the positions of the frame; it is never written again.
+        v: Their values.
+        budgets: Number of tokens of each layer.
+        cost: Time of the frame's prefill, s.
+        pictures: Small pictures of its views, uint8 [height, width, 3].
+        since: When it was kept, s on the steady clock.
+    """
+
+    handle: KvHandle
+    instruction: str
+    is_last: bool
+    k: Tensor
+    v: Tensor
+    budgets: tuple[int, ...]
+    cost: float
+    pictures: tuple[np.ndarray, ...] = ()
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def bytes(self) -> int:
+        return self.k.nbytes + self.v.nbytes
+
+    @property
+    def layers(self) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return K and V by layer, [kv_heads, n, head_dim]."""
+        keys, values = (torch.split(part, [*self.budgets], 1) for part in (self.k, self.v))
+        return tuple(zip(keys, values, strict=True))
+
+
+class FrameMemory:
+    """The memory rows of all robots. Any thread may call the methods.
+
+    Args:
+        most: Maximum number of memory rows of a robot.
+        prefix_tokens: Length of the longest prefix of the policy.
+        move: Moves keys.
+        kv_budget: The budget that the rows share.
+    """
+
+    name = 'memory rows'
+
+    def __init__(
+        self, most: int, prefix_tokens: int, move: Move, kv_budget: KvBudget | None = None
+    ) -> None:
+        self.most, self._prefix_tokens, self._move = most, prefix_tokens, move
+        self._kv_budget = kv_budget or KvBudget()
+        self._lock = RLock()
+        self._rows: dict[str, tuple[MemoryRow, ...]] = {}  # by robot, the newest first
+
+    def rows(self, robot: str) -> tuple[MemoryRow, ...]:
+        """Return the memory rows of a robot, the newest first."""
+        with self._lock:
+            return self._rows.get(robot, ())
+
+    def keep(
+        self,
+        handle: KvHandle,
+        instruction: str,
+        is_last: bool,
+        source: Arena,
+        row: int,
+        kept: Sequence[Tensor],
+        cost: float = 0.0,
+        pictures: tuple[np.ndarray, ...] = (),
+    ) -> bool:
+        """Keep tokens of a row as the newest memory row of its robot; return False without room.
+
+        Above `most` rows, the oldest one that was not the last frame with its instruction is
+        removed, or else the oldest.
+
+        Args:
+            handle: The frame in the row.
+            instruction: The instruction in its prompt.
+            is_last: Whether the next frame has another instruction, or it is the first of all.
+            source: The arena of the row, which the caller holds.
+            row: The row.
+            kept: Positions int64 [kv_heads, n] of each layer.
+            cost: Time of the frame's prefill, s.
+            pictures: Small pictures of its views, uint8 [height, width, 3].
+        """
+        heads = torch.arange(source.k.shape[2], device=source.device)[:, None]
+        budgets = tuple(positions.shape[1] for positions in kept)
+        size = 2 * sum(budgets) * source.k[0, 0, :, 0].nbytes
+        try:
+            with self._kv_budget.claim(self, size, cost):
+                picked = [
+                    (k[row][heads, at], v[row][heads, at])
+                    for (k, v), at in zip(source.layers, kept, strict=True)
+                ]
+                k, v = (torch.cat(parts, 1) for parts in zip(*picked, strict=True))
+                about = handle, instruction, is_last
+                self._add(MemoryRow(*about, k, v, budgets, cost, pictures))
+        except OverBudgetError:
+            return False
+        return True
+
+    def replace(self, robot: str, rows: Sequence[MemoryRow]) -> int:
+        """Replace the memory rows of a robot by those of a capsule, the newest first.
+
+        Returns how many had room; older ones are left out.
+        """
+        self.forget(robot)
+        room = 0
+        for row in rows[: self.most]:
+            try:
+                with self._kv_budget.claim(self, row.bytes, row.cost), self._lock:
+                    self._rows[robot] = (*self._rows.get(robot, ()), row)
+            except OverBudgetError:
+                break
+            room += 1
+        return room
+
+    def _add(self, row: MemoryRow) -> None:
+        robot = row.handle.robot
+        with self._lock:
+            rows = [row, *self._rows.get(robot, ())]
+            if len(rows) > self.most:
+                rows.remove(min(rows[1:] or rows, key=lambda r: (r.is_last, r.since)))
+            self._rows[robot] = tuple(rows)
+
+    def placed(self, robot: str) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return K and V of all memory rows of a robot by layer, in front of the newest frame.
+
+        [kv_heads, n, head_dim]; () for a robot without memory rows.
+        """
+        rows = self.rows(robot)
+        shifts = [memory_shift(age, self._prefix_tokens) for age in range(len(rows))]
+        placed = []
+        for layer, pairs in enumerate(zip(*(row.layers for row in rows), strict=True)):
+            keys, values = zip(*pairs, strict=True)
+            moved = [self._move(k, by, layer) for k, by in zip(keys, shifts, strict=True)]
+            placed.append((torch.cat(moved, 1), torch.cat(values, 1)))
+        return tuple(placed)
+
+    def forget(self, robot: str, row: MemoryRow | None = None) -> int:
+        """Remove a memory row of a robot, or all of them; return how many were removed."""
+        with self._lock:
+            known = self._rows.pop(robot, ())
+            left = () if row is None else tuple(other for other in known if other is not row)
+            if left:
+                self._rows[robot] = left
+            return len(known) - len(left)
+
+    # ------------------------------------------------------------------ pool
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_used
+
+    @property
+    def bytes_used(self) -> int:
+        with self._lock:
+            return sum(row.bytes for rows in self._rows.values() for row in rows)
+
+    @property
+    def bytes_reserved(self) -> int:
+        return self.bytes_used
+
+    def evictable(self) -> list[Evictable]:
+        """Offer all memory rows; a robot then acts without them."""
+        now = time.monotonic()
+        with self._lock:
+            return [
+                Evictable(row.bytes, row.cost, partial(self._evict, robot, row), now - row.since)
+                for robot, rows in self._rows.items()
+                for row in rows
+            ]
+
+    def _evict(self, robot: str, row: MemoryRow) -> int:
+        return row.bytes if self.forget(robot, row) else 0
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless each robot has at most `most` rows."""
+        with self._lock:
+            for robot, rows in self._rows.items():
+                assert 0 < len(rows) <= self.most, f'{robot!r} has {len(rows)} memory rows'

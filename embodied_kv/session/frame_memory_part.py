@@ -1,0 +1,119 @@
+"""The part of a capsule for memory rows, so that a restored robot reads the same earlier frames.
+
+A memory row is never written again, so a capsule on the device contains it without a copy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, cast
+
+import torch
+
+from embodied_kv.capsule import frozen_kv
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note
+from embodied_kv.engine.engine import Engine
+from embodied_kv.engine.remembering import SIDE
+from embodied_kv.errors import ErrorCode
+from embodied_kv.kv.frame_memory import MemoryRow
+from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.transfer import copy_to
+from embodied_kv.text import is_text, shown
+
+FACTS = {
+    'sequence': int,
+    'stamp': int,
+    'length': int,
+    'layout': str,
+    'instruction': str,
+    'is_last': bool,
+    'budgets': list,
+    'cost': float,
+    'pictures': int,
+}
+
+
+class FrameMemoryPart:
+    """The memory rows of a robot as part of a capsule. All methods run on the engine thread."""
+
+    name, depth = 'memory rows', 'planner'
+
+    def __init__(self, engine: Engine, robot: str = '') -> None:
+        self._memory, self._arena, self._robot = engine.memory, engine.kv.compressed, robot
+
+    def freeze(self) -> FrozenPart:
+        """Return the rows, the newest first.
+
+        The tensors are 'I/k' and 'I/v' [kv_heads, tokens of all layers, head_dim], and
+        'I/picture/J', uint8 [height, width, 3].
+        """
+        rows = self._memory.rows(self._robot)
+        tensors = {f'{i}/k': row.k for i, row in enumerate(rows)}
+        tensors |= {f'{i}/v': row.v for i, row in enumerate(rows)}
+        tensors |= {
+            f'{i}/picture/{j}': torch.from_numpy(picture)
+            for i, row in enumerate(rows)
+            for j, picture in enumerate(row.pictures)
+        }
+        return FrozenPart(tensors, [_facts(row) for row in rows])
+
+    def check_resumable(self, frozen: FrozenPart) -> None:
+        """Raise CapsuleError unless each row has valid facts and its tensors."""
+        if not isinstance(frozen.facts, list):
+            raise _damaged('the list of memory rows', frozen.facts)
+        for i, facts in enumerate(frozen.facts):
+            if not isinstance(facts, dict) or facts.keys() != FACTS.keys():
+                raise _damaged(f'the names in row {i}', facts)
+            for name, kind in FACTS.items():
+                value = facts[name]
+                if type(value) is not kind or (kind is str and not is_text(value)):
+                    raise _damaged(f'{name} of row {i}', value)
+            if not (math.isfinite(facts['cost']) and facts['length'] > 0 <= facts['pictures']):
+                raise _damaged(f'the facts of row {i}', facts)
+            if not all(type(n) is int and 0 <= n <= facts['length'] for n in facts['budgets']):
+                raise _damaged(f'budgets of row {i}', facts['budgets'])
+            frozen_kv.check_block(frozen, str(i), self._arena, facts['budgets'])
+            for j in range(facts['pictures']):
+                found = frozen.tensors.get(name := f'{i}/picture/{j}')
+                shape = () if found is None else tuple(found.shape)
+                fits = len(shape) == 3 and shape[2] == 3 and 0 < min(shape) <= max(shape) <= SIDE
+                if found is None or found.dtype != torch.uint8 or not fits:
+                    raise _damaged(name, shape)
+
+    def resume(self, frozen: FrozenPart) -> Note:
+        """Replace the memory rows of the robot by those of the capsule."""
+        known: list[dict[str, Any]] = cast(Any, frozen.facts)
+        rows = [self._row(frozen, i, facts) for i, facts in enumerate(known)]
+        if (room := self._memory.replace(self._robot, rows)) == len(rows):
+            return None
+        return f'{room} of {len(rows)} memory rows are restored: there is no room for more'
+
+    def _row(self, frozen: FrozenPart, i: int, facts: dict[str, Any]) -> MemoryRow:
+        frame = facts['sequence'], facts['length'], facts['layout'], facts['stamp']
+        device = self._arena.k.device
+        return MemoryRow(
+            KvHandle('', -1, -1, *frame, -math.inf, robot=self._robot),
+            facts['instruction'],
+            facts['is_last'],
+            copy_to(frozen.tensors[f'{i}/k'], device),
+            copy_to(frozen.tensors[f'{i}/v'], device),
+            tuple(facts['budgets']),
+            facts['cost'],
+            tuple(
+                frozen.tensors[f'{i}/picture/{j}'].cpu().numpy() for j in range(facts['pictures'])
+            ),
+        )
+
+
+def _facts(row: MemoryRow) -> dict[str, Any]:
+    frame = {name: getattr(row.handle, name) for name in ('sequence', 'stamp', 'length', 'layout')}
+    own = {name: getattr(row, name) for name in ('instruction', 'is_last', 'cost')}
+    return frame | own | {'budgets': list(row.budgets), 'pictures': len(row.pictures)}
+
+
+def _damaged(what: str, found: object) -> CapsuleError:
+    return CapsuleError(
+        f'the capsule is damaged: {what} must be that of a memory row (got {shown(found)}); drop '
+        'it and take a new one',
+        ErrorCode.DAMAGED,
+    )

@@ -1,0 +1,65 @@
+"""The last frame with each instruction, and a frame of each interval, become memory rows."""
+
+from dataclasses import replace
+
+import pytest
+
+SECOND = 1_000_000_000
+
+
+@pytest.fixture
+def see(make_engine, observe):
+    """Return a function that prefills frames (instruction, stamp in s) and returns memory rows."""
+
+    def made(frames, **config):
+        usual = dict(memory_rows=8, memory_keep_ratio=1.0, memory_interval=5.0)
+        engine = make_engine(**usual | config)
+        for number, (instruction, stamp) in enumerate(frames):
+            seen = observe(number, instruction=instruction)
+            engine.prefill([replace(seen, stamp=round(stamp * SECOND))])
+        engine.kv.check_integrity()
+        return [
+            (row.handle.sequence, row.instruction, row.is_last) for row in engine.memory.rows('')
+        ]
+
+    return made
+
+
+def test_the_last_frame_with_an_instruction_is_kept(see):
+    frames = [('a', 0), ('a', 0.1), ('b', 0.2), ('b', 0.3), ('c', 0.4)]
+    kept = see([('z', -0.1), *frames])
+    assert kept == [(4, 'b', True), (2, 'a', True), (0, 'z', True)]
+
+
+def test_a_frame_is_kept_after_each_interval(see):
+    kept = see([('a', i) for i in range(13)])
+    assert kept == [(10, 'a', False), (5, 'a', False), (0, 'a', True)]
+
+
+def test_above_the_limit_frames_of_the_interval_go_first_the_oldest_first(see):
+    frames = [('a', 0), ('b', 1), ('b', 7), ('b', 13), ('b', 19), ('b', 25)]
+    assert [n for n, _, _ in see(frames, memory_rows=2)] == [4, 0]
+    assert [n for n, _, _ in see(frames, memory_rows=3)] == [4, 3, 0]
+
+
+def test_the_newest_frame_is_kept_even_if_all_others_ended_an_instruction(see):
+    frames = [('a', 0), ('b', 1), ('c', 2), ('c', 9), ('c', 10)]
+    assert [n for n, _, _ in see(frames, memory_rows=1)] == [3]
+
+
+def test_a_clock_that_jumps_back_keeps_frames_again(see):
+    kept = see([('a', 100), ('a', 101), ('a', 1), ('a', 2), ('a', 7), ('a', 8)])
+    assert [number for number, _, _ in kept] == [4, 2, 0]
+
+
+def test_no_frame_is_kept_twice(see, make_engine, observe):
+    engine = make_engine(memory_rows=4, memory_keep_ratio=1.0)
+    engine.prefill([observe(0)])
+    with pytest.raises(ValueError):
+        engine.prefill([replace(observe(1), images=())])
+    engine.prefill([observe(1)])
+    assert [row.handle.sequence for row in engine.memory.rows('')] == [0]
+
+
+def test_without_memory_rows_nothing_is_kept(see):
+    assert see([('a', 0), ('b', 10), ('c', 20)], memory_rows=0) == []

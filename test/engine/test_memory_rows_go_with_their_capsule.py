@@ -1,0 +1,150 @@
+"""A restored robot, also in another process, reads the memory rows of the capsule."""
+
+import math
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from capsule_sessions import QUESTIONS, begin, capsules_of, dirty, go_on
+
+from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
+from embodied_kv.capsule.disk import Disk
+from embodied_kv.capsule.reentry import SceneSummary
+from embodied_kv.capsule.registry import Registry
+from embodied_kv.capsule.tiers import Tier
+from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.session.frame_memory_part import FrameMemoryPart
+
+REMEMBERING = dict(memory_rows=3, memory_keep_ratio=0.5)
+SCENE = SceneSummary(np.zeros(7), {'front': np.zeros((16, 16, 3), np.uint8)}, 10_000_000_000)
+
+
+def remembering(make_engine, **config):
+    engine = make_engine(**REMEMBERING | config)
+    return engine, FrameMemoryPart(engine)
+
+
+def session_of(engine, part, registry=None):
+    session = capsules_of(engine, registry)
+    session.register(part)
+    return session
+
+
+def act(engine, observation):
+    (handle,) = engine.prefill([observation])
+    with engine.kv.acquire(handle) as lease:
+        (chunk,) = engine.denoise([lease], [math.inf])
+    return chunk.values
+
+
+def test_a_new_process_acts_on_the_same_memory(make_engine, observe, tmp_path):
+    first, part = remembering(make_engine)
+    for number in (1, 2, 3):
+        act(first, observe(number))
+    with closing(Registry(fingerprint(first), disk=Disk(tmp_path))) as registry:
+        session_of(first, part, registry).snapshot('here', SCENE, Tier.DISK)
+    other, part = remembering(make_engine)
+    act(other, observe(9))
+    with closing(Registry(fingerprint(other), disk=Disk(tmp_path))) as registry:
+        session_of(other, part, registry).restore('here', SCENE)
+    rows = [(r.handle.sequence, r.instruction, r.is_last) for r in other.memory.rows('')]
+    assert rows == [(r.handle.sequence, r.instruction, r.is_last) for r in first.memory.rows('')]
+    # The frame that each process replaces is another one, so it must not become a memory row.
+    for engine in (first, other):
+        engine.kv.frames.retire(engine.kv.frames.current(''))
+    assert np.array_equal(*(act(engine, observe(4)) for engine in (first, other)))
+
+
+def test_restored_streams_continue_token_for_token(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1))
+    begin(engine, observe(2))
+    assert all(stream.lease.is_copy for stream in engine.kv.streams.live())
+    session = session_of(engine, part)
+    session.snapshot('here')
+    expected = go_on(engine)
+    dirty(engine, observe)
+    session.rollback('here')
+    assert list(go_on(engine).values()) == list(expected.values())
+    assert len(expected) == len(QUESTIONS)
+    engine.kv.check_integrity()
+
+
+def test_a_capsule_on_the_device_refers_to_the_rows_without_a_copy(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    (row,) = engine.memory.rows('')
+    session = session_of(engine, part)
+    capsule, _ = session.snapshot('here')
+    assert capsule.tensors['memory rows/0/k'].data_ptr() == row.k.data_ptr()
+    engine.memory.forget('')
+    session.rollback('here')
+    assert engine.memory.rows('')[0].k.data_ptr() == row.k.data_ptr()
+
+
+def test_a_robot_without_memory_rows_restores_none(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1))
+    session = session_of(engine, part)
+    session.snapshot('empty')
+    act(engine, observe(2))
+    assert engine.memory.rows('')
+    session.rollback('empty')
+    assert engine.memory.rows('') == ()
+
+
+def test_rows_without_room_are_left_out_with_a_remark(make_engine, observe):
+    engine, part = remembering(make_engine)
+    for number in range(4):
+        act(engine, observe(number))
+    frozen = part.freeze()
+    other, few = remembering(make_engine, memory_rows=2)
+    few.check_resumable(frozen)
+    assert few.resume(frozen).startswith('2 of 3 memory rows are restored')
+    assert [r.handle.sequence for r in other.memory.rows('')] == [2, 1]
+
+
+def broken(frozen, **facts):
+    return FrozenPart(frozen.tensors, [frozen.facts[0] | facts])
+
+
+@pytest.mark.parametrize(
+    'facts',
+    [
+        {'budgets': [1]},
+        {'budgets': [-1, 2]},
+        {'budgets': 'many'},
+        {'budgets': [10**9] * 2},
+        {'length': 0},
+        {'length': 1.5},
+        {'cost': math.nan},
+        {'sequence': 'first'},
+        {'is_last': 1},
+        {'instruction': b'\\ud800'.decode('unicode_escape')},
+        {'more': 1},
+    ],
+    ids=str,
+)
+def test_damaged_rows_are_refused_and_change_nothing(make_engine, observe, facts):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    before = engine.memory.rows('')
+    with pytest.raises(CapsuleError):
+        part.check_resumable(broken(part.freeze(), **facts))
+    assert engine.memory.rows('') == before
+
+
+def test_rows_of_other_layers_or_without_tensors_are_refused(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    frozen = part.freeze()
+    for damaged in (
+        replace(frozen, tensors={}),
+        replace(frozen, tensors={n: t[:, :1] for n, t in frozen.tensors.items()}),
+        replace(frozen, tensors={n: t.double() for n, t in frozen.tensors.items()}),
+        replace(frozen, facts={}),
+        replace(frozen, facts=[1]),
+    ):
+        with pytest.raises(CapsuleError):
+            part.check_resumable(damaged)

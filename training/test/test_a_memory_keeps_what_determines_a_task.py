@@ -1,0 +1,130 @@
+"""Frames of episodes get tasks that the earlier frames of a memory determine."""
+
+import numpy as np
+import pytest
+
+from embodied_kv.demo.sim.tasks import AWAY, MEMORY_FAMILIES, RETURNED, distances
+from training.policy.dataset import Frames
+from training.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, episode_path, read_episode
+from training.policy.generate import make_episode
+from training.policy.memory import EpisodeMemory, KeepRule
+
+LENGTH = 90  # frames
+COVERED = 4  # index of the episode with covers
+
+
+@pytest.fixture(scope='module')
+def root(tmp_path_factory):
+    """Return the folder of five episodes; the last one has covers."""
+    root = tmp_path_factory.mktemp('data')
+    for index in range(5):
+        make_episode(index, root, 60, LENGTH, memory=True)
+    return root
+
+
+@pytest.fixture(scope='module')
+def episodes(root):
+    return [read_episode(episode_path(root, index)) for index in range(5)]
+
+
+@pytest.fixture(scope='module')
+def found(episodes):
+    """Return the tasks of every frame of every episode: (episode, memory, frame, task)."""
+    memories = [(episode, EpisodeMemory(episode)) for episode in episodes]
+    return [
+        (episode, memory, frame, task)
+        for episode, memory in memories
+        for frame in range(len(episode))
+        for task in memory.tasks(frame)
+    ]
+
+
+def kept(*frames):
+    rule = KeepRule()
+    return [i for i, frame in enumerate(frames) if rule.keeps(*frame)]
+
+
+def test_a_memory_keeps_the_first_frame_and_the_last_one_of_an_instruction():
+    assert kept(*((0.1 * i, i in (4, 5)) for i in range(9))) == [0, 4, 5]
+
+
+def test_a_memory_keeps_a_frame_every_two_seconds():
+    assert kept(*((0.1 * i, False) for i in range(50))) == [0, 20, 40]
+    assert kept(*((0.1 * i, i == 7) for i in range(50))) == [0, 7, 27, 47]
+
+
+def test_a_memory_has_the_last_frame_before_the_present_instruction(episodes):
+    episode, memory = episodes[0], EpisodeMemory(episodes[0])
+    assert list(memory.before(0)) == []
+    assert list(memory.before(1)) == [0]
+    frame = len(episode) - 1
+    changes = np.flatnonzero(np.diff(episode.frames['task_index'][: frame - 10]))
+    for since in (frame, frame - 10, frame - 30):
+        before = memory.before(frame, since)
+        assert since - 1 in before and {*changes[changes < since]} <= {*before}
+        assert np.diff([*before, frame]).max() <= 20
+
+
+def test_every_family_occurs(found):
+    assert {task.family for *_, task in found} == {*MEMORY_FAMILIES}
+
+
+def test_a_memory_has_earlier_frames_only(found):
+    for _, memory, frame, _ in found:
+        before = memory.before(frame)
+        assert len(before) and before.max() < frame
+
+
+def pose(episode, frame, task):
+    """Return the pose of the target of a task in a frame."""
+    colour, shape = task.target.split()
+    kinds = (episode.colours == COLOUR_NAMES.index(colour)) & (
+        episode.shapes == SHAPE_NAMES.index(shape)
+    )
+    return episode.frames['truth.things'][frame, np.flatnonzero(kinds)[0]]
+
+
+def test_a_thing_to_be_returned_was_there_in_a_kept_frame_and_is_away(found):
+    returns = [each for each in found if each[-1].family == 'return']
+    for episode, memory, frame, task in returns:
+        away = distances(pose(episode, frame, task), task.spot)
+        assert away >= AWAY
+        then = [distances(pose(episode, t, task), task.spot) for t in memory.before(frame)]
+        assert min(then) < 1e-3 < RETURNED
+
+
+def test_the_thing_of_a_sequence_is_the_only_one_that_was_reached(found):
+    sequences = [each for each in found if each[-1].family == 'sequence']
+    for episode, memory, frame, task in sequences:
+        numbers = episode.frames['task_index']
+        earlier = {numbers[t] for t in memory.before(frame) if numbers[t] < numbers[frame]}
+        assert ('reach', task.target) in {
+            (episode.tasks[number].family, episode.tasks[number].target) for number in earlier
+        }
+
+
+def test_a_hidden_thing_was_visible_before_it_was_covered(found):
+    hidden = [each for each in found if each[-1].family == 'hidden']
+    for episode, memory, frame, task in hidden:
+        assert len(episode.covers_at(frame)) in (2, 3)
+        assert distances(pose(episode, frame, task), task.spot) < 0.005
+        assert any(len(episode.covers_at(t)) == 0 for t in memory.before(frame))
+
+
+def test_tasks_with_covers_are_read_as_they_were_written(episodes):
+    tasks = [task for task in episodes[COVERED].tasks if task.family == 'hidden']
+    assert tasks and all(isinstance(task.spot, tuple) for task in tasks)
+    assert all(episode.covers is None for episode in episodes[:COVERED])
+
+
+def test_other_episodes_are_as_without_the_option(episodes, tmp_path):
+    make_episode(1, tmp_path, 60, LENGTH)
+    plain = read_episode(episode_path(tmp_path, 1))
+    assert plain.tasks == episodes[1].tasks
+    for name, values in plain.frames.items():
+        np.testing.assert_array_equal(values, episodes[1].frames[name])
+
+
+def test_a_policy_without_a_memory_refuses_covers(root):
+    with pytest.raises(ValueError, match=r'episode_000004.npz has covers.*without --memory'):
+        Frames.read([episode_path(root, 3), episode_path(root, COVERED)])
