@@ -99,8 +99,10 @@ class Lockstep(Sessions):
         super().start()
         kv, schedule, speech = self.engine.kv, self._schedule, self._order.speech
         kv.set_limits(streams=self._order.streams or kv.decode_kv.rows)
-        slack, hear = self.idle.seconds, self.on_deltas
-        self.speech = Speech(self.engine, self._device, schedule, speech, slack, hear)
+        slack = self.engine.budget.forecast
+        assert slack is not None  # `Sessions.start` has set it
+        device, hear = self._device, self.on_deltas
+        self.speech = Speech(self.engine, device, schedule, speech, slack, hear)
 
     def work(self) -> None:
         """Process every request, and everything that is due. Raises RuntimeError for a fault."""
