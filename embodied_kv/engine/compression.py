@@ -228,20 +228,20 @@ class Compression:
         kept = [*kept, *(kept[layer] for layer in self._projected)]
         return self._kv.copies.compress(lease, kept)
 
-    def kept_tokens(self, lease: Lease, keep_ratio: float) -> list[Tensor]:
+    def kept_tokens(self, lease: Lease, keep_ratio: float) -> list[Tensor] | None:
         """Return the positions that a memory row keeps of a leased row, without a state token.
 
-        int64 [kv_heads, n] of each layer. The frame's own text scores them; without its scores
-        all tokens are kept.
+        int64 [kv_heads, n] of each layer. The frame's own text scores them; None without the
+        scores.
         """
         n = lease.handle.length - self._states
         whole = torch.arange(n, device=self._kv.prefixes.device).expand(self._kv_heads, -1)
         stats = self.prompts.get(lease.handle)
         if self.method.queries is None:
             stats = Statistics.unscored(self._layers, self._kv_heads, n, whole.device)
-        if stats is None or total_budget(keep_ratio, self._layers, n) == self._layers * n:
+        if total_budget(keep_ratio, self._layers, n) == self._layers * n:
             return [whole] * self._layers
-        return list(self._select(lease, stats, keep_ratio))
+        return None if stats is None else list(self._select(lease, stats, keep_ratio))
 
     def _select(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Sequence[Tensor]:
         if self.method.reads_kv:

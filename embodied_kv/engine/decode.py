@@ -170,10 +170,11 @@ class Decoder:
 
     def most_within(self, budget: TimeBudget, streams: int) -> int:
         """Return how many of so many streams a step decodes; see `TimeBudget.largest`."""
-        if not streams:
-            return 0
-        slots = self._slots[: self._slots.index(self.padded(streams)) + 1]
-        return min(streams, budget.largest('decode', slots))
+        return min(streams, budget.largest('decode', self.sizes(streams))) if streams else 0
+
+    def sizes(self, streams: int) -> Sequence[int]:
+        """Return the slots of all batches of at most so many streams, ascending."""
+        return self._slots[: self._slots.index(self.padded(streams)) + 1]
 
     def bucket(self, stream: DecodeStream) -> int:
         """Return the padded number of tokens of a stream's query and answer so far."""

@@ -32,7 +32,7 @@ from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget
-from embodied_kv.kv.compressed_arena import CompressedArena
+from embodied_kv.kv.compressed_arena import CompressedArena, whole_blocks
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
@@ -87,14 +87,16 @@ class Engine:
         size['layers'] = layers = policy.config.kv_layers
         prefixes = Arena(rows=config.rows, max_tokens=policy.config.prefix_tokens, **size)
         room = config.compressed_rows * layers * policy.config.prefix_tokens
-        if config.memory_rows:  # then each row has a copy behind memory rows
-            room += config.rows * layers * copied_tokens(policy.config, config)
         # One copy for each stream, and for each frame one for language and one for actions.
         copies = config.streams + 2 * config.rows
+        if config.memory_rows:  # then each row, or stream without one, has a copy behind them
+            copied = whole_blocks(layers * copied_tokens(policy.config, config))
+            room += (config.rows + config.streams) * copied
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
-        if config.compression_queries == 'text' and config.compressed_rows:
+        scored = config.compression_queries == 'text' and config.compressed_rows
+        if scored or (config.memory_rows and config.memory_keep_ratio < 1):
             per_row += PromptScores.most_bytes(policy.config)
         actions = max(config.reserved_rows, 2 * config.max_batch_robots) * per_row
         kv_budget, reserved = (
@@ -424,6 +426,8 @@ class Engine:
         moved = self._decoder.step(streams, steps)
         self.kv.streams.token_seconds = took = (time.monotonic() - began) / steps
         self.latency.observe('decode', took, size)
+        if len(streams) < (live := len(self.kv.streams.live())):
+            self.budget.divided('decode', self._decoder.sizes(live))
         if kind:
             self.latency.observe(kind, took, size)
         return moved

@@ -260,6 +260,8 @@ class EngineThread(threading.Thread):
         else:
             steps = self._jobs.by_client()
             if not self._run_idle_unit(steps):
+                if not steps and not self.engine.kv.streams.live():
+                    self._shares.rest()
                 self._publish(self.engine.deltas)  # last text of streams that other threads ended
                 # A background step that waits for idle time does not end the wait; a frame does.
                 self._jobs.wait(

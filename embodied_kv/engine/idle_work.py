@@ -43,5 +43,10 @@ class FairShares:
         self._ends[client] = self._now + seconds / value
         self._ends = {name: end for name, end in self._ends.items() if end > self._now}
 
+    def rest(self) -> None:
+        """Record that no client has work; then all begin alike."""
+        self._now = 0.0
+        self._ends.clear()
+
     def _start(self, client: str) -> float:
         return max(self._now, self._ends.get(client, self._now))

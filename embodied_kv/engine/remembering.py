@@ -9,6 +9,8 @@ reads none.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import cv2
 import numpy as np
 import torch
@@ -18,7 +20,7 @@ from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.frame_memory import FrameMemory
-from embodied_kv.kv.handle import KvHandle
+from embodied_kv.kv.handle import KvHandle, Lease, Place
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.policy import Policy
@@ -26,6 +28,15 @@ from embodied_kv.types import Observation
 
 SECOND = 1_000_000_000  # ns
 SIDE = 96  # pixels; the longer side of a picture
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The newest frame of a robot: its place, its instruction, and small pictures of its views."""
+
+    place: Place
+    instruction: str
+    pictures: tuple[np.ndarray, ...]
 
 
 class Remembering:
@@ -54,34 +65,42 @@ class Remembering:
         move = Rotation(policy.model.backbone.wavelengths.to(policy.model.device))
         self.rows = FrameMemory(config.memory_rows, model.prefix_tokens, move, kv.budget)
         kv.budget.join(self.rows)
-        self._newest: dict[str, Observation] = {}  # of each robot
+        self._newest: dict[str, _Seen] = {}  # by robot
 
     def before(self, observation: Observation) -> None:
         """Keep the robot's present frame, which this observation replaces, if the rule says so."""
         robot = observation.robot
-        if (replaced := self._newest.get(robot)) is None:
+        if (seen := self._newest.get(robot)) is None:
             return
         if (lease := self._kv.frames.acquire_current(robot)) is None:
             return
         with lease, self._compression.failing_alone(lease.handle):
             handle, known = lease.handle, self.rows.rows(robot)
-            changes = replaced.instruction != observation.instruction
-            is_new = not known or known[0].handle.place != handle.place
+            changes = seen.instruction != observation.instruction
             age = abs(handle.stamp - known[0].handle.stamp) if known else self._interval
-            if is_new and (changes or age >= self._interval):
-                kept = self._compression.kept_tokens(lease, self._ratio)
-                cost = self._latency.estimate('prefill')
-                pictures = tuple(picture(i) for i in replaced.images if i is not None)
-                about = handle, replaced.instruction, changes or not known
-                self.rows.keep(*about, self._kv.prefixes, lease.row, kept, cost, pictures)
+            is_new = not known or known[0].handle.place != handle.place
+            is_seen = seen.place == handle.place  # a capsule may have restored another frame
+            if is_seen and is_new and (changes or age >= self._interval):
+                self._keep(lease, seen, changes or not known)
+
+    def _keep(self, lease: Lease, seen: _Seen, is_last: bool) -> None:
+        kept = self._compression.kept_tokens(lease, self._ratio)
+        if kept is None:  # there was no room for its scores
+            self._kv.copies.allocation_failures += 1
+            return
+        about, source = (lease.handle, seen.instruction, is_last), self._kv.prefixes
+        cost = self._latency.estimate('prefill')
+        self.rows.keep(*about, source, lease.row, kept, cost, seen.pictures)
 
     def after(self, handle: KvHandle, observation: Observation) -> None:
         """Let the readers of a new frame read the robot's memory rows, too.
 
         Without room they read the row alone (`CompressedPool.allocation_failures` counts).
         """
-        if self.rows.most:
-            self._newest[handle.robot] = observation
+        if not self.rows.most:
+            return
+        pictures = tuple(picture(image) for image in observation.images if image is not None)
+        self._newest[handle.robot] = _Seen(handle.place, observation.instruction, pictures)
         if not self.rows.rows(handle.robot):
             return
         with self._compression.failing_alone(handle):

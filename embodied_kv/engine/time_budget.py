@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 TRIES = 3  # measurements of a size before it is judged
-RETRY = 256  # decisions after which the largest size is measured again
+RETRY = 256  # pieces of divided work after which all sizes are measured again
 
 
 class LatencyEstimator:
@@ -50,6 +50,11 @@ class LatencyEstimator:
         sizes[nearest].popleft()
         if not sizes[nearest]:
             del sizes[nearest]
+
+    def forget(self, kind: str, sizes: Collection[int]) -> None:
+        """Drop the measurements of these sizes."""
+        for size in sizes:
+            self._measured[kind].pop(size, None)
 
     def sizes(self, kind: str) -> tuple[int, ...]:
         """Return the measured sizes of a kind."""
@@ -104,7 +109,7 @@ class TimeBudget:
             enabled,
         )
         self.forecast: Callable[[float], float] | None = None
-        self._calls = 0
+        self._pieces = 0  # of divided work
         self._last_frame = -math.inf
         self._gave_up: dict[str, float] = {}  # kind of work -> last frame in which it gave up
 
@@ -143,6 +148,15 @@ class TimeBudget:
         if self.enabled and 0 < at_best < self.min_euler_steps * step:
             self.latency.forget_oldest('denoise_step', batch)
 
+    def divided(self, kind: str, sizes: Sequence[int]) -> None:
+        """Record a piece of divided work; each RETRY-th one lets all sizes be tried again.
+
+        A machine may have been slow for a while only.
+        """
+        self._pieces += 1
+        if self._pieces % RETRY == 0:
+            self.latency.forget(kind, sizes)
+
     @contextmanager
     def at_most(self, steps: int) -> Iterator[None]:
         """Plan at most so many Euler steps within the context; only for the engine thread."""
@@ -172,13 +186,10 @@ class TimeBudget:
     def largest(self, kind: str, sizes: Sequence[int]) -> int:
         """Return the largest of these ascending sizes with which work takes at most `longest`.
 
-        A size that was measured fewer than TRIES times is tried, and each RETRY-th call returns
-        the largest size, because a machine may have been slow for a while only. If no size is fast
-        enough, return the largest: dividing such work delays a frame as long and costs more in
-        all.
+        A size that was measured fewer than TRIES times is tried. If no size is fast enough, return
+        the largest: dividing such work delays a frame as long and costs more in all.
         """
-        self._calls += 1
-        for size in reversed(sizes if self._calls % RETRY else ()):
+        for size in reversed(sizes):
             tried = self.latency.count(kind, size) >= TRIES
             if not tried or self.latency.median(kind, size) <= self.longest:
                 return size

@@ -28,7 +28,7 @@ class CompressedArena:
 
     def __init__(self, source: Arena, rows: int, tokens: int) -> None:
         layers, _, kv_heads, _, head_dim = source.k.shape
-        tokens, device = _block(tokens), source.device
+        tokens, device = whole_blocks(tokens), source.device
         shape = (1, kv_heads, tokens, head_dim)
         self.k = torch.zeros(shape, dtype=source.k.dtype, device=device)
         self.v = torch.zeros(shape, dtype=source.k.dtype, device=device)
@@ -75,12 +75,12 @@ class CompressedArena:
         """Return whether rows with these total numbers of tokens could be allocated together."""
         gaps = list(self._gaps)
         return len(totals) <= len(self._free_rows) and all(
-            _first_fit(gaps, _block(total)) is not None for total in totals
+            _first_fit(gaps, whole_blocks(total)) is not None for total in totals
         )
 
     def allocate(self, budgets: Sequence[int], position: int) -> int | None:
         """Return a row with room for `budgets` tokens per layer; None without such room."""
-        begin = _first_fit(self._gaps, _block(sum(budgets))) if self._free_rows else None
+        begin = _first_fit(self._gaps, whole_blocks(sum(budgets))) if self._free_rows else None
         if begin is None:
             return None
         row = self._free_rows.allocate()
@@ -92,7 +92,9 @@ class CompressedArena:
     def free(self, row: int) -> None:
         """Free a row and its block."""
         begin = int(self.offsets[0, row])
-        gaps = sorted([*self._gaps, (begin, begin + _block(int(self.lengths[:, row].sum())))])
+        gaps = sorted(
+            [*self._gaps, (begin, begin + whole_blocks(int(self.lengths[:, row].sum())))]
+        )
         merged = [gaps[0]]
         for gap in gaps[1:]:
             if gap[0] == merged[-1][1]:
@@ -144,8 +146,9 @@ class CompressedArena:
     def check_integrity(self) -> None:
         """Raise AssertionError unless blocks and gaps tile the axis: owned + free = tokens."""
         taken = [row for row in range(self.rows) if row not in self._free_rows]
-        blocks = [(int(self.offsets[0, r]), _block(int(self.lengths[:, r].sum()))) for r in taken]
-        spans = sorted([*((b, b + size) for b, size in blocks), *self._gaps])
+        sizes = {row: whole_blocks(int(self.lengths[:, row].sum())) for row in taken}
+        begins = {row: int(self.offsets[0, row]) for row in taken}
+        spans = sorted([*((begins[r], begins[r] + sizes[r]) for r in taken), *self._gaps])
         ends = [0, *(end for _, end in spans)]
         assert [begin for begin, _ in spans] == ends[:-1] and ends[-1] == self.tokens, (
             f'blocks and gaps {spans} do not tile {self.tokens} tokens'
@@ -163,5 +166,6 @@ def _first_fit(gaps: list[tuple[int, int]], needed: int) -> int | None:
     return None
 
 
-def _block(tokens: int) -> int:
+def whole_blocks(tokens: int) -> int:
+    """Return the tokens of the block of a row with so many."""
     return -(-tokens // BLOCK) * BLOCK

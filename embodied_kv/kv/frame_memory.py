@@ -163,7 +163,8 @@ class FrameMemory:
         with self._lock:
             rows = [row, *self._rows.get(robot, ())]
             if len(rows) > self.most:
-                rows.remove(min(rows[1:] or rows, key=lambda r: (r.is_last, r.since)))
+                older = [i for i in range(1, len(rows)) if not rows[i].is_last]
+                del rows[older[-1] if older else -1]
             self._rows[robot] = tuple(rows)
 
     def placed(self, robot: str) -> tuple[tuple[Tensor, Tensor], ...]:

@@ -91,8 +91,8 @@ class Prefill:
         load: `MemoryStore.load_memory`.
         step: Runs a piece of computation, waits for it, and returns its result.
         block: Tokens of a step, at most.
-        longest: Target duration of a step, s. After a prompt whose steps took longer (median of
-            the full ones), a step has half as many tokens, down to LEAST_BLOCK.
+        longest: Target duration of a step, s. By the median of the largest steps of a prompt, the
+            steps of the next one have so many tokens, a power of two from LEAST_BLOCK to `block`.
     """
 
     loader: type[Loader] = Loader
@@ -112,7 +112,8 @@ class Prefill:
         self._model, self._arena, self._row = model, arena, row
         self._load, self._move, self._step = load, move, step
         self._block, self._layers = block, len(arena.layers)
-        self._longest, self._took = longest, list[float]()  # s, of the full blocks of a prompt
+        self._longest, self._most = longest, block
+        self._took: list[tuple[int, float]] = []  # tokens and s of each block of a prompt
         self._computed: Event | None = None  # the end of the last step on the computing stream
 
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
@@ -127,7 +128,7 @@ class Prefill:
                 f'prompt must have at most {self._arena.max_tokens} tokens (got '
                 f'{prompt.length}); retrieve less memory, or raise max_tokens'
             )
-        self._divide_slow_steps()
+        self._size_steps()
         resident = reuse.resident(prompt)
         tokens = self._run_step(partial(self._first, prompt, reuse, resident))
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
@@ -147,10 +148,15 @@ class Prefill:
                     loader.drop(absent, layer + 1)
         return tokens.hidden[:, -1:], work
 
-    def _divide_slow_steps(self) -> None:
+    def _size_steps(self) -> None:
+        """Set the tokens of a step by the largest steps of the last prompt."""
         took, self._took = self._took, []
-        if took and statistics.median(took) > self._longest and self._block > LEAST_BLOCK:
-            self._block = max(LEAST_BLOCK, self._block // 2)
+        most = max((tokens for tokens, _ in took), default=0)
+        if self._longest == math.inf or most < LEAST_BLOCK:
+            return
+        seconds = statistics.median(each for tokens, each in took if tokens == most)
+        fits = int(most * self._longest / seconds) if seconds else self._most
+        self._block = max(LEAST_BLOCK, min(self._most, 1 << max(0, fits.bit_length() - 1)))
 
     def prefill_layer(self, tokens: LayerTokens, layer: int) -> list[Block]:
         """Compute a layer of these tokens, whose KV is then in the row, and return the blocks.
@@ -169,8 +175,7 @@ class Prefill:
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
-        if len(positions) == self._block:
-            self._took.append(time.perf_counter() - began)
+        self._took.append((len(positions), time.perf_counter() - began))
         return hidden, view.queries, view.sums
 
     def _choose(

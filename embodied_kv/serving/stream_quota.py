@@ -12,6 +12,7 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
 from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.kv.decode_stream import DecodeStream
+from embodied_kv.kv.manager import LANGUAGE
 from embodied_kv.serving.batch import KeptRows
 from embodied_kv.session import frozen_facts
 from embodied_kv.session.engine_part import Branch, EnginePart
@@ -157,4 +158,5 @@ class ServedPart(EnginePart):
             )
         self._kept.keep(self._kv.acquire(handle))
         if copy is not None:
-            self._kv.keep_copy([ACTION], self._adopt_copy(frozen, copy, handle))
+            readers = [ACTION, LANGUAGE] if self._engine.config.memory_rows else [ACTION]
+            self._kv.keep_copy(readers, self._adopt_copy(frozen, copy, handle))

@@ -20,7 +20,6 @@ from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.compress.base import Statistics
 from embodied_kv.engine.compression import ACTION
 from embodied_kv.engine.engine import Engine
-from embodied_kv.engine.shapes import copied_tokens
 from embodied_kv.errors import ErrorCode, code_of
 from embodied_kv.kv.decode_stream import DecodeStream, Query
 from embodied_kv.kv.handle import KvHandle, Lease
@@ -209,7 +208,7 @@ class EnginePart:
         if not self._kv.compressed.has_room(copies):
             raise CapsuleError(
                 f'the streams read {len(copies)} compressed prefixes, and there is no room for '
-                'them: raise engine.compressed_rows',
+                'them: raise engine.compressed_rows, or engine.memory_rows',
                 ErrorCode.NO_ROOM,
             )
         for stream in streams:
@@ -222,8 +221,7 @@ class EnginePart:
         """Return the facts. Raise CapsuleError for a part that no session of this engine has."""
         model, layers = self._engine.policy.config, len(self._kv.compressed.layers)
         most = self._kv.prefixes.k.shape[3]
-        copied = copied_tokens(model, self._engine.config)
-        bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers, copied)
+        bounds = frozen_facts.Bounds(model.backbone.vocab_size, most, layers)
         frozen_facts.check(frozen.facts, bounds)
         facts = frozen_facts.read(frozen)
         for i, row in enumerate(facts['rows']):

@@ -18,6 +18,7 @@ from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.frame_memory import MemoryRow
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.transfer import copy_to
+from embodied_kv.session.frozen_facts import INT64
 from embodied_kv.text import is_text, shown
 
 FACTS = {
@@ -39,7 +40,8 @@ class FrameMemoryPart:
     name, depth = 'memory rows', 'planner'
 
     def __init__(self, engine: Engine, robot: str = '') -> None:
-        self._memory, self._arena, self._robot = engine.memory, engine.kv.compressed, robot
+        self._engine, self._robot = engine, robot
+        self._memory, self._arena = engine.memory, engine.kv.compressed
 
     def freeze(self) -> FrozenPart:
         """Return the rows, the newest first.
@@ -68,7 +70,9 @@ class FrameMemoryPart:
                 value = facts[name]
                 if type(value) is not kind or (kind is str and not is_text(value)):
                     raise _damaged(f'{name} of row {i}', value)
-            if not (math.isfinite(facts['cost']) and facts['length'] > 0 <= facts['pictures']):
+            numbers = facts['sequence'], facts['stamp'], facts['length'], facts['pictures']
+            fits = 0 <= facts['cost'] < math.inf and facts['length'] > 0 <= facts['pictures']
+            if not fits or max(map(abs, numbers)) >= INT64:
                 raise _damaged(f'the facts of row {i}', facts)
             if not all(type(n) is int and 0 <= n <= facts['length'] for n in facts['budgets']):
                 raise _damaged(f'budgets of row {i}', facts['budgets'])
@@ -83,10 +87,11 @@ class FrameMemoryPart:
     def resume(self, frozen: FrozenPart) -> Note:
         """Replace the memory rows of the robot by those of the capsule."""
         known: list[dict[str, Any]] = cast(Any, frozen.facts)
-        rows = [self._row(frozen, i, facts) for i, facts in enumerate(known)]
-        if (room := self._memory.replace(self._robot, rows)) == len(rows):
+        rows = [self._row(frozen, i, facts) for i, facts in enumerate(known[: self._memory.most])]
+        self._engine.forget(self._robot)  # also the newest frame, which came after the boundary
+        if (room := self._memory.replace(self._robot, rows)) == len(known):
             return None
-        return f'{room} of {len(rows)} memory rows are restored: there is no room for more'
+        return f'{room} of {len(known)} memory rows are restored: there is no room for more'
 
     def _row(self, frozen: FrozenPart, i: int, facts: dict[str, Any]) -> MemoryRow:
         frame = facts['sequence'], facts['length'], facts['layout'], facts['stamp']

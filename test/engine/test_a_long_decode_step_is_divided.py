@@ -44,10 +44,36 @@ def test_one_slow_measurement_divides_nothing():
     assert budget.largest('decode', SIZES) == 16
 
 
-def test_the_largest_size_is_measured_again_from_time_to_time():
+def test_all_sizes_are_measured_again_from_time_to_time():
     budget = budget_with({16: 0.05, 8: 0.01})
-    chosen = [budget.largest('decode', SIZES) for _ in range(RETRY)]
-    assert chosen == [8] * (RETRY - 1) + [16]
+    chosen = []
+    for _ in range(RETRY):
+        chosen.append(budget.largest('decode', SIZES))
+        budget.divided('decode', SIZES)
+    assert chosen == [8] * RETRY and budget.largest('decode', SIZES) == 16
+
+
+def test_a_size_is_chosen_alike_until_it_was_used():
+    budget = budget_with({16: 0.05, 8: 0.01})
+    assert {budget.largest('decode', SIZES) for _ in range(3 * RETRY)} == {8}
+
+
+def test_streams_are_decoded_together_again_once_the_machine_is_fast(make_engine, observe):
+    engine = make_engine(streams=4, time_budget=True)
+    (handle,) = engine.prefill([observe(0)])
+    engine.policy.tokenizer.eos = engine._decoder._eos = -1
+    for text in ('a', 'b', 'c', 'd'):
+        engine.open(handle, text, max_tokens=90)
+        engine.decode()
+    for size in (3, 4):
+        for _ in range(TRIES):
+            engine.latency.observe('decode', 1.0, size)
+    engine.budget._pieces = RETRY - 3
+    sizes = []
+    for _ in range(6):
+        sizes.append(len(engine.next_batch()[0]))
+        engine.decode()
+    assert sizes == [2, 2, 2, 4, 4, 4]
 
 
 def test_without_a_time_budget_nothing_is_divided():

@@ -60,3 +60,11 @@ def test_a_client_for_several_robots_receives_the_shares_of_all(value, units):
         shares.served(client, 0.02, value if client == 'text' else 1.0)
         count[client] += 1
     assert [*count.values()] == pytest.approx(units, abs=2)
+
+
+def test_clients_that_have_gone_are_not_remembered():
+    shares = FairShares()
+    for number in range(100):
+        shares.served(f'frame {number}', 0.01)
+    shares.rest()
+    assert not shares._ends and shares.order(['b', 'a']) == ['b', 'a']

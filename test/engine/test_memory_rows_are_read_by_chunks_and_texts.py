@@ -186,3 +186,33 @@ def test_a_frame_keeps_its_row_until_it_may_become_a_memory_row(make_engine, obs
         engine.kv.reduce(handle)  # as a robot does after its chunk
         assert engine.kv.frames.holds(handle)
     assert [row.handle.sequence for row in engine.memory.rows('')] == [2, 1]
+
+
+def test_streams_on_earlier_frames_take_no_memory_from_actions(make_engine, observe):
+    engine = make_engine(rows=4, max_batch_robots=1, streams=8, compressed_rows=0, **REMEMBERING)
+    for number in range(1, 12):
+        (handle,) = engine.prefill([observe(number)])
+        engine.open(handle, 'Subtask:', max_tokens=80)
+        engine.decode()
+        with engine.kv.acquire(handle) as lease, engine.kv.reading([lease], 'action') as read:
+            assert number == 1 or read[0].is_copy
+    assert engine.kv.stats().allocation_failures == 0
+
+
+def test_a_frame_without_scores_becomes_no_memory_row(make_engine, observe, monkeypatch):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=0.1)
+    monkeypatch.setattr(engine.compression.prompts, 'get', lambda handle: None)
+    act(engine, observe(1)), act(engine, observe(2))
+    assert not engine.memory.rows('') and engine.kv.stats().allocation_failures == 1
+
+
+@pytest.mark.parametrize('queries', ['row', 'text', 'stream'])
+@pytest.mark.parametrize('compressed_rows', [0, 2])
+def test_scores_of_frames_count_in_the_floor_of_actions(make_engine, queries, compressed_rows):
+    how = dict(compression_queries=queries, compressed_rows=compressed_rows)
+    plain, other = make_engine(**how), make_engine(**how, memory_rows=2)
+    floors = [
+        next(pool.floor for pool in engine.kv.budget.stats() if pool.name == 'prefixes')
+        for engine in (plain, other)
+    ]
+    assert floors[1] >= floors[0] + (0 if queries == 'text' and compressed_rows else 1)

@@ -50,9 +50,7 @@ def test_a_new_process_acts_on_the_same_memory(make_engine, observe, tmp_path):
         session_of(other, part, registry).restore('here', SCENE)
     rows = [(r.handle.sequence, r.instruction, r.is_last) for r in other.memory.rows('')]
     assert rows == [(r.handle.sequence, r.instruction, r.is_last) for r in first.memory.rows('')]
-    # The frame that each process replaces is another one, so it must not become a memory row.
-    for engine in (first, other):
-        engine.kv.frames.retire(engine.kv.frames.current(''))
+    first.kv.frames.retire(first.kv.frames.current(''))  # the other process has not seen it
     assert np.array_equal(*(act(engine, observe(4)) for engine in (first, other)))
 
 
@@ -119,6 +117,10 @@ def broken(frozen, **facts):
         {'length': 0},
         {'length': 1.5},
         {'cost': math.nan},
+        {'cost': -1.0},
+        {'stamp': 2**63},
+        {'pictures': -1},
+        {'pictures': 9},
         {'sequence': 'first'},
         {'is_last': 1},
         {'instruction': b'\\ud800'.decode('unicode_escape')},
@@ -148,3 +150,54 @@ def test_rows_of_other_layers_or_without_tensors_are_refused(make_engine, observ
     ):
         with pytest.raises(CapsuleError):
             part.check_resumable(damaged)
+
+
+def test_frames_after_the_boundary_do_not_enter_the_restored_memory(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    session = session_of(engine, part)
+    session.snapshot('here')
+    act(engine, observe(7)), act(engine, observe(8))
+    session.rollback('here')
+    act(engine, observe(3))
+    assert [row.handle.sequence for row in engine.memory.rows('')] == [1]
+
+
+def test_the_limit_removes_the_same_rows_after_a_restore(make_engine, observe):
+    kept = []
+    for restores in (False, True):
+        engine, part = remembering(make_engine, memory_interval=0.1)
+        for number in (1, 2, 3, 4):
+            act(engine, observe(number, instruction='a'))
+        session = session_of(engine, part)
+        session.snapshot('here')
+        if restores:
+            session.rollback('here')
+        act(engine, observe(5, instruction='a')), act(engine, observe(6, instruction='a'))
+        kept.append([row.handle.sequence for row in engine.memory.rows('')])
+    assert kept[0] == [5, 4, 1] and kept[1] == [5, 3, 1], 'frame 4 came after the boundary'
+
+
+def test_copies_with_unequal_layers_are_restored(make_engine, observe):
+    engine, part = remembering(make_engine, compression_layer_budgets='pyramid')
+    act(engine, observe(1))
+    begin(engine, observe(2))
+    session = session_of(engine, part)
+    session.snapshot('here')
+    expected = go_on(engine)
+    session.rollback('here')
+    assert list(go_on(engine).values()) == list(expected.values())
+
+
+def test_an_engine_with_fewer_rows_restores_the_streams_too(make_engine, observe):
+    engine, part = remembering(make_engine)
+    for number in (1, 2, 3):
+        act(engine, observe(number))
+    begin(engine, observe(4))
+    frozen = capsules_of(engine).engine_part.freeze()
+    for rows in (1, 0):
+        other, _ = remembering(make_engine, memory_rows=rows, compressed_rows=8)
+        target = capsules_of(other).engine_part
+        target.check_resumable(frozen)
+        target.resume(frozen)
+        assert len(other.kv.streams.live()) == len(QUESTIONS)

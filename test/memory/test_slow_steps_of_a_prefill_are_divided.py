@@ -38,10 +38,24 @@ def widths(monkeypatch, prompt, seconds, runs, block=32, longest=0.02):
     return largest, hidden
 
 
-def test_steps_are_halved_until_they_are_fast_enough_or_smallest(monkeypatch, prompt):
+def test_steps_have_as_many_tokens_as_their_duration_allows(monkeypatch, prompt):
     monkeypatch.setattr(module, 'LEAST_BLOCK', 4)
     assert widths(monkeypatch, prompt, lambda n: n / 1000, 4)[0] == [32, 16, 16, 16]
-    assert widths(monkeypatch, prompt, lambda n: 1.0, 6)[0] == [32, 16, 8, 4, 4, 4]
+    assert widths(monkeypatch, prompt, lambda n: 1.0, 3)[0] == [32, 4, 4]
+
+
+def test_steps_of_a_prompt_that_is_shorter_than_a_block_are_divided(monkeypatch, prompt):
+    monkeypatch.setattr(module, 'LEAST_BLOCK', 4)
+    length = prompt.length
+    found = widths(monkeypatch, prompt, lambda n: n / 1000, 3, block=256)[0]
+    assert found == [length, 16, 16]
+
+
+def test_steps_grow_again_once_the_machine_is_fast(monkeypatch, prompt):
+    monkeypatch.setattr(module, 'LEAST_BLOCK', 4)
+    slow = iter([1.0] * 8)
+    found = widths(monkeypatch, prompt, lambda n: next(slow, n / 10_000), 4)[0]
+    assert found[0] == 32 and min(found[1:3]) < 32 and found[-1] == 32
 
 
 def test_fast_steps_keep_their_size(monkeypatch, prompt):

@@ -13,7 +13,7 @@ from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.engine_host import EngineHost
 from embodied_kv.nodes.common.parameters import Parameters, SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
-from embodied_kv.nodes.memory import Memory, MemoryParams
+from embodied_kv.nodes.memory import BranchParams, Memory, MemoryParams
 from embodied_kv.nodes.mission import Mission, MissionParams
 from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.perception import Perception
@@ -36,6 +36,7 @@ PARTS = (
     (Session, '', SessionParams),
     (Memory, '', MemoryParams),
     (Memory, '', PlanningConfig),
+    (Memory, '', BranchParams),
     (Mission, '', MissionParams),
     (Recorder, '', RecorderParams),
     (RemoteLanguage, 'server.', RemoteParams),

@@ -12,7 +12,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.action import Action, ActionParams
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.nodes.language import Language, LanguageParams
-from embodied_kv.nodes.memory import MemoryParams
+from embodied_kv.nodes.memory import BranchParams, MemoryParams
 from embodied_kv.nodes.mission import MissionParams
 from embodied_kv.nodes.observation.inputs import ObservationParams
 from embodied_kv.nodes.perception import Perception
@@ -33,7 +33,7 @@ PARTS = {
     '/**/action': [('', ActionParams)],
     '/**/language': [('', LanguageParams)],
     '/**/session': [('', SessionParams)],
-    '/**/memory': [('', MemoryParams), ('', PlanningConfig)],
+    '/**/memory': [('', MemoryParams), ('', PlanningConfig), ('', BranchParams)],
     '/**/mission': [('', MissionParams)],
     '/**/recorder': [('', RecorderParams)],
     '/**/sim': [('', SimParams)],

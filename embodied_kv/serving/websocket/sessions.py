@@ -380,8 +380,13 @@ class Sessions:
         return robot if session is None else session.account
 
     def _vanished(self, robot: str) -> None:
-        """Drop the rows of a robot, after the batches that contain it."""
-        self._device.call(partial(self._forget_frames, robot))
+        """Drop the rows of a robot, after the batches that contain it, unless it is open again."""
+
+        def drop() -> None:
+            if robot not in self._open:
+                self._forget_frames(robot)
+
+        self._device.call(drop)
 
     def _forget_frames(self, robot: str) -> None:
         self._rows.drop(robot)
