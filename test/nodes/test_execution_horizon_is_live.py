@@ -85,7 +85,13 @@ def test_confidence_without_a_signal_gives_way_to_a_constant_horizon(robot, monk
     action = begin(robot, execution_horizon='confidence:0.2:2')
     robot.until(lambda: isinstance(action._policy(), Static))
     fresh(robot, execution_horizon=action._policy().actions)
-    assert 'confidence of actions does not predict' in capfd.readouterr().err
+    lines = []  # the warning follows the change of the policy, on another thread
+
+    def is_logged():
+        lines.append(capfd.readouterr().err)
+        return 'confidence of actions does not predict' in ''.join(lines)
+
+    robot.until(is_logged)
     assert action.set_parameters(horizon('whole'))[0].successful
     fresh(robot, execution_horizon=TINY.chunk_size)
 
