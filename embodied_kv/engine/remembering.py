@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import cv2
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.time_budget import LatencyEstimator
@@ -99,8 +99,9 @@ class Remembering:
         """
         if not self.rows.most:
             return
-        pictures = tuple(picture(image) for image in observation.images if image is not None)
-        self._newest[handle.robot] = _Seen(handle.place, observation.instruction, pictures)
+        with self._compression.failing_alone(handle):
+            pictures = tuple(picture(image) for image in observation.images if image is not None)
+            self._newest[handle.robot] = _Seen(handle.place, observation.instruction, pictures)
         if not self.rows.rows(handle.robot):
             return
         with self._compression.failing_alone(handle):
@@ -126,6 +127,8 @@ def picture(image: np.ndarray) -> np.ndarray:
     """Return a picture whose longer side has SIDE pixels at most, uint8 [height, width, 3]."""
     height, width = image.shape[:2]
     scale = min(1.0, SIDE / max(height, width))
-    size = max(1, round(width * scale)), max(1, round(height * scale))
-    small = cv2.resize(image, size, interpolation=cv2.INTER_AREA)
-    return np.ascontiguousarray(small)
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    own = np.array(image)  # torch reads no reversed or read-only array
+    pixels = torch.from_numpy(own).movedim(-1, 0)[None].float()
+    small = functional.interpolate(pixels, size, mode='area')[0].movedim(0, -1)
+    return small.round().to(torch.uint8).contiguous().numpy()
