@@ -54,7 +54,7 @@ class Batch:
     memory_seen: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
-        """Return the fields that there are, by name."""
+        """Return the present fields by name."""
         found = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name: column for name, column in found.items() if column is not None}
 
