@@ -68,7 +68,7 @@ class Remembering:
         self._newest: dict[str, _Seen] = {}  # by robot
 
     def before(self, observation: Observation) -> None:
-        """Keep the robot's present frame, which this observation replaces, if the rule requires it."""
+        """Keep the present frame of the robot of a new observation, if the rule requires it."""
         robot = observation.robot
         if (seen := self._newest.get(robot)) is None:
             return
