@@ -39,6 +39,12 @@ class EngineConfig:
     min_euler_steps: int = _param(
         4, 'Fewest Euler steps of a chunk; with less time there is no chunk', range=(1, 50)
     )
+    chunk_candidates: int = _param(
+        1,
+        'Chunks of a frame from different noise, in one batch, of which the arm gets the one that '
+        'is nearest to the others; fewer if the Euler steps of all do not fit before the deadline',
+        range=(1, 16),
+    )
     rtc: str = _param(
         'off',
         'Real-time chunking, by which a chunk continues the running one: off, guided (any '

@@ -28,6 +28,24 @@ def noise(seed: int, robot: str, sequence: int, shape: tuple[int, int]) -> np.nd
     return np.random.Generator(np.random.Philox(key=key)).standard_normal(shape, np.float32)
 
 
+def consensus(candidates: np.ndarray) -> np.ndarray:
+    """Return the number of each robot's most typical candidate, int64 [robots].
+
+    It has the smallest sum of distances to the others (the medoid), so it is a chunk of the
+    policy, which their mean need not be; of equal ones, the first. A candidate that is not finite
+    is chosen only if none is finite.
+
+    Args:
+        candidates: Normalised actions [candidates, robots, chunk, action_dim].
+    """
+    flat = candidates.reshape(*candidates.shape[:2], -1).astype(np.float64)
+    finite = np.isfinite(flat.sum(-1))
+    flat = np.where(finite[..., None], flat, 0)
+    apart = np.linalg.norm(flat[:, None] - flat[None], axis=-1)  # [candidates, candidates, robots]
+    sums = np.where(finite, (apart * finite).sum(1), np.inf)
+    return sums.argmin(0)
+
+
 class Denoiser:
     """Euler steps x <- x + dt v(x, t), dt = -1/n, from prefix rows that are only read.
 

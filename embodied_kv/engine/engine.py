@@ -23,11 +23,11 @@ from embodied_kv.engine.compression_payoff import (
     payoff,
 )
 from embodied_kv.engine.decode import Decoder, Detokenizer
-from embodied_kv.engine.denoise import Denoiser, noise
+from embodied_kv.engine.denoise import Denoiser, consensus, noise
 from embodied_kv.engine.guidance import LeftoverActions, leftover
 from embodied_kv.engine.prefill import Prefiller
 from embodied_kv.engine.remembering import Remembering
-from embodied_kv.engine.shapes import compiler_for, copied_tokens, copy_capacity
+from embodied_kv.engine.shapes import compiler_for, copied_tokens, copy_capacity, doubling
 from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.arena import Arena
@@ -135,7 +135,8 @@ class Engine:
             self._prefiller = Prefiller(
                 policy, prefixes, config.max_batch_robots, self.graphs, self.compression
             )
-            rtc = config.max_batch_robots, config.rtc, config.rtc_max_guidance
+            chunks = config.max_batch_robots * config.chunk_candidates
+            rtc = chunks, config.rtc, config.rtc_max_guidance
             self._denoiser = Denoiser(
                 model,
                 prefixes,
@@ -218,11 +219,14 @@ class Engine:
     ) -> list[ActionChunk | FloatingPointError]:
         """Return a finished chunk per lease, or an empty list if the time left is too short.
 
+        With `chunk_candidates` above 1, a chunk is the most typical one of as many as the time
+        left permits (`consensus`).
+
         Args:
             leases: The frames to act on.
             deadlines: Deadline of each chunk (s, steady clock).
-            noises: float32 [leases, chunk, padded_action_dim]; by default from the seed and the
-                frame.
+            noises: float32 [leases, chunk, padded_action_dim], with which there is one candidate;
+                by default from the seed and the frame.
             guides: The actions of each arm until its chunk takes over; ignored if `rtc` is off.
 
         Returns:
@@ -238,13 +242,23 @@ class Engine:
         steps = self.budget.euler_plan(began, min(deadlines), len(leases))
         if steps == 0:
             return []
-        noises = self._noises(leases) if noises is None else noises
-        with self.kv.reading(leases, ACTION) as read:
+        number = 1
+        if noises is None:
+            numbers = doubling(self.config.chunk_candidates)
+            batch = steps, len(leases), numbers
+            number = self.budget.candidates(began, min(deadlines), *batch)
+            seeds = [self.config.seed + i for i in range(number) for _ in leases]
+            noises = self._noises([*leases] * number, seeds)
+        with self.kv.reading([*leases] * number, ACTION) as read:
             rows, copies = rows_read(read)
-            normalised, updates = self._denoiser.run(rows, noises, steps, copies, leftovers)
+            made = self._denoiser.run(rows, noises, steps, copies, [*leftovers] * number)
+        shape = number, len(leases)
+        made_actions, made_updates = (values.reshape(*shape, *values.shape[1:]) for values in made)
+        chosen = consensus(made_actions[..., : c.action_dim]), np.arange(len(leases))
+        normalised, updates = made_actions[chosen], made_updates[chosen]
         took = time.monotonic() - began
         self.committed += 1
-        self.latency.observe('denoise_step', took / steps, len(leases))
+        self.latency.observe('denoise_step', took / steps, number * len(leases))
         return [
             self._finite(
                 ActionChunk(
@@ -274,8 +288,8 @@ class Engine:
         """Return the chunks of one frame from the noise of several seeds, to choose from.
 
         The noise depends on seed, robot and frame alone; the seed of the config is that of
-        `denoise`. A batch has up to `max_batch_robots` chunks. As in `denoise`, the size of its
-        batch changes a chunk by rounding only.
+        the first candidate of `denoise`. As in `denoise`, the size of a batch changes a chunk by
+        rounding only.
 
         Args:
             lease: The frame to act on.
@@ -293,8 +307,9 @@ class Engine:
         if bad := [seed for seed in seeds if not 0 <= seed < 2**64]:
             raise ValueError(f'seed must be from 0 to 2**64 - 1 (got {bad[0]})')
         made: list[ActionChunk | FloatingPointError] = []
-        for at in range(0, len(seeds), self.config.max_batch_robots):
-            batch = seeds[at : at + self.config.max_batch_robots]
+        most = self.config.max_batch_robots * self.config.chunk_candidates
+        for at in range(0, len(seeds), most):
+            batch = seeds[at : at + most]
             leases, guides = [lease] * len(batch), [guide] * len(batch)
             noises = self._noises(leases, batch)
             chunks = self.denoise(leases, [deadline] * len(batch), noises, guides)

@@ -30,6 +30,7 @@ from embodied_kv.model.prepacked import prepacked_names
 
 SETTINGS = (  # fields of EngineConfig
     'action_keep_ratio',
+    'chunk_candidates',
     'decode_batch_multiple',
     'compression_method',
     'compression_after_tokens',

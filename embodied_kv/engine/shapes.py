@@ -106,13 +106,13 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
     wanted = {smallest(lengths, math.ceil(s * lengths[-1]), '', '') for s in COMPILED_SHARES}
     queried = {COMPILED_QUERY} & set(queries(e.decode_tokens))
     prefills, extends = [Kind.PREFILL], [Kind.EXTEND]
-    decided = Decisions.at_start(e)
+    decided, most = Decisions.at_start(e), e.max_batch_robots * e.chunk_candidates
     prefills += [Kind.SCORED_PREFILL] if decided.scores_frame else []
     extends += [Kind.SCORED_EXTEND] if decided.is_scored and decided.by_question else []
     return [
         Shape(Kind.ENCODE_IMAGES, len(c.views)),
         *(Shape(kind, 1, tokens) for tokens in sorted(wanted) for kind in prefills),
-        *(Shape(Kind.DENOISE, robots) for robots in doubling(e.max_batch_robots)),
+        *(Shape(Kind.DENOISE, chunks) for chunks in doubling(most)),
         *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
         *(Shape(kind, 1, tokens) for kind in extends for tokens in queried),
     ]

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 TRIES = 3  # measurements of a size before it is judged
 RETRY = 256  # pieces of divided work after which all sizes are measured again
+DOUBTED = 16  # chunks after which a measurement of more candidates, which do not fit, is dropped
 
 
 class LatencyEstimator:
@@ -109,7 +110,7 @@ class TimeBudget:
             enabled,
         )
         self.forecast: Callable[[float], float] | None = None
-        self._pieces = 0  # of divided work
+        self._pieces = self._doubts = 0  # of divided work; candidates that do not fit
         self._last_frame = -math.inf
         self._gave_up: dict[str, float] = {}  # kind of work -> last frame in which it gave up
 
@@ -137,6 +138,25 @@ class TimeBudget:
         fewest = self.min_euler_steps
         steps = fewest if step == 0 else int(min(self.euler_steps, max(0.0, left / step)))
         return steps if left > 0 and steps >= fewest else 0
+
+    def candidates(
+        self, now: float, deadline: float, steps: int, batch: int, numbers: Sequence[int]
+    ) -> int:
+        """Return the largest of these ascending numbers of chunks per robot whose steps fit.
+
+        The first number is returned in any case. If the next larger one does not fit, each
+        DOUBTED-th call drops its oldest measurement, as a machine may have been slow for a while
+        only.
+        """
+        found, *more = numbers
+        for number in more:
+            if self.steps_before(now, deadline, number * batch) < steps:
+                self._doubts += 1
+                if self._doubts % DOUBTED == 0:
+                    self.latency.forget_oldest('denoise_step', number * batch)
+                break
+            found = number
+        return found
 
     def give_up(self, batch: int = 1) -> None:
         """Drop the oldest measurement of an estimate by which no frame could be in time.

@@ -63,10 +63,11 @@ def blank(engine: Engine) -> Observation:
 
 
 def _denoise(engine: Engine, lease: Lease) -> None:
-    """Run all Euler steps, which an infinite deadline permits."""
-    (chunk,) = engine.denoise([lease], [math.inf])
-    if isinstance(chunk, Exception):
-        raise chunk
+    """Run all Euler steps, which an infinite deadline permits, with each number of candidates."""
+    for number in doubling(engine.config.chunk_candidates):
+        for chunk in engine.candidates(lease, range(number)):
+            if isinstance(chunk, Exception):
+                raise chunk
 
 
 def _begin_all(engine: Engine, handle: KvHandle) -> None:

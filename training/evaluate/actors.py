@@ -70,8 +70,8 @@ class Compressed:
 class Chunking:
     """How a chunk is made: Euler steps, and its continuity with the previous chunk.
 
-    rtc, rtc_max_guidance: fields of EngineConfig. schedule, horizon: of the weights of guidance,
-    see `control.rtc.weights`.
+    rtc, rtc_max_guidance, candidates (`chunk_candidates`): fields of EngineConfig. schedule,
+    horizon: of the weights of guidance, see `control.rtc.weights`.
     """
 
     euler_steps: int = 10
@@ -79,6 +79,7 @@ class Chunking:
     rtc_max_guidance: float = EngineConfig.rtc_max_guidance
     schedule: str = LINEAR
     horizon: int = LONGEST
+    candidates: int = EngineConfig.chunk_candidates
 
     def guide(self, frame: Frame, chunk_size: int) -> Guide:
         """Return the action prefix of a frame's chunk."""
@@ -125,6 +126,7 @@ class Served:
             decode_tokens=LONGEST_QUERY + max_tokens,
             euler_steps=chunking.euler_steps,
             min_euler_steps=chunking.euler_steps,
+            chunk_candidates=chunking.candidates,
             rtc=chunking.rtc,
             rtc_max_guidance=chunking.rtc_max_guidance,
             memory_rows=memory_rows,

@@ -65,6 +65,12 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     made.add_argument('--crowded', action='store_true', help='two places, and things put away')
     made.add_argument('--euler-steps', type=int, default=Chunking.euler_steps, help='of a chunk')
     made.add_argument(
+        '--candidates',
+        type=int,
+        default=Chunking.candidates,
+        help='chunks of a frame; the most typical one is executed',
+    )
+    made.add_argument(
         '--memory-rows', type=int, default=0, help='earlier frames that are read; 0: none'
     )
     made.add_argument('--rtc', choices=tuple(MODES_OF_RTC), default=Chunking.rtc)
@@ -117,7 +123,7 @@ def check(args: argparse.Namespace, dt: float) -> None:
     dt: s of a control period.
     """
     counts = ('episodes', 'seeds', 'robots', 'every', 'steps_per_frame', 'max_tokens', 'threads')
-    counts = *counts, 'euler_steps'
+    counts = *counts, 'euler_steps', 'candidates'
     for name in counts:
         if getattr(args, name) < 1:
             raise ValueError(f'--{name.replace("_", "-")} is at least 1')
@@ -142,7 +148,7 @@ def check(args: argparse.Namespace, dt: float) -> None:
 def chunking(args: argparse.Namespace) -> Chunking:
     """Return how a chunk is made, by the arguments."""
     guidance = args.rtc_max_guidance, args.rtc_schedule, args.rtc_horizon
-    return Chunking(args.euler_steps, args.rtc, *guidance)
+    return Chunking(args.euler_steps, args.rtc, *guidance, args.candidates)
 
 
 def compressed(args: argparse.Namespace) -> Compressed:

@@ -41,10 +41,12 @@ from training.policy.remembered import RememberedFrames
 OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instruction
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
-PAST, BEGUN, PAST_RNG = 0.5, 30, 2  # share of tasks about the past; most frames of a task; stream
+PAST, BEGUN, PAST_RNG = 0.7, 30, 2  # share of tasks about the past; most frames of a task; stream
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
-# Relative frequency of each kind of question: hard ones are more frequent.
-OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=2, where=2)
+# Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
+# are more frequent.
+FREQUENCY = {'put': 1.5, 'take': 3.0, 'next': 2.0, 'return': 2.0, 'hidden': 2.0}
+OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,6 +186,8 @@ class Sampler:
         self._rtc, self._memory = rtc, memory
         views = len(config.views) * config.vision.tokens
         self._remembered = RememberedFrames(frames.images, prompt, views)
+        tasks = (frames.tasks[e][t] for e, t in zip(frames.episode, frames.task, strict=True))
+        self._sums = np.cumsum([frequency(task) for task in tasks])
 
     def batch(self, number: int, ground: bool) -> Batch:
         """Return batch `number`.
@@ -192,7 +196,7 @@ class Sampler:
         """
         rng = np.random.default_rng((self._seed, number))
         frames, size = self._frames, self._batch
-        at = rng.integers(len(frames), size=size)
+        at = self.draw(rng)
         truths = [frames.truth(i) for i in at]
         tasks = [self._draw_task(i, truth, rng) for i, truth in zip(at, truths, strict=True)]
         pasts = self._pasts(at, tasks, number)
@@ -238,6 +242,10 @@ class Sampler:
             **self._memory_columns(pasts, number),
         )
 
+    def draw(self, rng: np.random.Generator) -> np.ndarray:
+        """Return the frames of a batch, int64 [B]."""
+        return np.searchsorted(self._sums, rng.random(self._batch) * self._sums[-1], side='right')
+
     def _seen(self, truths: Sequence[Truth]) -> np.ndarray:
         """Return which things no cover hides, bool [B, N]."""
         seen = np.ones((len(truths), self._frames.colours.shape[1]), bool)
@@ -274,7 +282,8 @@ class Sampler:
         kept = memory.before(frame, since, most) if most else np.zeros(0, np.int64)
         options = memory.tasks(frame, kept)
         if options and rng.random() < PAST:
-            task = options[rng.integers(len(options))]
+            shares = np.array([frequency(option) for option in options])
+            task = options[rng.choice(len(options), p=shares / shares.sum())]
         elif task is frames.tasks[episode][frames.task[at]]:
             numbers = frames.task[first : at + 1]
             since = int(np.flatnonzero(numbers == numbers[-1])[0])
@@ -341,6 +350,11 @@ class _Past:
     kept: tuple[int, ...] = ()
     first: int = 0
     words: str = ''
+
+
+def frequency(task: Task) -> float:
+    """Return how often frames of a task are drawn, relative to those of an easy one."""
+    return FREQUENCY.get(task.family, 1.0)
 
 
 def sentences(

@@ -6,7 +6,14 @@ import torch
 
 from embodied_kv.config import TABLETOP
 from training.common.words import train_tokenizer
-from training.policy.dataset import Frames, Sampler, gibberish, measure, on_the_table
+from training.policy.dataset import (
+    Frames,
+    Sampler,
+    frequency,
+    gibberish,
+    measure,
+    on_the_table,
+)
 from training.policy.episodes import COLOUR_NAMES, SHAPE_NAMES, find_episodes
 from training.policy.generate import make_episode
 
@@ -51,6 +58,16 @@ def test_the_same_number_is_the_same_batch(sampler):
     assert not torch.equal(a.images, other.images)
 
 
+def test_frames_of_hard_tasks_are_drawn_more_often(frames, sampler):
+    drawn = np.concatenate([sampler.draw(np.random.default_rng(i)) for i in range(200)])
+    counts = np.bincount(drawn, minlength=len(frames))
+    tasks = [frames.tasks[e][t] for e, t in zip(frames.episode, frames.task, strict=True)]
+    expected = np.array([frequency(task) for task in tasks])
+    assert len(set(expected)) > 1 and counts.min() > 0
+    expected *= len(drawn) / expected.sum()
+    assert (np.abs(counts - expected) < 6 * np.sqrt(expected)).all()
+
+
 def test_every_sample_says_its_subtask_and_then_ends(sampler, tokenizer):
     batch = sampler.batch(0, False)
     for sample in range(48):
@@ -90,8 +107,7 @@ def test_given_actions_are_what_the_arm_is_going_to_do(frames, tokenizer, normal
     """The expert continues from them, without a jump where the arm's own plan ends."""
     sampler = Sampler(frames, TABLETOP, tokenizer, normalizer, batch=96, seed=1, rtc=9)
     batch = sampler.batch(0, False)
-    rng = np.random.default_rng((1, 0))
-    at = rng.integers(len(frames), size=96)
+    at = sampler.draw(np.random.default_rng((1, 0)))
     delay = batch.delay.numpy()
     assert set(delay) > {0, 1, 2, 3} and delay.max() <= 9
     targets = normalizer.targets(frames.leftover[at], frames.state[at])
