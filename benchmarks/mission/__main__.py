@@ -13,6 +13,9 @@ full         as `memory`, but every plan is computed without stored KV
 rules        the rules that the planner was trained on, in its place
 expert       the scripted expert, which knows the truth, in place of the policy's actions
 rules+expert both: the cost of scene queries alone
+home         as `rules`, but the arm moves to its start pose before each scene query
+back         as `rules`, but the arm moves back along its way after a failed step
+home+expert  as `rules+expert`, with the start pose
 
 The computation of the engine and the planner is charged to the scene's clock: the CPU time of the
 process, in proportion to the time of a chunk just before each mission, which is charged as
@@ -60,6 +63,7 @@ from training.planner.simulated_table import ROOM
 MISSIONS, QUICK_MISSIONS = 200, 4
 PLANNER = 'planner_missions'
 CHUNK_SECONDS = 0.0246  # a frame and four Euler steps, eager, one thread (`benchmarks.parts`)
+SPENT = 'acting', 'moving', 'looking', 'planning'  # s of a mission, by part
 CALIBRATIONS = 9  # chunks; the median counts
 WAYS = {
     'memory': How(),
@@ -69,6 +73,9 @@ WAYS = {
     'rules': How(planner='rules'),
     'expert': How(policy='expert'),
     'rules+expert': How(planner='rules', policy='expert'),
+    'home': How(planner='rules', views='home'),
+    'back': How(planner='rules', back=True),
+    'home+expert': How(planner='rules', policy='expert', views='home'),
 }
 
 
@@ -81,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add('--missions', type=int, help=f'default {MISSIONS}')
     add('--first', type=int, default=0, help='number of the first')
     add('--latency-ms', type=float, default=0.0, help='added, from an observation to its chunk')
+    add('--memory-rows', type=int, default=0, help='earlier frames that the policy reads')
     add('--verbose', action='store_true', help='a line for every mission')
     add('--quick', action='store_true', help=f'{QUICK_MISSIONS} missions')
 
@@ -94,6 +102,7 @@ def run(args: argparse.Namespace) -> dict:
     policy = evaluation.load(args.checkpoint)
     planner = load_planner(args.planner or bundled_planner(PLANNER))
     size = dict(rows=6, streams=16, decode_tokens=96, euler_steps=4, min_euler_steps=4)
+    size |= dict(memory_rows=args.memory_rows, memory_keep_ratio=1.0)
     engine = Engine(policy, EngineConfig(**size, time_budget=False), policy.config.action_dt)
     warm_up(engine)
     rows, missions, charged = [], {}, clock.ChargedTime()
@@ -136,6 +145,7 @@ def one(
 ) -> dict[str, object]:
     """Run a mission from its scene to its end, and return its row."""
     case = draw_case(table, number)
+    engine.forget('')  # the frames of the last mission
     with (
         torch.inference_mode(),
         tempfile.TemporaryDirectory() as folder,
@@ -209,9 +219,7 @@ def row(way: str, found: Sequence[dict]) -> dict[str, object]:
         product=product(found),
         needs_memory=sum(one['success'] for one in needing) / max(1, len(needing)),
         steps=float(np.mean([len(one['steps']) for one in found])),
-        seconds=float(
-            np.mean([one['acting'] + one['looking'] + one['planning'] for one in found])
-        ),
+        seconds=float(np.mean([sum(one[part] for part in SPENT) for one in found])),
         planning=float(np.mean([one['planning'] for one in found])),
         failed_steps=sum(one['failed'] for one in found),
         causes=', '.join(f'{name} {n}' for name, n in causes.most_common()),

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from embodied_kv.demo.sim.language import where_is
 from embodied_kv.demo.sim.scene import SceneConfig
 from embodied_kv.demo.sim.table_memory import TABLE, true_table
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
@@ -103,7 +104,7 @@ def is_done(case: Case, truth: Truth, said: tuple[str, ...]) -> bool:
     now = true_table(truth)
     beside = {n: w for n, w in case.after.beside.items() if case.table.beside.get(n) != w}
     lies = all(
-        now.beside.get(name) == words or _is_next(now, name, words)
+        words in where_is(name, truth) or _is_next(now, name, words)
         for name, words in beside.items()
     )
     return now.where == dict(case.after.where) and lies and said == case.said

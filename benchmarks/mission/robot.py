@@ -18,10 +18,17 @@ import numpy as np
 from embodied_kv.control.rtc import passed
 from embodied_kv.demo.domain import TabletopDomain
 from embodied_kv.demo.sim.language import DONE
-from embodied_kv.demo.sim.rollout import Rollout
+from embodied_kv.demo.sim.phases import Phase
+from embodied_kv.demo.sim.rollout import SET_POINT, Rollout
 from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.scene_queries import query_table, query_target
-from embodied_kv.demo.sim.table_memory import MOVES, parse_task, read_table, refusal
+from embodied_kv.demo.sim.table_memory import (
+    MOVES,
+    confirms,
+    parse_task,
+    read_table,
+    refusal,
+)
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import Judge, Task
@@ -42,6 +49,7 @@ DOMAIN = TabletopDomain()
 
 ASK_EVERY, STEP_SECONDS = 1.0, 20.0  # s, as the nodes do
 WORDS = 48  # tokens of an answer
+ARM, SPEED = 6, 1.0  # joints without the fingers; rad/s, of moves between steps
 AT_ONCE = 8  # questions
 
 
@@ -51,7 +59,9 @@ class How:
 
     planner: `model` or `rules`. policy: `model` or `expert`. memory: the facts known at the start,
     `all`, `none` or `stale`. method: of reuse, for planning. latency: s from an observation to its
-    chunk, in addition to the engine's time.
+    chunk, in addition to the engine's time. views: poses from which the scene is queried: `here`,
+    or `home`, the pose at the start, to which the arm moves before. back: whether the arm moves
+    back along its way after a failed step.
     """
 
     planner: str = 'model'
@@ -59,13 +69,16 @@ class How:
     memory: str = 'all'
     method: str = 'keep'
     latency: float = 0.0
+    views: str = 'here'
+    back: bool = False
 
 
 @dataclass
 class Account:
     """The cost of a mission.
 
-    acting, looking, planning: s of acting, of scene queries and of planning. plans: their number.
+    acting, moving, looking, planning: s of steps, of moves between them, of scene queries and of
+    planning. plans: their number.
 
     failed: number of failed steps. wrong_beliefs: number of plans made while memory differed from
     the truth. wrong_plans: number of plans that differ from those of the rules for the same
@@ -73,6 +86,7 @@ class Account:
     """
 
     acting: float = 0.0
+    moving: float = 0.0
     looking: float = 0.0
     planning: float = 0.0
     plans: int = 0
@@ -108,6 +122,7 @@ class SimulatedRobot:
         records = [(id, i) for i, (id, _) in enumerate(planning.tasks())]
         self._notes, self._sequence = NoteTaker(TabletopDomain(), 48, records), 0
         self.account, self.said = Account(), []
+        self._home = table.state()
 
     # ------------------------------------------------------------------ memory
 
@@ -136,6 +151,8 @@ class SimulatedRobot:
     # ------------------------------------------------------------------ looking and planning
 
     def look(self, instruction: str = '') -> None:
+        if self._how.views == 'home':
+            self._move(self._way_home())
         known = read_table(self.memory())
         self._learn(query_target(instruction, known) if instruction else query_table(known))
 
@@ -172,6 +189,9 @@ class SimulatedRobot:
     def refusal(self, instruction: str) -> str:
         return refusal(instruction, read_table(self.memory()))
 
+    def confirms(self, instruction: str) -> bool:
+        return confirms(instruction, read_table(self.memory()))
+
     # ------------------------------------------------------------------ acting
 
     def act(self, instruction: str) -> Outcome:
@@ -187,10 +207,11 @@ class SimulatedRobot:
             ask_at = start + ASK_EVERY if start >= ask_at else ask_at
             if judge is not None:
                 judge.see(self._table.truth())
-                said = said or (self._how.policy == 'expert' and judge.done)
             if said or self._rollout.time - began >= STEP_SECONDS:
                 break
         self._rest()
+        if self._how.back and not said:
+            self._move(self._way_back(began))
         done = judge is not None and judge.done
         self.account.acting += self._rollout.time - began
         self.account.failed += not done
@@ -204,7 +225,9 @@ class SimulatedRobot:
         """
         seen, began, said = self._observe(instruction), self._charged(), False
         if self._how.policy == 'expert':
-            chunk, made, answered = self._expert_chunk(task), 0.0, 0.0
+            chunk, holds = self._expert_chunk(task)
+            made = answered = 0.0
+            said = asks and holds
         else:
             chunk, handle = self._chunk(seen)
             made = self._charged() - began
@@ -223,16 +246,43 @@ class SimulatedRobot:
             (made,) = self._engine.denoise([lease], [math.inf])
         return made.values, handle
 
-    def _expert_chunk(self, task: Task) -> np.ndarray:
+    def _expert_chunk(self, task: Task) -> tuple[np.ndarray, bool]:
+        """Return the expert's chunk, and whether it holds still because the task is done."""
         truth = self._table.truth()
         orders = Orders.of([task], [[thing.name for thing in truth.things]])
-        return expert_plan(self._table.state()[None], Tables.of([truth]), orders, 10)[0][0]
+        chunks, phases = expert_plan(self._table.state()[None], Tables.of([truth]), orders, 10)
+        return chunks[0], bool(phases[0] == Phase.HOLD)
 
     def _rest(self) -> None:
         """Stop the arm at its present position."""
         here = np.repeat(self._table.state()[None].astype(np.float64), 2, 0)
         self._rollout.follow(here, self._rollout.time, self._dt)
         self._rollout.advance(self._dt)
+
+    def _way_home(self) -> np.ndarray:
+        """Return the joints [n, 7] of each control period of a straight way to the start pose."""
+        here = self._table.state().astype(np.float64)
+        count = math.ceil(np.abs(self._home - here)[:ARM].max() / (SPEED * self._dt))
+        return here + np.linspace(0, 1, count + 1)[1:, None] * (self._home - here)
+
+    def _way_back(self, began: float) -> np.ndarray:
+        """Return the joints of each control period of the way since a time, in reverse."""
+        every = round(self._dt / SET_POINT)
+        count = round((self._rollout.time - began) / SET_POINT)
+        return np.array(self._rollout.path[-count:][::-every]).astype(np.float64)
+
+    def _move(self, way: np.ndarray) -> None:
+        """Move the arm along a way [n, 7], at most SPEED, with the fingers as they are; rest."""
+        if not len(way):
+            return
+        way = way.copy()
+        way[:, ARM:] = self._rollout.player.target(self._rollout.time)[ARM:]
+        steps = np.abs(np.diff(way[:, :ARM], axis=0, prepend=self._table.state()[None, :ARM]))
+        dt = max(self._dt, float(steps.max()) / SPEED)
+        self._rollout.follow(way, self._rollout.time + dt, dt)
+        self._rollout.advance(len(way) * dt)
+        self._rest()
+        self.account.moving += len(way) * dt
 
     def _observe(self, instruction: str) -> Observation:
         images = self._table.render()
@@ -241,7 +291,7 @@ class SimulatedRobot:
             images=tuple(images[name] for name in CAMERAS),
             state=self._table.state(),
             instruction=instruction,
-            stamp=self._sequence,
+            stamp=round(self._rollout.time * 1e9),
             deadline=-math.inf,
             sequence=self._sequence,
         )

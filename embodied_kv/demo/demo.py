@@ -1,7 +1,9 @@
 """Run the suite and the simulated robot for a while, with tasks and a mission (`make demo`).
 
 The demo observes topics and services as any other program could (`monitor`). A `director` chooses
-the tasks. The demo writes report.json and, when the suite has ended, frames.png and demo.mp4.
+the tasks. With memory rows the process of the robot is killed after the mission, and the new one
+puts back what the mission has moved (`recall`). The demo writes report.json and, when the suite
+has ended, frames.png and demo.mp4.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import rclpy
@@ -32,6 +35,7 @@ from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import SceneRenderer
+from embodied_kv.demo.recall import CapsuleClient, Recall, task_of
 from embodied_kv.demo.recording import Recording, Sentence
 from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score
@@ -55,6 +59,7 @@ MISSION = 60.0  # s: time limit of the mission at the end
 SCENES = 3  # scenes that are tried for a possible mission
 SETTLE = 1.0  # s after which the robot acts on images of a new scene
 CLEAR = 0.4 * SECOND  # ns after a new scene; answers about the last one have arrived by then
+WORD = 0  # number of the phrasing of the request after the kill
 LONGER = 15.0  # s that the film may take longer, until the task in force ends
 ENDING = {signal.SIGINT: 5.0, signal.SIGTERM: 3.0, signal.SIGKILL: 3.0}  # s, in this order
 
@@ -105,12 +110,11 @@ class Demo:
         self.arguments, self.out = arguments, arguments.out
         self.out.mkdir(parents=True, exist_ok=True)
         self.started = time.monotonic()
-        files = ('--params-file', arguments.params, '--params-file', self._own_parameters())
-        common = (*files, '-r', f'__ns:=/{arguments.namespace}')
+        self._capsules = resources.enter_context(TemporaryDirectory())
         self.children: list[Child] = []
         resources.callback(end, self.children)
-        for name, module in (('robot', 'nodes.robot'), ('sim', 'demo.nodes.node')):
-            self.children.append(Child(name, module, self.out / f'{name}.log', *common))
+        self.robot = self._start('robot', 'nodes.robot', FIRST)
+        self._start('sim', 'demo.nodes.node', FIRST)
         self.monitor = Monitor(arguments.namespace, task_scene(FAMILY))
         self.director = Director(
             arguments.seed,
@@ -124,6 +128,7 @@ class Demo:
         self.memory_client = MemoryClient(self.monitor)
         self.mission_client = MissionClient(self.monitor)
         self.mission: LastMission | None = None
+        self.recall: Recall | None = None
         self.recording = Recording(RECORDED)
         self._now: TrueMoment | None = None
         self._clear_at = math.inf  # ns
@@ -132,15 +137,23 @@ class Demo:
         self._executor.add_node(self.monitor)
         self._screen = resources.enter_context(Screen(not arguments.no_table))
 
-    def _own_parameters(self) -> str:
+    def _start(self, name: str, module: str, instruction: str) -> Child:
+        own = self._own_parameters(instruction)
+        files = '--params-file', self.arguments.params, '--params-file', own
+        common = (*files, '-r', f'__ns:=/{self.arguments.namespace}')
+        self.children.append(Child(name, module, self.out / f'{name}.log', *common))
+        return self.children[-1]
+
+    def _own_parameters(self, instruction: str) -> str:
         """Write a parameter file: scenes, an empty memory, a longer `resume_within`.
 
-        It is a file, because the params file would override `-p`.
+        It is a file, because the params file would override `-p`. instruction: the first one.
         """
         own = {
             'sim': {'seed': self.arguments.seed, 'family': FAMILY, 'truth': True},
             'memory': {'storage_directory': ''} | self._planner(),
-            'perception': {'instruction': FIRST},
+            'session': {'capsule_directory': self._capsules},
+            'perception': {'instruction': instruction},
             'action': {'resume_within': PATIENCE},
         }
         values = {f'/**/{node}': {'ros__parameters': values} for node, values in own.items()}
@@ -168,11 +181,13 @@ class Demo:
             self.recording.stop(self._now.stamp)
         self._remember()
         mission = self._carry_out()
+        recall = self._put_back()
         return {
             'seconds from start to first command': round(first, 2),
             **report(self.monitor, self.director, self.score),
             'memory': self.memory_client.report(),
             'mission': mission,
+            'recall': recall,
         }
 
     def _is_over(self) -> bool:
@@ -215,6 +230,8 @@ class Demo:
             self.recording.add_moment(moment)
             if self.mission:
                 self.mission.add_moment(moment)
+            if self.recall:
+                self.recall.add_moment(moment)
             if self._now and moment.scene != self._now.scene:
                 self._clear_at = moment.stamp + CLEAR
             if moment.stamp >= self._clear_at:
@@ -265,6 +282,43 @@ class Demo:
         self.mission.end(self._now.stamp, result.success, result.message, tuple(result.answers))
         return self.mission.report(self.monitor.since_began)
 
+    def _put_back(self) -> dict[str, object]:
+        """Kill and replace the robot's process, and let it undo the mission; return the result."""
+        client = CapsuleClient(self.monitor)
+        task = task_of(self.mission) if self.mission else None
+        if task is None or self._now is None:
+            return {'refused': 'no mission moved anything from the table'}
+        if hindrance := self._hindrance(task, self._now):
+            return {'refused': hindrance}
+        client.ask()
+        self._until(lambda: client.refusal is not None, ANSWERING)
+        if client.refusal != '':
+            return {'refused': client.refusal or 'the robot does not answer'}
+        client.save()
+        self._until(lambda: client.saved is not None, ANSWERING)
+        if client.saved is None or not client.saved.success:
+            return {'refused': client.saved.message if client.saved else 'no capsule was taken'}
+        recall = self.recall = Recall(task, killed=self._now.stamp)
+        self.recording.go_on(recall.killed)
+        self.children.remove(self.robot)
+        self.robot.process.kill()
+        self.robot.process.wait()
+        self.robot = self._start('robot_again', 'nodes.robot', '')
+        if not self._until(lambda: self._is_restored(client), self.arguments.timeout):
+            reason = client.restored.message if client.restored else 'it did not answer'
+            return {'refused': f'the new process did not restore the capsule: {reason}'}
+        recall.restored = self._now.stamp
+        words = task.phrase(WORD)
+        recall.give(self._now, words)
+        self.monitor.tell(words)
+        self._until(lambda: recall.is_done, SECONDS[task.family] + SETTLE)
+        recall.end()
+        return recall.report()
+
+    def _is_restored(self, client: CapsuleClient) -> bool:
+        client.restore()
+        return client.is_restored
+
     def _errand(self) -> Errand | None:
         """Return a mission of this scene, or of a new one if nothing can be moved here."""
         for number in range(SCENES):
@@ -312,7 +366,7 @@ class Demo:
         try:
             with SceneRenderer(task_scene(FAMILY), LARGE) as renderer:
                 film = self.out / 'demo.mp4'
-                draw_film(film, self.recording, told, renderer, summary, self.mission)
+                draw_film(film, self.recording, told, renderer, summary, self.mission, self.recall)
         except FilmError as error:
             print(f'no demo.mp4: {error}')
             return ['frames.png']

@@ -48,6 +48,10 @@ class TabletopDomain:
         """Return why an instruction is refused: it is unknown, or names an unseen thing."""
         return table_memory.refusal(instruction, _table(known))
 
+    def confirms(self, instruction: str, known: Sequence[Draft]) -> bool:
+        """Return whether the target lies where the instruction wanted it; True if unknown."""
+        return table_memory.confirms(instruction, _table(known))
+
     def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return the numbers of the records of moves, newest first."""
         return _table(known).moves

@@ -1,4 +1,4 @@
-"""The result of a demo run in five sentences; each number is in report.json."""
+"""The result of a demo run in six sentences; each number is in report.json."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Mapping
 
 
 def summarize(report: Mapping) -> dict[str, str]:
-    """Return a sentence on tasks, words, timing, memory and mission. report: report.json."""
+    """Return a sentence on tasks, words, timing, memory, mission and recall.
+
+    report: report.json.
+    """
     return {
         'tasks': _tasks(report),
         'words': _words(report['words right']),
         'timing': _timing(report),
         'memory': _memory(report['memory']),
         'mission': _mission(report['mission']),
+        'recall': _recall(report['recall']),
     }
 
 
@@ -71,6 +75,15 @@ def _mission(mission: Mapping) -> str:
     if not mission['said']:
         return f'{line}: {mission["message"]}.'
     return f'{line}. The robot said “{mission["said"][-1]}”, which is {_judged(mission)}.'
+
+
+def _recall(recall: Mapping) -> str:
+    if 'refused' in recall:
+        return f'The robot was not killed: {recall["refused"]}.'
+    done = 'was carried out' if recall['done'] else 'was not carried out'
+    return (
+        f'After a kill and {recall["stopped"]:.0f} s without a process, “{recall["told"]}” {done}.'
+    )
 
 
 def _judged(found: Mapping) -> str:

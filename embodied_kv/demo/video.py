@@ -24,6 +24,7 @@ from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import DONE, FAILED, GREY, INK, SceneRenderer, printable, verdict
+from embodied_kv.demo.recall import Recall
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 
@@ -73,8 +74,11 @@ def draw_film(
     renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None = None,
+    recall: Recall | None = None,
 ) -> None:
-    """Write an mp4 file with the run, the mission and the summary. renderer: of LARGE pixels.
+    """Write an mp4 file with the run, the mission, the recall and the summary.
+
+    renderer: of LARGE pixels.
 
     Raises FilmError where PyAV cannot encode H.264.
     """
@@ -87,7 +91,7 @@ def draw_film(
     with av.open(str(path), 'w', format='mp4', options={'movflags': 'faststart'}) as container:
         stream = container.add_stream(CODEC, rate=RATE, options=QUALITY)
         stream.width, stream.height, stream.pix_fmt = WIDTH, HEIGHT, 'yuv420p'
-        for pixels in _frames(recording, told, renderer, summary, mission):
+        for pixels in _frames(recording, told, renderer, summary, mission, recall):
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels, 'rgb24')))
         container.mux(stream.encode())
 
@@ -98,6 +102,7 @@ def _frames(
     renderer: SceneRenderer,
     summary: Mapping[str, str],
     mission: LastMission | None,
+    recall: Recall | None = None,
 ) -> Iterator[np.ndarray]:
     """Yield the frames, uint8 [HEIGHT, WIDTH, 3] RGB."""
     if not recording.moments:
@@ -115,6 +120,14 @@ def _frames(
             yield _frame(recording, mission_page(recording, mission, at), renderer, at)
         frame = _frame(recording, mission_page(recording, mission, mission.ended), renderer, last)
         yield from repeat(frame, round(STANDING * RATE))
+    if recall and recall.given:
+        frame = _frame(recording, killed_page(recording, recall), renderer, recall.killed)
+        yield from repeat(frame, round(STANDING * RATE))
+        told, begin = [recall.given], recall.given.stamp
+        end = min(last, begin + int((recall.given.seconds + STANDING) * 1e9))
+        for at in range(begin, end, PERIOD):
+            frame = _frame(recording, page(recording, told, at), renderer, at)
+            yield frame
     yield from repeat(_ending(frame, summary), round(ENDING * RATE))
 
 
@@ -188,11 +201,25 @@ def mission_page(recording: Recording, mission: LastMission, at: int) -> Page:
     )
 
 
+def killed_page(recording: Recording, recall: Recall) -> Page:
+    """Return the texts while the robot has no process."""
+    return Page(
+        title='',
+        mark=('process killed', FAILED),
+        seconds=(recall.killed - recording.moments[0].stamp) // 1_000_000_000,
+        subtask='The process of the robot is killed.',
+        narration='A new one restores the capsule with the memory rows, '
+        f'{(recall.restored - recall.killed) / 1e9:.0f} s later.',
+        answered='',
+        past=(),
+    )
+
+
 @lru_cache(1)
 def _lettered(page: Page) -> np.ndarray:
     """Return a white frame with the texts: uint8 [HEIGHT, WIDTH, 3]."""
     figure, write = _sheet()
-    title = f'“{page.title}”'
+    title = f'“{page.title}”' if page.title else ''
     size = 19 if len(title) <= LONG else 13
     title = title if len(title) <= LONG else textwrap.fill(title, WRAPPED)
     write(12, 34, title, size=size, weight='bold', color=INK)

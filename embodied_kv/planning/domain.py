@@ -56,6 +56,10 @@ class Domain(Protocol):
         """Return why an instruction of the planner may not be sent to the policy; '' if it may."""
         return ''
 
+    def confirms(self, instruction: str, known: Sequence[Draft]) -> bool:
+        """Return whether memory agrees that an instruction is done, or cannot tell."""
+        return True
+
     def moves(self, known: Sequence[Draft]) -> tuple[int, ...]:
         """Return the numbers of the task records that moved an object, newest first."""
         return ()

@@ -2,9 +2,9 @@
 
 A `Mission` has the order of these actions and the progress; a `Robot` carries them out. One thread
 runs a mission and waits; any thread may read the progress or interrupt it. The robot's own answers
-decide whether a step is done. After a failed step the computation may be rolled back to the
-checkpoint before the step; then the scene is queried and the planner plans again. The arm is never
-rolled back.
+decide whether a step is done: the policy reports it, and the scene query after the step must
+agree. After a failed step the computation may be rolled back to the checkpoint before the step,
+and the planner plans again. The arm is never rolled back.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ class Robot(Protocol):
 
     def refusal(self, instruction: str) -> str:
         """Return why an instruction may not be executed; '' if it may."""
+
+    def confirms(self, instruction: str) -> bool:
+        """Return whether memory agrees that an instruction is done, or cannot tell."""
 
     def act(self, instruction: str) -> Outcome:
         """Execute an instruction until the policy reports that it is done, or a timeout."""
@@ -229,12 +232,15 @@ class Mission:
         robot = self._robot
         self._now(replace(self.state, acting=instruction))
         robot.mark(self.state.steps)  # a mission that is restored from it executes this step
-        outcome = robot.act(instruction)
-        robot.remember(instruction, outcome.done)
-        if not outcome.done and self._rewinds:
+        done = robot.act(instruction).done
+        if not done and self._rewinds:
             robot.rewind()
         robot.look(instruction)
-        self._now(self.state.after(instruction, outcome.done))
+        # A scene query that disagrees with the policy a second time is outvoted.
+        if done and self.state.tried[-1:] != (Tried(instruction, False),):
+            done = robot.confirms(instruction)
+        robot.remember(instruction, done)
+        self._now(self.state.after(instruction, done))
 
     def _now(self, state: MissionState) -> None:
         self.state = state

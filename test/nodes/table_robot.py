@@ -14,6 +14,7 @@ from embodied_kv.demo.sim.table_memory import (
     MOVES,
     ROBOT,
     TABLE,
+    confirms,
     parse_task,
     read_table,
     refusal,
@@ -77,6 +78,9 @@ class TableRobot:
 
     def refusal(self, instruction):
         return refusal(instruction, read_table(self.memory()))
+
+    def confirms(self, instruction):
+        return confirms(instruction, read_table(self.memory()))
 
     def act(self, instruction):
         self.calls.append(instruction)

@@ -21,6 +21,7 @@ from embodied_kv.planning.mission import (
     Outcome,
     read_state,
 )
+from embodied_kv.planning.mission import next_step as next_sentence
 from training.planner.mission_draws import draw_mission, draw_table
 from training.planner.mission_oracle import next_step
 from training.planner.mission_rollout import roll_out
@@ -101,6 +102,34 @@ def test_a_step_that_is_said_to_be_done_and_is_not_is_in_vain():
     red = [one.done for one in end.state.tried if one.step.startswith('put the red')]
     assert red and not any(red) and end.state.steps < 8
     assert 'task 1: put the red cube into the green bin, not finished' in robot.memory()
+
+
+def test_a_step_counts_once_the_scene_query_agrees():
+    robot = TableRobot(LYING, TIDY)
+    act, tries = robot.act, []
+
+    def slip(instruction):  # the first put slips out of the bin after the policy's report
+        tries.append(instruction)
+        if len(tries) > 1:
+            return act(instruction)
+        robot._before = robot.table
+        return Outcome(True)
+
+    robot.act = slip
+    end = begun(robot).run()
+    assert end.success and robot.table.inside('green bin') == ['blue cylinder', 'red cube']
+    assert tries[:2] == ['put the red cube into the green bin'] * 2 and len(tries) == 3
+    assert 'task 1: put the red cube into the green bin, from the table' in robot.memory()
+
+
+def test_a_scene_query_that_disagrees_twice_is_outvoted():
+    robot = TableRobot(LYING, TIDY)
+    robot.confirms, robot.plan = lambda instruction: False, next_sentence
+    robot.act, robot._before = lambda instruction: Outcome(True), LYING
+    states = []
+    state = MissionState('put the blue cylinder into the green bin')
+    assert begun(robot, state, on_state=states.append).run().success
+    assert [one.done for one in max((s.tried for s in states), key=len)] == [False, True]
 
 
 def test_an_interrupted_mission_says_why_and_where_it_was():

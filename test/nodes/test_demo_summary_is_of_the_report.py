@@ -1,4 +1,4 @@
-"""The summary has five sentences that a newcomer understands, with numbers from the report."""
+"""The summary has six sentences that a newcomer understands, with numbers from the report."""
 
 import copy
 
@@ -32,6 +32,7 @@ REPORT = {
         'truth': 'the purple bin holds the red cube',
         'right': True,
     },
+    'recall': {'stopped': 6.4, 'told': 'put the red cube back where it was', 'done': True},
 }
 
 
@@ -40,7 +41,7 @@ def report():
     return copy.deepcopy(REPORT)
 
 
-def test_a_good_run_is_five_sentences(report):
+def test_a_good_run_is_six_sentences(report):
     assert summarize(report) == {
         'tasks': 'The robot did 3 of 3 tasks given in words.',
         'words': '17 of 20 subtasks and 9 of 10 narrations matched the frame; '
@@ -52,7 +53,16 @@ def test_a_good_run_is_five_sentences(report):
         'mission': '“put the red cube into the purple bin and then say what is in the purple bin” '
         'was carried out in 1 step. The robot said “the purple bin holds the red cube”, which is '
         'right.',
+        'recall': 'After a kill and 6 s without a process, “put the red cube back where it was” '
+        'was carried out.',
     }
+
+
+def test_without_a_kill_the_reason_is_given(report):
+    report['recall'] = {'refused': 'the policy reads no memory rows (engine.memory_rows)'}
+    assert summarize(report)['recall'] == (
+        'The robot was not killed: the policy reads no memory rows (engine.memory_rows).'
+    )
 
 
 def test_a_mission_is_told_as_it_went(report):

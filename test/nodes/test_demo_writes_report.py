@@ -121,8 +121,8 @@ def test_the_report_says_what_was_told_and_what_became_of_it(run, report):
     }
 
 
-def test_it_closes_with_five_sentences(run, report):
-    *_, tasks, words, timing, memory, mission, files = run[0].stdout.splitlines()
+def test_it_closes_with_six_sentences(run, report):
+    *_, tasks, words, timing, memory, mission, recall, files = run[0].stdout.splitlines()
     counted = report['tasks done']
     assert tasks.startswith(f'tasks    The robot did {counted["done"]} of {counted["told"]} ')
     assert words.startswith('words    ')
@@ -130,6 +130,7 @@ def test_it_closes_with_five_sentences(run, report):
     assert f' of {report["counts"]["commands"]} commands missed' in timing
     assert memory.startswith('memory   ') and report['memory'].get('answer', '') in memory
     assert mission.startswith('mission  ')
+    assert recall.startswith('recall   ')
     assert files == f'in {run[1]}: report.json, frames.png, demo.mp4'
 
 
@@ -175,8 +176,10 @@ def test_the_picture_is_full_of_frames(run):
 def test_the_film_is_as_long_as_the_run_and_its_ending(run):
     film = cv2.VideoCapture(str(run[1] / 'demo.mp4'))
     seconds = film.get(cv2.CAP_PROP_FRAME_COUNT) / film.get(cv2.CAP_PROP_FPS)
-    mission = json.loads((run[1] / 'report.json').read_text())['mission']
+    report = json.loads((run[1] / 'report.json').read_text())
+    mission, recall = report['mission'], report['recall']
     extra = 0 if 'refused' in mission else mission['seconds'] / HASTE + STANDING
+    extra += 0 if 'refused' in recall else recall['seconds'] + 2 * STANDING
     assert 13 + extra + ENDING < seconds < LONGEST + 1 + extra + ENDING
 
 
@@ -189,6 +192,15 @@ def test_a_mission_ends_it_or_why_there_was_none_is_said(report):
     for step in mission['steps']:
         assert parse_task(step['instruction']) and step['done'] in (True, False)
     assert mission['right'] == (mission['said'][-1:] == [mission['truth']])
+
+
+def test_a_kill_is_survived_or_why_there_was_none_is_said(report):
+    recall = report['recall']
+    if 'refused' in recall:
+        assert recall['refused'].strip()
+        return
+    assert 0 < recall['stopped'] < PATIENCE and recall['done'] in (True, False)
+    assert recall['told'].endswith('back where it was')
 
 
 def test_no_episodes_are_refused(tmp_path):

@@ -131,6 +131,22 @@ def parse_task(words: str) -> Task | None:
     return None
 
 
+def confirms(instruction: str, known: KnownTable) -> bool:
+    """Return whether the target lies where the instruction wanted it; True if unknown."""
+    task = parse_task(instruction)
+    place = known.where.get(task.target) if task else None
+    if task is None or place is None:
+        return True
+    match task.family:
+        case 'pick':
+            return place == ROBOT
+        case 'put':
+            return place == task.place
+        case 'take' | 'next' | 'push':
+            return place == TABLE
+    return True
+
+
 def refusal(instruction: str, known: KnownTable) -> str:
     """Return why an instruction of the planner must not be executed, or ''.
 

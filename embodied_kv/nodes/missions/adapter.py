@@ -72,6 +72,12 @@ class MissionAdapter:
             self._on_fault(why)
         return why
 
+    def confirms(self, instruction: str) -> bool:
+        confirmed = self._domain.confirms(instruction, self._known())
+        if not confirmed:
+            self._on_fault(f'the scene query disagrees that the step is done: {instruction}')
+        return confirmed
+
     def act(self, instruction: str) -> Outcome:
         self._before = self._known()
         return self._calls.act(instruction, self._step_seconds)
