@@ -19,6 +19,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.model.policy import Policy
+from embodied_kv.session.frame_memory_part import FrameMemoryPart
 from embodied_kv.types import ActionChunk, Guide, TextDelta
 from training.evaluate.cases import LONGEST, Case, Choice, Frame
 from training.evaluate.questions import (
@@ -30,6 +31,7 @@ from training.evaluate.questions import (
     subtask_of,
 )
 
+PASTS = ('same', 'restored', 'lost')
 MODES = ('isolated', 'shared', 'batched')  # and 'silent'
 LONGEST_QUERY = 64  # tokens
 
@@ -95,9 +97,11 @@ class Served:
     finish their answers before the next frame. `batched` reads the row of the action and takes
     `steps` decode steps of all live streams per frame; `silent` answers nothing. horizon_policy:
     how far each chunk is executed before the next frame; None: as the worlds are set. answers: all
-    answers so far. subtasks: by case, the correct one of every frame. memory_rows: as of
-    EngineConfig; the moments before an episode become memory rows. Raises ValueError for what the
-    engine cannot compress, and for more memory rows than the policy was trained with.
+    answers so far. subtasks: by case, the correct one of every frame. memory_rows,
+    memory_keep_ratio: as of EngineConfig; the moments before an episode become memory rows. past:
+    the engine of these moments, `same`; `restored`: another one, whose memory rows come by
+    capsule; `lost`: another one, whose memory rows are lost. Raises ValueError for what the engine
+    cannot compress, and for more memory rows than the policy was trained with.
     """
 
     def __init__(
@@ -111,6 +115,8 @@ class Served:
         horizon_policy: HorizonPolicy | None = None,
         chunking: Chunking = Chunking(),
         memory_rows: int = 0,
+        memory_keep_ratio: float = 1.0,
+        past: str = PASTS[0],
     ) -> None:
         self._horizon_policy, self._chunking = horizon_policy, chunking
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
@@ -130,10 +136,13 @@ class Served:
             rtc=chunking.rtc,
             rtc_max_guidance=chunking.rtc_max_guidance,
             memory_rows=memory_rows,
-            memory_keep_ratio=1.0,
+            memory_keep_ratio=memory_keep_ratio,
             time_budget=False,
         )
-        self.engine = Engine(policy, config, policy.config.action_dt)
+        self.engine = former = Engine(policy, config, policy.config.action_dt)
+        if past != PASTS[0]:
+            former = Engine(policy, config, policy.config.action_dt)
+        self._former, self._past = former, past
         self.answers: list[Answer] = []
         self.subtasks: dict[Case, list[str]] = defaultdict(list)
         self._asked: dict[int, Question] = {}  # live stream -> its question
@@ -151,7 +160,8 @@ class Served:
     def _recall(self, frame: Frame) -> None:
         """Begin an episode: its earlier moments become memory rows of its robot, no others."""
         seen = frame.observation
-        self.engine.forget(seen.robot)
+        for engine in (self.engine, self._former):
+            engine.forget(seen.robot)
         for number, moment in enumerate(frame.memory if self.engine.memory.most else ()):
             earlier = replace(
                 seen,
@@ -161,7 +171,11 @@ class Served:
                 stamp=round((moment.time - frame.memory[-1].time - 1) * 1e9),
                 sequence=number,
             )
-            self.engine.prefill([earlier])
+            self._former.prefill([earlier])
+        if self._past == 'restored':  # the kill comes after the first frame of the new task
+            self._former.prefill([seen])
+            frozen = FrameMemoryPart(self._former, seen.robot).freeze()
+            FrameMemoryPart(self.engine, seen.robot).resume(frozen)
 
     def _execution_horizon(self, chunk: ActionChunk) -> int | None:
         return None if self._horizon_policy is None else self._horizon_policy(chunk.updates)

@@ -26,7 +26,7 @@ from embodied_kv.model.checkpoints.own import bundled
 from embodied_kv.model.policy import Policy
 from embodied_kv.progress import Progress
 from training.evaluate import report
-from training.evaluate.actors import MODES, Chunking, Compressed, Expert, Served
+from training.evaluate.actors import MODES, PASTS, Chunking, Compressed, Expert, Served
 from training.evaluate.cases import (
     CONTROLS,
     LONGEST,
@@ -72,6 +72,16 @@ def parser(text: str = '') -> argparse.ArgumentParser:
     )
     made.add_argument(
         '--memory-rows', type=int, default=0, help='earlier frames that are read; 0: none'
+    )
+    made.add_argument(
+        '--memory-keep-ratio', type=float, default=1.0, help='share of a prefix that they keep'
+    )
+    made.add_argument(
+        '--past',
+        choices=PASTS,
+        default=PASTS[0],
+        help='engine of the earlier frames: the same, a killed one whose capsule is restored, or '
+        'one whose memory is lost',
     )
     made.add_argument('--rtc', choices=tuple(MODES_OF_RTC), default=Chunking.rtc)
     made.add_argument('--rtc-schedule', choices=SCHEDULES, default=Chunking.schedule)
@@ -138,7 +148,11 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError(f'--rtc-horizon is 0 to {LONGEST}, the chunk size')
     if args.control == 'wrong_colour' and {*args.families} & {*MEMORY_FAMILIES}:
         raise ValueError(f'--control wrong_colour is not for {", ".join(MEMORY_FAMILIES)}')
-    for keep_ratio in (args.action_keep_ratio, args.language_keep_ratio):
+    for keep_ratio in (
+        args.action_keep_ratio,
+        args.language_keep_ratio,
+        args.memory_keep_ratio,
+    ):
         check_keep_ratio(keep_ratio)
     method(args.compression_method)
     if args.execution_horizon is not None:
@@ -193,21 +207,21 @@ class Evaluation:
         """Run what the arguments ask for and return its figures."""
         model, figures, expert = self.policy.config, {}, None
         if self.args.expert:
-            bound = self._act('expert', Expert(model.chunk_size))
+            bound = self.act('expert', Expert(model.chunk_size))
             expert = {outcome.case: outcome for outcome in bound}
             figures['expert'] = report.action_rows(bound)
         outcomes: dict[str, list[Outcome]] = {}
         figures['modes'] = {}
         for mode in MODES if self.args.mode == 'all' else (self.args.mode,):
-            actor = self._served(mode, len(self._worlds))
-            outcomes[mode] = self._act(mode, actor)
+            actor = self.served(mode, len(self._worlds))
+            outcomes[mode] = self.act(mode, actor)
             figures['modes'][mode] = dict(
                 actions=report.action_rows(outcomes[mode], expert),
                 text=report.text_rows(actor.answers, actor.subtasks),
             )
         return figures | dict(pairs=report.pair_rows(outcomes))
 
-    def _act(self, name: str, actor: Actor) -> list[Outcome]:
+    def act(self, name: str, actor: Actor) -> list[Outcome]:
         """Run every case with one actor, with its progress on stderr."""
         with Progress(f'{name}, episodes', len(self.cases)) as progress:
             began = time.perf_counter()
@@ -219,7 +233,7 @@ class Evaluation:
         """Return the median latency of one robot alone, ms."""
         with self._world(Setting(self.policy.config.action_dt, latency=0.0)) as world:
             world.begin(self.cases[0])
-            return self._served('silent', robots=1).latency(world.look()) * 1e3
+            return self.served('silent', robots=1).latency(world.look()) * 1e3
 
     def _effective(self, latency: float) -> float:
         """Return the latency (ms) up to the next set-point, when a chunk takes effect."""
@@ -229,10 +243,11 @@ class Evaluation:
     def _world(self, setting: Setting) -> closing[World]:
         return closing(World(self.policy.config.vision.image_size, setting))
 
-    def _served(self, mode: str, robots: int) -> Served:
-        args = self.args
+    def served(self, mode: str, robots: int, **changes: object) -> Served:
+        """Return the policy as the arguments want it. changes: of arguments."""
+        args = argparse.Namespace(**vars(self.args) | changes)
         how = args.steps_per_frame, args.max_tokens, compressed(args)
         text = args.execution_horizon
         horizon_policy = None if text is None else execution_horizon.parse(text)
-        more = horizon_policy, chunking(args), args.memory_rows
+        more = horizon_policy, chunking(args), args.memory_rows, args.memory_keep_ratio, args.past
         return Served(self.policy, mode, robots, *how, *more)

@@ -30,8 +30,8 @@ def frame():
         world.close()
 
 
-def act(policy, frame, rows=ROWS):
-    actor = Served(policy, 'silent', 1, 1, 1, memory_rows=rows)
+def act(policy, frame, rows=ROWS, **more):
+    actor = Served(policy, 'silent', 1, 1, 1, memory_rows=rows, **more)
     (choice,) = actor.act([frame])
     return actor, choice.chunk
 
@@ -60,3 +60,16 @@ def test_nothing_is_left_of_an_earlier_episode(policy, frame):
 def test_a_past_that_does_not_exist_is_no_error(policy, frame):
     actor, _ = act(policy, replace(frame, memory=()))
     assert actor.engine.memory.rows(frame.observation.robot) == ()
+
+
+def test_a_restored_past_is_the_same_past(policy, frame):
+    _, wanted = act(policy, frame)
+    actor, chunk = act(policy, frame, past='restored')
+    assert len(actor.engine.memory.rows(frame.observation.robot)) == ROWS
+    assert np.array_equal(chunk, wanted)
+
+
+def test_a_lost_past_is_no_past(policy, frame):
+    actor, chunk = act(policy, frame, past='lost')
+    assert actor.engine.memory.rows(frame.observation.robot) == ()
+    assert np.array_equal(chunk, act(policy, replace(frame, memory=()))[1])
