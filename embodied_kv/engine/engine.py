@@ -91,7 +91,8 @@ class Engine:
         copies = config.streams + 2 * config.rows
         if config.memory_rows:  # then each row, or stream without one, has a copy behind them
             copied = whole_blocks(layers * copied_tokens(policy.config, config))
-            room += (config.rows + config.streams) * copied
+            room += (config.rows + config.streams + 1) * copied
+            copies += 1  # for the recall tokens of a frame
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
@@ -129,7 +130,7 @@ class Engine:
         with torch.inference_mode():
             self.compression = Compression(self.kv, policy.config, config)
             self._remembering = Remembering(
-                policy, self.kv, self.compression, self.latency, config
+                policy, self.kv, self.compression, self.latency, self.graphs, config
             )
             self.memory = self._remembering.rows
             self._prefiller = Prefiller(

@@ -2,9 +2,9 @@
 
 Before a prefill, the robot's present frame becomes a memory row if it is the first one, if the
 instruction changes, or if the newest memory row is older than an interval. After a prefill, the
-new frame gets a copy of its row behind the robot's memory rows, which all its readers read in
-place of the row. So graphs, streams and capsules know nothing of memory rows. The prefill itself
-reads none.
+new frame gets a copy of its row between the robot's memory rows and its recall tokens, which all
+its readers read in place of the row. So graphs, streams and capsules know nothing of memory rows.
+The prefill itself reads none.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from embodied_kv.engine.compression import ACTION, Compression
+from embodied_kv.engine.recall import Recaller
+from embodied_kv.engine.shapes import copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.frame_memory import FrameMemory
@@ -24,6 +26,8 @@ from embodied_kv.kv.handle import KvHandle, Lease, Place
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.policy import Policy
+from embodied_kv.model.processing.prompt import recall_ids
+from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.types import Observation
 
 SECOND = 1_000_000_000  # ns
@@ -52,6 +56,7 @@ class Remembering:
         kv: KvManager,
         compression: Compression,
         latency: LatencyEstimator,
+        graphs: GraphCache,
         config: EngineConfig,
     ) -> None:
         model = policy.config
@@ -65,6 +70,10 @@ class Remembering:
         move = Rotation(policy.model.backbone.wavelengths.to(policy.model.device))
         self.rows = FrameMemory(config.memory_rows, model.prefix_tokens, move, kv.budget)
         kv.budget.join(self.rows)
+        self._tokenizer, self._recaller = policy.tokenizer, None
+        if config.memory_rows:
+            read = kv.prefixes, kv.compressed, graphs, copy_capacity(model, config, 1.0)
+            self._recaller = Recaller(policy.model, *read)
         self._newest: dict[str, _Seen] = {}  # by robot
 
     def before(self, observation: Observation) -> None:
@@ -97,7 +106,7 @@ class Remembering:
 
         Without room they read the row alone (`CompressedPool.allocation_failures` counts).
         """
-        if not self.rows.most:
+        if self._recaller is None:
             return
         with self._compression.failing_alone(handle):
             pictures = tuple(picture(image) for image in observation.images if image is not None)
@@ -109,8 +118,14 @@ class Remembering:
             with self._kv.acquire(handle) as lease:
                 kept = [self._whole(handle.length)] * len(self._kv.compressed.layers)
                 copy = self._kv.copies.compress(lease, kept, memory)
-            if copy is not None:
-                self._kv.keep_copy((ACTION, LANGUAGE), copy)
+                if copy is None:
+                    return
+                with copy:  # it ends: another one has the recall tokens, too
+                    ids = recall_ids(self._tokenizer, observation.instruction)
+                    recall = self._recaller.run(ids, copy.row)
+                    whole = self._kv.copies.compress(lease, kept, memory, recall)
+            if whole is not None:
+                self._kv.keep_copy((ACTION, LANGUAGE), whole)
 
     def forget(self, robot: str) -> None:
         """Forget all earlier frames of a robot, and its newest one."""

@@ -20,6 +20,7 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kernels.dense import dense_form
 from embodied_kv.model import prepacked
 from embodied_kv.model.policy import Policy
+from embodied_kv.model.processing.prompt import RECALL_TOKENS
 from embodied_kv.runtime.compiled import Compiler
 from embodied_kv.runtime.graph_cache import Shape
 
@@ -42,6 +43,7 @@ class Kind(str, Enum):
     DENOISE = 'denoise'  # one Euler step
     EXTEND = 'extend'  # a query or a token per stream -> the next token of each
     DRAW = 'draw'  # logits -> the next token of streams that are sampled
+    RECALL = 'recall'  # instructions -> K and V of their recall tokens
     SCORED_PREFILL = 'scored_prefill'  # a prefill with its attention statistics
     SCORED_EXTEND = 'scored_extend'  # an extension with its attention statistics
 
@@ -82,7 +84,7 @@ def copy_capacity(c: ModelConfig, e: EngineConfig, keep_ratio: float) -> int:
     """Return the tokens in a layer of a compressed copy that compiled code reads.
 
     It is what every layer of the longest prefix keeps if all keep equally many tokens, or the
-    longest prefix behind all memory rows; 0 if there are no copies at the start. Longer copies are
+    longest prefix with all memory rows; 0 if there are no copies at the start. Longer copies are
     read by eager code.
     """
     if e.compile != 'off' and e.memory_rows:
@@ -94,8 +96,9 @@ def copy_capacity(c: ModelConfig, e: EngineConfig, keep_ratio: float) -> int:
 
 
 def copied_tokens(c: ModelConfig, e: EngineConfig) -> int:
-    """Return the tokens in a layer of the longest prefix behind all memory rows of a robot."""
-    return c.prefix_tokens + e.memory_rows * math.ceil(e.memory_keep_ratio * c.prefix_tokens)
+    """Return the tokens in a layer of the longest prefix between memory rows and recall tokens."""
+    remembered = e.memory_rows * math.ceil(e.memory_keep_ratio * c.prefix_tokens)
+    return remembered + c.prefix_tokens + RECALL_TOKENS
 
 
 def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
@@ -115,6 +118,7 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
         *(Shape(Kind.DENOISE, chunks) for chunks in doubling(most)),
         *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
         *(Shape(kind, 1, tokens) for kind in extends for tokens in queried),
+        *([Shape(Kind.RECALL, 1, RECALL_TOKENS)] if e.memory_rows else []),
     ]
 
 

@@ -111,21 +111,20 @@ class CompressedArena:
         source: Arena,
         source_row: int,
         kept: Sequence[Tensor],
-        memory: Sequence[tuple[Tensor, Tensor]] = (),
+        before: Sequence[tuple[Tensor, Tensor]] = (),
+        behind: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> None:
-        """Copy the kept tokens of a source row, behind those of `memory`.
+        """Copy the kept tokens of a source row, between those of `before` and `behind`.
 
-        kept: int64 [kv_heads, n] for each layer. memory: K and V [kv_heads, m, head_dim].
+        kept: int64 [kv_heads, n] for each layer. before, behind: K and V [kv_heads, m, head_dim].
         """
         heads = torch.arange(self.k.shape[1], device=self.k.device)[:, None]
         for layer, positions in enumerate(kept):
-            first = memory[layer] if memory else (self.k[0, :, :0],) * 2
-            for own, theirs, earlier in zip(
-                self.piece(layer, row), source.layers[layer], first, strict=True
-            ):
-                m = earlier.shape[1]
-                own[:, :m] = earlier
-                own[:, m:] = theirs[source_row][heads, positions]
+            for part, own in enumerate(self.piece(layer, row)):
+                pieces = [source.layers[layer][part][source_row][heads, positions]]
+                pieces[:0] = [before[layer][part]] if before else []
+                pieces += [behind[layer][part]] if behind else []
+                torch.cat(pieces, 1, out=own)
 
     def piece(self, layer: int, row: int) -> tuple[Tensor, Tensor]:
         """Return K and V of one layer of a row, views [kv_heads, tokens, head_dim]."""

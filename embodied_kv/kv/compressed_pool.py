@@ -57,25 +57,29 @@ class CompressedPool(LeasedPool):
         lease: Lease,
         kept: Sequence[Tensor],
         memory: Sequence[tuple[Tensor, Tensor]] = (),
+        recall: Sequence[tuple[Tensor, Tensor]] = (),
     ) -> Lease | None:
         """Return a lease on a copy of the kept tokens of a leased row; None if there is no room.
 
-        kept: positions int64 [kv_heads, n] of each layer. memory: K and V of other tokens of each
-        layer, [kv_heads, m, head_dim], that precede them in the copy. `lease` stays the caller's.
-        KV that is worth more than the eviction order assumes for a copy is not evicted for it.
+        kept: positions int64 [kv_heads, n] of each layer. memory, recall: K and V of other tokens
+        of each layer, [kv_heads, m, head_dim], that are before and behind them in the copy; the
+        next token's position is behind `recall`. `lease` stays the caller's. KV that is worth more
+        than the eviction order assumes for a copy is not evicted for it.
         """
         budgets = [positions.shape[1] for positions in kept]
-        for layer, (k, _) in enumerate(memory):
-            budgets[layer] += k.shape[1]
+        for others in (memory, recall):
+            for layer, (k, _) in enumerate(others):
+                budgets[layer] += k.shape[1]
         with self._lock:
             position = int(self._source.positions[lease.row])
+            position += recall[0][0].shape[1] if recall else 0
             copy = self.adopt(budgets, position, lease.handle, cost=0.0)
             if copy is None:
                 self.allocation_failures += 1
                 return None
         with ExitStack() as undo:
             undo.enter_context(copy)
-            self.arena.gather(copy.row, self._source, lease.row, kept, memory)
+            self.arena.gather(copy.row, self._source, lease.row, kept, memory, recall)
             undo.pop_all()
         return copy
 

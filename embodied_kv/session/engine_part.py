@@ -131,8 +131,10 @@ class EnginePart:
         for i, lease in enumerate(read.values()):
             name = f'row/{i}'
             handle, scores, budgets = lease.handle, self._scores(lease, streams), None
+            length = handle.length
             if lease.is_copy:
                 copy = lease.row
+                length = int(self._kv.compressed.positions[copy])
                 tensors |= frozen_kv.copied(name, *self._kv.compressed.block(copy))
                 budgets = self._kv.compressed.lengths[:, copy].tolist()
             else:
@@ -144,7 +146,7 @@ class EnginePart:
                 if scores is not None:
                     tensors[f'{name}/columns'] = scores.columns.clone()
                     tensors[f'{name}/density'] = scores.density.clone()
-            frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': handle.length}
+            frame = {'sequence': handle.sequence, 'stamp': handle.stamp, 'length': length}
             scored = None if scores is None else scores.queries
             rows.append({**frame, 'budgets': budgets, 'scored': scored})
         for i, stream in enumerate(streams):

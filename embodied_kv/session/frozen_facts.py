@@ -9,13 +9,14 @@ from typing import Any, TypedDict, TypeGuard, cast
 from embodied_kv.capsule.capsule import CapsuleError, Fact, FrozenPart
 from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.decode_stream import Query
+from embodied_kv.model.processing.prompt import RECALL_TOKENS
 from embodied_kv.text import is_text, shown
 
 INT64 = 2**63
 
 
 class RowFacts(TypedDict):
-    """The facts of a row."""
+    """The facts of a row. length: logical position behind it."""
 
     sequence: int
     stamp: int
@@ -80,7 +81,8 @@ def _check_row(row: Fact, name: str, bounds: Bounds) -> bool:
     row = _keys(row, name, RowFacts)
     for one in ('sequence', 'stamp'):
         _whole(row[one], f'{name}.{one}', -INT64, INT64 - 1)
-    _whole(row['length'], f'{name}.length', 1, bounds.tokens)
+    recalled = 0 if row['budgets'] is None else RECALL_TOKENS  # of a copy
+    _whole(row['length'], f'{name}.length', 1, bounds.tokens + recalled)
     if row['scored'] is not None:
         _whole(row['scored'], f'{name}.scored', 1, bounds.tokens)
     if row['budgets'] is not None:

@@ -11,6 +11,7 @@ from embodied_kv.engine.engine import Engine
 from embodied_kv.engine_config import EngineConfig
 from embodied_kv.kv.frame_memory import memory_shift
 from embodied_kv.kv.manager import LANGUAGE
+from embodied_kv.model.processing.prompt import recall_ids
 
 REMEMBERING = dict(memory_rows=3, memory_keep_ratio=1.0)
 
@@ -51,7 +52,7 @@ def test_an_earlier_frame_changes_the_chunk_and_the_text(make_engine, observe):
     pytest.fail('no text depends on memory rows')
 
 
-def test_a_copy_has_the_keys_of_earlier_frames_moved_in_front_of_the_whole_row(
+def test_a_copy_has_moved_keys_of_earlier_frames_the_whole_row_and_recall_tokens(
     make_engine, observe
 ):
     engine = make_engine(**REMEMBERING)
@@ -64,7 +65,9 @@ def test_a_copy_has_the_keys_of_earlier_frames_moved_in_front_of_the_whole_row(
         found = [
             engine.kv.compressed.piece(layer, lease.row) for layer in range(len(whole.layers))
         ]
-        assert engine.kv.compressed.positions[lease.row] == handle.length
+        recalled = len(recall_ids(engine.policy.tokenizer, observe(3).instruction))
+        assert recalled > 0
+        assert engine.kv.compressed.positions[lease.row] == handle.length + recalled
     wavelengths = engine.policy.model.backbone.wavelengths
     for layer, (k, v) in enumerate(found):
         keys, values = [], []
@@ -75,8 +78,13 @@ def test_a_copy_has_the_keys_of_earlier_frames_moved_in_front_of_the_whole_row(
             first, second = past_k[layer].chunk(2, -1)
             keys.append(torch.cat([first * cos - second * sin, second * cos + first * sin], -1))
             values.append(past_v[layer])
-        torch.testing.assert_close(k, torch.cat([*keys, rows[-1][0][layer]], 1))
-        torch.testing.assert_close(v, torch.cat([*values, rows[-1][1][layer]], 1), rtol=0, atol=0)
+        keys, values = (
+            torch.cat([*earlier, present[layer]], 1)
+            for earlier, present in zip((keys, values), rows[-1], strict=True)
+        )
+        torch.testing.assert_close(k[:, :-recalled], keys)
+        torch.testing.assert_close(v[:, :-recalled], values, rtol=0, atol=0)
+        assert k[:, -recalled:].abs().amax((0, 2)).min() > 0
 
 
 def test_the_prefill_itself_reads_no_memory(make_engine, observe):

@@ -29,7 +29,9 @@ class Batch:
 
     memory_images, memory_prompt, memory_length: those of M earlier frames of each sample, newest
     first, with a dimension M behind the first, or None. memory_seen: bool [B, M, N], which tokens
-    of their prefixes are read; none of an absent frame.
+    of their prefixes are read; none of an absent frame. recall: long [B, R], right-padded tokens
+    of the instruction that read memory rows and prefix, and recall_length: long [B], 0 without
+    memory rows.
     """
 
     images: Tensor
@@ -52,6 +54,8 @@ class Batch:
     memory_prompt: Tensor | None = None
     memory_length: Tensor | None = None
     memory_seen: Tensor | None = None
+    recall: Tensor | None = None
+    recall_length: Tensor | None = None
 
     def columns(self) -> dict[str, Tensor]:
         """Return the present fields by name."""

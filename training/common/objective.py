@@ -19,7 +19,7 @@ from embodied_kv.model.expert import Expert, Modulation
 from embodied_kv.model.layers import rms, rotate
 from embodied_kv.model.pi05 import Pi05
 from training.common.batch import EMPTY, Batch
-from training.common.views import PrefixCache, SegmentCache, SuffixCache
+from training.common.views import PrefixCache, RecallCache, SegmentCache, SuffixCache
 
 Point = tuple[float, float, float]
 LOSSES = ('flow', 'text', 'goal', 'where', 'detect')
@@ -101,7 +101,7 @@ class Objective(nn.Module):
             found |= {'where': loss, 'where_hit': mean((error < HIT).float(), valid)}
         if 'goal' in asked:
             valid = batch.goal.isfinite().all(-1)
-            guess = self._goal(batch, hidden)
+            guess = self._goal(*hidden)
             loss, error = position_loss(guess, batch.goal, valid, self.space)
             found |= {'goal': loss, 'goal_cm': 100 * mean(error, valid)}
         if 'detect' in asked:
@@ -109,17 +109,35 @@ class Objective(nn.Module):
             found |= detect_losses(outputs, batch, self.model.config.vision.patch_size)
         return found
 
-    def fill(self, batch: Batch) -> tuple[Tensor, PrefixCache, Tensor]:
+    def fill(self, batch: Batch) -> tuple[Tensor, PrefixCache, tuple[Tensor, Tensor]]:
         """Compute the prefix as the engine packs it: views in order, then the prompt.
 
-        Returns patch features [B, V, patches, vision width], the filled cache, and the hidden
-        state [B, N, width] that enters the last layer. The cache has the memory rows of the batch
-        in front.
+        The cache has the memory rows of the batch in front, and the recall tokens behind.
+
+        Returns:
+            Patch features [B, V, patches, vision width], the filled cache, and the states [B, N,
+            width] that enter the last layer with the weight of each token, [B, N]: those of the
+            recall tokens, or of the prompt in a sample without them.
         """
         filled = self._fill(batch.images, batch.prompt, batch.prompt_length)
+        patches, prefix, hidden = filled
+        told = hidden[:, -batch.prompt.shape[1] :], _valid(batch.prompt, batch.prompt_length)
         if batch.memory_images is not None:
-            filled[1].remember(*self._remembered(batch))
-        return filled
+            prefix.remember(*self._remembered(batch))
+            told = self._recall(batch, prefix, *told)
+        return patches, prefix, told
+
+    def _recall(
+        self, batch: Batch, prefix: PrefixCache, hidden: Tensor, told: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Append the recall tokens to the cache, and return states and valid tokens of `fill`."""
+        assert batch.recall is not None and batch.recall_length is not None
+        cache = RecallCache(prefix, _valid(batch.recall, batch.recall_length))
+        embeddings = self.model.embed_tokens(batch.recall)
+        recalled = self.model.backbone.fill(embeddings, cache.positions, cache)
+        prefix.append(cache)
+        told = told & ~cache.valid.any(1, keepdim=True)
+        return torch.cat([hidden, recalled], 1), torch.cat([told, cache.valid], 1)
 
     def _fill(
         self, images: Tensor, prompt: Tensor, lengths: Tensor
@@ -204,12 +222,10 @@ class Objective(nn.Module):
         error = (self.velocity(x, times, prefix, given) - way).square().mean(-1)
         return mean(error, known & ~given)
 
-    def _goal(self, batch: Batch, hidden: Tensor) -> Tensor:
-        """Return [B, 3], regressed from the normed mean of the prompt's hidden states."""
-        prompt = hidden[:, -batch.prompt.shape[1] :]
-        tokens = torch.arange(prompt.shape[1], device=hidden.device)
-        share = (tokens < batch.prompt_length[:, None]) / batch.prompt_length[:, None]
-        return self.goal(self._normed((prompt.float() * share[..., None]).sum(1))).float()
+    def _goal(self, hidden: Tensor, told: Tensor) -> Tensor:
+        """Return [B, 3], regressed from the normed mean of states [B, N, width] where `told`."""
+        share = told / told.sum(1, keepdim=True)
+        return self.goal(self._normed((hidden.float() * share[..., None]).sum(1))).float()
 
     def _normed(self, hidden: Tensor) -> Tensor:
         one = torch.ones(hidden.shape[-1], device=hidden.device)
@@ -232,6 +248,11 @@ def slot_modulation(expert: Expert, times: Tensor, given: Tensor | None = None) 
         rows = [row[-1].where(given[..., None], row[:-1]) for row in rows]
     scale, shift, gate = zip(*(row.chunk(3, dim=-1) for row in rows), strict=True)
     return Modulation([1 + s.float() for s in scale], [s.float() for s in shift], gate)
+
+
+def _valid(ids: Tensor, lengths: Tensor) -> Tensor:
+    """Return which tokens of right-padded ids [B, T] are valid, bool [B, T]."""
+    return torch.arange(ids.shape[1], device=ids.device) < lengths[:, None]
 
 
 def mean(x: Tensor, valid: Tensor) -> Tensor:

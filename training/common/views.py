@@ -65,6 +65,15 @@ class PrefixCache:
             earlier_k, earlier_v = layers[layer]
             self.layers[layer] = torch.cat([earlier_k, k], 1), torch.cat([earlier_v, v], 1)
 
+    def append(self, recall: RecallCache) -> None:
+        """Append the recall tokens: readers see them behind the prefix."""
+        self.visible = torch.cat([self.visible, seen(recall.valid)], dim=1)
+        self.lengths = self.lengths + recall.valid.sum(1)
+        for layer, parts in self.layers.items():
+            pairs = zip(parts, recall.layers[layer], strict=True)
+            k, v = (torch.cat(pair, 1) for pair in pairs)
+            self.layers[layer] = k, v
+
     def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
         self.layers[layer] = k, v
 
@@ -120,3 +129,24 @@ class SegmentCache(_Read):
     def __init__(self, prefix: PrefixCache, segment: Tensor) -> None:
         same = segment[:, :, None] == segment[:, None, :]
         super().__init__(prefix, same.tril() & (segment >= 0)[:, None, :])
+
+
+class RecallCache(_Read):
+    """Recall tokens: each sees memory rows, prefix and, causally, the other recall tokens.
+
+    valid: bool [B, R], right-padded. positions: long [B, R]. layers: K and V of every layer, [B,
+    R, kv_heads, head_dim].
+    """
+
+    def __init__(self, prefix: PrefixCache, valid: Tensor) -> None:
+        tokens = torch.arange(valid.shape[1], device=valid.device)
+        super().__init__(prefix, (tokens[:, None] >= tokens) & valid[:, None])
+        self.valid, self.positions = valid, prefix.lengths[:, None] + tokens
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def store(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self.layers[layer] = k, v
+
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        self.store(layer, q, k, v)
+        return super().attend(layer, q, k, v)

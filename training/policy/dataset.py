@@ -23,7 +23,7 @@ from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Truth
 from embodied_kv.demo.sim.tasks import COVERS, Task, draw_task
 from embodied_kv.model.processing.normalizer import Normalizer
-from embodied_kv.model.processing.prompt import OWN_PROMPT
+from embodied_kv.model.processing.prompt import OWN_PROMPT, RECALL_TOKENS, recall_ids
 from embodied_kv.model.tokenizer import Tokenizer
 from training.common.batch import Batch
 from training.common.segments import Segments
@@ -45,7 +45,7 @@ PAST, BEGUN, PAST_RNG = 0.7, 30, 2  # share of tasks about the past; most frames
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
-FREQUENCY = {'put': 1.5, 'take': 3.0, 'next': 2.0, 'return': 2.0, 'hidden': 2.0}
+FREQUENCY = dict.fromkeys(('next', 'return', 'hidden', 'sequence'), 2.0) | dict(put=1.5, take=3.0)
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
 
 
@@ -302,7 +302,16 @@ class Sampler:
             words = past.words if is_present else task.phrase(int(rng.integers(16)))
             return self._prompt_ids(words, frames.state[frame])
 
-        return self._remembered.columns([past.kept for past in pasts], prompt, rng)
+        columns = self._remembered.columns([past.kept for past in pasts], prompt, rng)
+        if not columns:
+            return {}
+        recall = np.full((len(pasts), RECALL_TOKENS), self._tokenizer.pad)
+        lengths = np.zeros(len(pasts), np.int64)
+        for b, past in enumerate(pasts):
+            ids = recall_ids(self._tokenizer, past.words) if past.kept else []
+            recall[b, : len(ids)], lengths[b] = ids, len(ids)
+        own = dict(recall=torch.from_numpy(recall), recall_length=torch.from_numpy(lengths))
+        return columns | own
 
     def _draw_task(self, frame: int, truth: Truth, rng: np.random.Generator) -> Task | None:
         chance = rng.random()

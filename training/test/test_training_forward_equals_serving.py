@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from embodied_kv.config import TINY
 from embodied_kv.engine.denoise import Denoiser
+from embodied_kv.engine.recall import Recaller
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
@@ -18,6 +20,7 @@ from embodied_kv.runtime.graph_cache import GraphCache
 
 TOLERANCE = dict(rtol=1e-5, atol=1e-5)
 ROWS = [4, 1, 2]
+RECALLED = 3  # most recall tokens
 
 
 def arena(max_tokens):
@@ -116,27 +119,38 @@ def with_memory(batch, kept):
         memory_prompt=torch.stack([past.prompt for past in earlier], 1),
         memory_length=torch.stack([past.prompt_length for past in earlier], 1),
         memory_seen=torch.stack(seen, 1),
+        recall=(batch.prompt + 2)[:, :RECALLED],
+        recall_length=torch.tensor([RECALLED, 2, 1]),
     )
 
 
-def served_copies(model, batch, earlier, seen):
-    """Return prefixes and a compressed arena whose rows are prefixes behind their memory rows."""
+def served_copies(model, batch, earlier):
+    """Return prefixes, and a compressed arena whose rows are prefixes with memory rows and recall.
+
+    earlier: batches of the earlier frames.
+    """
     prefixes = served_prefix(model, batch)
     arenas = [served_prefix(model, past) for past in earlier]
     copies = CompressedArena(prefixes, rows=len(ROWS), tokens=4096)
     move = Rotation(model.backbone.wavelengths)
+    recaller = Recaller(model, prefixes, copies, GraphCache())
     for sample, row in enumerate(ROWS):
         memory = FrameMemory(2, TINY.prefix_tokens, move, KvBudget())
         for age in (1, 0):  # the older frame first
-            at = seen[sample, age].nonzero()[:, 0].expand(TINY.backbone.kv_heads, -1)
+            at = batch.memory_seen[sample, age].nonzero()[:, 0].expand(TINY.backbone.kv_heads, -1)
             handle = KvHandle('', 0, 0, age, 1, '', 0, 0.0)
             kept = [at] * TINY.backbone.layers
             assert memory.keep(handle, '', True, arenas[age], row, kept)
         placed, length = memory.placed(''), int(prefixes.lengths[0, row])
-        budgets = [k.shape[1] + length for k, _ in placed]
-        copy = copies.allocate(budgets, length)
-        whole = torch.arange(length).expand(TINY.backbone.kv_heads, -1)
-        copies.gather(copy, prefixes, row, [whole] * len(budgets), placed)
+        budgets = np.array([k.shape[1] + length for k, _ in placed])
+        whole = [torch.arange(length).expand(TINY.backbone.kv_heads, -1)] * len(budgets)
+        read = copies.allocate(budgets.tolist(), length)
+        copies.gather(read, prefixes, row, whole, placed)
+        ids = batch.recall[sample, : batch.recall_length[sample]].tolist()
+        recall = recaller.run(ids, read)
+        copies.free(read)
+        copy = copies.allocate((budgets + len(ids)).tolist(), length + len(ids))
+        copies.gather(copy, prefixes, row, whole, placed, recall)
     return prefixes, copies
 
 
@@ -147,7 +161,7 @@ def test_trained_chunks_and_logits_with_memory_equal_served_ones(objective, batc
     width = objective.fill(batch)[1].visible.shape[1]
     kept = torch.rand(2, width, generator=torch.Generator().manual_seed(5)) <= share
     earlier, remembering = with_memory(batch, kept)
-    prefixes, flats = served_copies(model, batch, earlier, remembering.memory_seen)
+    prefixes, flats = served_copies(model, remembering, earlier)
     x = torch.randn(
         len(ROWS),
         TINY.chunk_size,
@@ -174,8 +188,8 @@ def test_memory_rows_get_no_gradient(objective, batch):
     width = objective.fill(batch)[1].visible.shape[1]
     _, remembering = with_memory(batch, torch.ones(2, width, dtype=torch.bool))
     values = [objective.fill(each)[1].layers[0][1] for each in (batch, remembering)]
-    assert values[1].shape[1] == 3 * width
-    weight = objective.model.backbone.embed.weight
+    assert values[1].shape[1] == 3 * width + RECALLED
+    weight = next(objective.model.vision.tower.parameters())
     torch.testing.assert_close(*(torch.autograd.grad(v.sum(), weight)[0] for v in values))
 
 
@@ -188,6 +202,7 @@ def test_absent_earlier_frames_change_nothing(objective, batch):
         remembering,
         memory_length=remembering.memory_length * there,
         memory_seen=remembering.memory_seen & there[..., None],
+        recall_length=remembering.recall_length * there.any(1),
     )
     x = torch.randn(len(ROWS), TINY.chunk_size, TINY.padded_action_dim)
     times = torch.full((len(ROWS),), 0.5)

@@ -15,11 +15,21 @@ from embodied_kv.model.tokenizer import Tokenizer
 STATE_BINS = 256
 # Text beyond this many characters per token is cut before encoding; no tokenizer is denser.
 CHARACTERS_PER_TOKEN = 16
+RECALL_TOKENS = 16
 
 
 def clean(instruction: str) -> str:
     """Return the instruction as openpi cleans it: strip, then `_` and newline to space."""
     return instruction.strip().replace('_', ' ').replace('\n', ' ')
+
+
+def recall_ids(tokenizer: Tokenizer, instruction: str) -> list[int]:
+    """Return the recall tokens of an instruction, which read memory rows and the present frame.
+
+    They are its first RECALL_TOKENS tokens; none of an empty instruction.
+    """
+    text = clean(instruction)[: RECALL_TOKENS * CHARACTERS_PER_TOKEN]
+    return tokenizer.encode(f' {text}')[:RECALL_TOKENS] if text else []
 
 
 @dataclass(frozen=True)
