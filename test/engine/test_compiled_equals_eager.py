@@ -244,3 +244,16 @@ def test_guidance(engines, observe):
     for number in range(4):
         guide = Guide(plan, 1, np.linspace(1, 0, CHUNK, dtype=np.float32))
         assert_chunks_alike(engines, [observe(number)], [guide])
+
+
+REMEMBERING = dict(memory_rows=2, memory_keep_ratio=1.0, memory_interval=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize('engines', [(REMEMBERING, (*QUICK, 'recall 1x16'))], indirect=True)
+def test_memory_rows_and_recall_tokens_are_read_alike(engines, observe):
+    assert 'recall 1x16' in engines[1].graphs.compiled_names
+    for number in range(1, 5):
+        eager, compiled = (chunks(engine, [observe(number)])[0].values for engine in engines)
+        np.testing.assert_allclose(compiled, eager, atol=1e-4)
+        assert len(engines[1].memory.rows('')) == min(number - 1, 2)

@@ -28,7 +28,7 @@ def recall_ids(tokenizer: Tokenizer, instruction: str) -> list[int]:
 
     They are its first RECALL_TOKENS tokens; none of an empty instruction.
     """
-    text = clean(instruction)[: RECALL_TOKENS * CHARACTERS_PER_TOKEN]
+    text = clean(instruction).strip()[: RECALL_TOKENS * CHARACTERS_PER_TOKEN]
     return tokenizer.encode(f' {text}')[:RECALL_TOKENS] if text else []
 
 
