@@ -57,9 +57,14 @@ class Segments:
             self._where[sample, thing] = self._used[sample] - 1
 
     def ask_where(self, sample: int, names: list[str]) -> None:
-        """Read each thing's position from the last token of the first mention of its name."""
+        """Read each thing's position from the last token of the first mention of its name.
+
+        A position that `name` asked for stays.
+        """
         ids = self._ids[sample, : self._used[sample]].tolist()
         for n, name in enumerate(names):
+            if self._where[sample, n] >= 0:
+                continue
             wanted = self._encode(f' {name}')
             starts = range(len(ids) - len(wanted) + 1)
             at = next((i for i in starts if ids[i : i + len(wanted)] == wanted), None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +42,7 @@ OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instructi
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
 PAST, BEGUN, PAST_RNG = 0.7, 30, 2  # share of tasks about the past; most frames of a task; stream
+MOST_ASKED = 3  # things of a sample whose positions in earlier frames are asked for
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
@@ -170,7 +171,7 @@ class Sampler:
         rtc: int = 0,
         memory: int = 0,
         prompt: int = 32,
-        packed: int = 32,
+        packed: int = 0,
     ) -> None:
         size = config.vision.image_size
         if frames.size != size:
@@ -182,7 +183,8 @@ class Sampler:
         self._tokenizer, self._normalizer = tokenizer, normalizer
         if not 0 <= rtc < config.chunk_size:
             raise ValueError(f'rtc {rtc} is not in 0..{config.chunk_size - 1}: some must be left')
-        self._batch, self._prompt, self._packed = batch, prompt, packed
+        self._batch, self._prompt = batch, prompt
+        self._packed = packed or (40 if memory else 32)
         self._rtc, self._memory = rtc, memory
         views = len(config.views) * config.vision.tokens
         self._remembered = RememberedFrames(frames.images, prompt, views)
@@ -214,6 +216,8 @@ class Sampler:
         for b, (task, truth, phase) in enumerate(zip(tasks, truths, phases, strict=True)):
             words = task.phrase(int(rng.integers(16))) if task else gibberish(rng)
             pasts[b].words = words
+            for thing, words_of_past in pasts[b].asked.items():
+                segments.name(b, words_of_past, thing)
             ids = self._prompt_ids(words, state[b])
             prompts[b, : len(ids)], lengths[b] = ids, len(ids)
             for name in names[b] if ground else ():
@@ -223,6 +227,10 @@ class Sampler:
             segments.ask_where(b, names[b])
         kinds, seen = frames.episode[at], self._seen(truths)
         where = np.where(self._known(truths, tasks)[..., None], frames.things[at, :, :3], np.nan)
+        for b, past in enumerate(pasts):
+            for thing, point in past.points.items():
+                where[b, thing, :2] = point
+                where[b, thing, 2] = tables.size[b, thing, 2] / 2
         targets = self._normalizer.targets(actions, state)
         return Batch(
             images=torch.from_numpy(frames.images[at]),
@@ -281,6 +289,7 @@ class Sampler:
         since = frame - begun * int(rng.random() < 0.5)
         kept = memory.before(frame, since, most) if most else np.zeros(0, np.int64)
         options = memory.tasks(frame, kept)
+        asked, points = self._questions_of_past(frames.truth(at), options)
         if options and rng.random() < PAST:
             shares = np.array([frequency(option) for option in options])
             task = options[rng.choice(len(options), p=shares / shares.sum())]
@@ -288,7 +297,26 @@ class Sampler:
             numbers = frames.task[first : at + 1]
             since = int(np.flatnonzero(numbers == numbers[-1])[0])
             kept = memory.before(frame, since, most) if most else kept
-        return _Past(task, since, tuple((first + kept[::-1]).tolist()), int(first))
+        return _Past(
+            task, since, tuple((first + kept[::-1]).tolist()), int(first), '', asked, points
+        )
+
+    @staticmethod
+    def _questions_of_past(
+        truth: Truth, options: Sequence[Task]
+    ) -> tuple[dict[int, str], dict[int, tuple[float, float]]]:
+        """Return words and positions of things whose positions only memory rows contain.
+
+        These are covered things, and the earlier positions of things that were moved.
+        """
+        names = [thing.name for thing in truth.things]
+        asked, points = {}, {}
+        for task in options:
+            index = names.index(task.target)
+            if task.family in ('hidden', 'return') and task.spot and len(asked) < MOST_ASKED:
+                earlier = '' if task.family == 'hidden' else ' before'
+                asked[index], points[index] = f'{task.target}{earlier}', task.spot
+        return asked, points
 
     def _memory_columns(self, pasts: Sequence[_Past], number: int) -> dict[str, torch.Tensor]:
         """Return the memory fields of a batch; {} if no sample has a memory row."""
@@ -351,7 +379,8 @@ class _Past:
     """The task of a sample, and the frames that its robot remembers.
 
     since: frame of the episode from which on the task is in force. kept: frames of the dataset,
-    the newest first. first: the episode's first. words: the instruction.
+    the newest first. first: the episode's first. words: the instruction. asked, points: words
+    and position x, y (m) of things, by number, that only memory rows contain.
     """
 
     task: Task | None
@@ -359,6 +388,8 @@ class _Past:
     kept: tuple[int, ...] = ()
     first: int = 0
     words: str = ''
+    asked: dict[int, str] = field(default_factory=dict)
+    points: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 def frequency(task: Task) -> float:

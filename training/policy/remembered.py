@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-KEPT = 0.2  # least share of the tokens of a memory row that are read
+KEPT, WHOLE = 0.2, 0.6  # least share of the tokens of a memory row; share of whole memory rows
 
 
 class RememberedFrames:
@@ -34,7 +34,7 @@ class RememberedFrames:
     ) -> dict[str, Tensor]:
         """Return the memory fields of a batch; {} if no sample has an earlier frame.
 
-        A memory row is read in part, because an engine keeps a share of its tokens.
+        Some memory rows are read in part, because an engine may keep a share of their tokens.
 
         Args:
             kept: The earlier frames of each sample, the newest first.
@@ -50,6 +50,7 @@ class RememberedFrames:
         lengths = np.zeros((size, rows), np.int64)
         tokens = np.arange(self._views + self._length)
         shares = rng.uniform(KEPT, 1.0, (size, rows, 1))
+        shares[rng.random((size, rows)) < WHOLE] = 1.0
         seen = rng.random((size, rows, len(tokens))) < shares
         for b, frames in enumerate(kept):
             for age, frame in enumerate(frames):
