@@ -1,4 +1,4 @@
-"""The result of a demo run in six sentences; each number is in report.json."""
+"""The result of a demo run in five or six sentences; each number is in report.json."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from collections.abc import Mapping
 
 
 def summarize(report: Mapping) -> dict[str, str]:
-    """Return a sentence on tasks, words, timing, memory, mission and recall.
+    """Return a sentence on tasks, words, timing, memory, mission and, if there was one, recall.
 
     report: report.json.
     """
+    recall = report['recall']
     return {
         'tasks': _tasks(report),
         'words': _words(report['words right']),
         'timing': _timing(report),
         'memory': _memory(report['memory']),
         'mission': _mission(report['mission']),
-        'recall': _recall(report['recall']),
+        **({} if 'refused' in recall else {'recall': _recall(recall)}),
     }
 
 
@@ -78,8 +79,6 @@ def _mission(mission: Mapping) -> str:
 
 
 def _recall(recall: Mapping) -> str:
-    if 'refused' in recall:
-        return f'The robot was not killed: {recall["refused"]}.'
     done = 'was carried out' if recall['done'] else 'was not carried out'
     return (
         f'After a kill and {recall["stopped"]:.0f} s without a process, “{recall["told"]}” {done}.'
