@@ -303,6 +303,7 @@ class Demo:
         self.children.remove(self.robot)
         self.robot.process.kill()
         self.robot.process.wait()
+        self.monitor.begin_process()
         self.robot = self._start('robot_again', 'nodes.robot', '')
         if not self._until(lambda: self._is_restored(client), self.arguments.timeout):
             reason = client.restored.message if client.restored else 'it did not answer'

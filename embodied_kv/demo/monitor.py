@@ -71,6 +71,7 @@ class Monitor(Node):
         self.commands: list[ActionChunk] = []
         self.frames = self.tokens = 0
         self.streams: dict[int, StreamText] = {}
+        self._others = 0  # added to the numbers of streams, which a new process counts from 1 on
         self.newest: dict[str, StreamText] = {}  # query -> its newest complete text
         self.instruction = ''
         self.weights = 'unknown'
@@ -119,11 +120,15 @@ class Monitor(Node):
 
         def answered(future) -> None:
             response = future.result()
-            question.stream = response.stream
+            question.stream = response.stream and response.stream + self._others
             question.refused = '' if response.success else response.message
 
         request = Ask.Request(question=question.text)
         self._ask.call_async(request).add_done_callback(answered)
+
+    def begin_process(self) -> None:
+        """Keep the texts of a robot's process that has ended apart from those of the next one."""
+        self._others = max(self.streams, default=0)
 
     def reset(self) -> None:
         """Stop the arm, then request a new scene."""
@@ -202,7 +207,7 @@ class Monitor(Node):
 
     def _on_text(self, message: TextDelta) -> None:
         new = StreamText(nanoseconds(message.header.stamp), message.query)
-        words = self.streams.setdefault(message.stream, new)
+        words = self.streams.setdefault(message.stream + self._others, new)
         if self.began is not None:
             self.tokens += message.tokens - words.tokens
             self._recent['tokens'].append((time.monotonic(), message.tokens - words.tokens))

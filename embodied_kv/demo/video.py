@@ -208,8 +208,8 @@ def killed_page(recording: Recording, recall: Recall) -> Page:
         mark=('process killed', FAILED),
         seconds=(recall.killed - recording.moments[0].stamp) // 1_000_000_000,
         subtask='The process of the robot is killed.',
-        narration='A new one restores the capsule with the memory rows, '
-        f'{(recall.restored - recall.killed) / 1e9:.0f} s later.',
+        narration=f'{(recall.restored - recall.killed) / 1e9:.0f} s later a new one has restored '
+        'its capsule.',
         answered='',
         past=(),
     )

@@ -10,6 +10,7 @@ from rclpy.executors import SingleThreadedExecutor
 from embodied_kv.demo.director import Director
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.sim.tasks import task_scene
+from embodied_kv.msg import TextDelta
 
 SEED = 2_000_000
 PATIENCE = 60.0  # s
@@ -35,6 +36,15 @@ def monitor(ros):
 
 def test_the_monitor_keeps_the_parameters_of_a_node(monitor):
     assert 'use_sim_time' in monitor.list_parameters([], 0).names
+
+
+def test_texts_of_a_new_process_are_texts_of_their_own(monitor):
+    said = TextDelta(stream=1, query='Subtask:', text='lift', reason='eos', tokens=1)
+    monitor._on_text(said)
+    monitor.begin_process()
+    monitor._on_text(TextDelta(stream=1, query='Subtask:', text='carry', reason='eos', tokens=1))
+    assert [words.text for words in monitor.streams.values()] == ['lift', 'carry']
+    assert monitor.newest['Subtask:'].text == 'carry'
 
 
 def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
