@@ -2,8 +2,8 @@
 
 The demo observes topics and services as any other program could (`monitor`). A `director` chooses
 the tasks. With memory rows the process of the robot is killed after the mission, and the new one
-puts back what the mission has moved (`recall`). The demo writes report.json and, when the suite
-has ended, frames.png and demo.mp4.
+puts back what the mission has moved (`after_kill`). The demo writes report.json and, when the
+suite has ended, frames.png and demo.mp4.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ament_index_python.packages import get_package_share_directory
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
 from embodied_kv.action import Mission
+from embodied_kv.demo.after_kill import CapsuleClient, Recall, task_of
 from embodied_kv.demo.director import SECOND, Director
 from embodied_kv.demo.last_mission import Errand, LastMission, choose_mission
 from embodied_kv.demo.memory_client import MemoryClient
@@ -35,7 +36,6 @@ from embodied_kv.demo.mission_client import TIMEOUT, UNKNOWN, MissionClient
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import SceneRenderer
-from embodied_kv.demo.recall import CapsuleClient, Recall, task_of
 from embodied_kv.demo.recording import Recording, Sentence
 from embodied_kv.demo.report import report
 from embodied_kv.demo.score import Score

@@ -20,11 +20,11 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
+from embodied_kv.demo.after_kill import Recall
 from embodied_kv.demo.director import GivenTask
 from embodied_kv.demo.last_mission import LastMission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.picture import DONE, FAILED, GREY, INK, SceneRenderer, printable, verdict
-from embodied_kv.demo.recall import Recall
 from embodied_kv.demo.recording import Recording
 from embodied_kv.demo.sim.language import NARRATE, SUBTASK
 

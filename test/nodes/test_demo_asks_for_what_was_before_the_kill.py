@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from demo_play import SEED
 
+from embodied_kv.demo.after_kill import Recall, task_of
 from embodied_kv.demo.director import SECOND
 from embodied_kv.demo.last_mission import Errand, LastMission
 from embodied_kv.demo.nodes.truth import TrueMoment
-from embodied_kv.demo.recall import Recall, task_of
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
 
