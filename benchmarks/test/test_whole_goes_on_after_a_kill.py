@@ -64,6 +64,9 @@ def test_a_done_step_is_remembered_with_the_place_that_its_thing_had(tmp_path):
             super().act(instruction)
             return Outcome(True)
 
+        def confirms(self, instruction):
+            return True
+
         def remember(self, instruction, done):
             super().remember(instruction, done)
             found.append(any(f'{instruction}, from the ' in text for text in self.memory()))
