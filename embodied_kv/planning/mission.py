@@ -235,7 +235,11 @@ class Mission:
         done = robot.act(instruction).done
         if not done and self._rewinds:
             robot.rewind()
-        robot.look(instruction)
+        try:
+            robot.look(instruction)
+        except MissionInterruptedError:
+            robot.remember(instruction, done)
+            raise
         # A scene query that disagrees with the policy a second time is outvoted.
         if done and self.state.tried[-1:] != (Tried(instruction, False),):
             done = robot.confirms(instruction)

@@ -122,6 +122,20 @@ def test_a_step_counts_once_the_scene_query_agrees():
     assert 'task 1: put the red cube into the green bin, from the table' in robot.memory()
 
 
+def test_a_step_is_remembered_if_its_scene_query_is_interrupted():
+    robot = TableRobot(LYING, TIDY)
+    look = robot.look
+
+    def interrupt(instruction=''):
+        if instruction:
+            raise MissionInterruptedError('the arm is stopped')
+        look()
+
+    robot.look = interrupt
+    assert begun(robot).run().why == 'the arm is stopped'
+    assert 'task 1: put the red cube into the green bin, from the table' in robot.memory()
+
+
 def test_a_scene_query_that_disagrees_twice_is_outvoted():
     robot = TableRobot(LYING, TIDY)
     robot.confirms, robot.plan = lambda instruction: False, next_sentence
