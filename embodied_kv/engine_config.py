@@ -145,6 +145,12 @@ class EngineConfig:
         'policy that was trained with them; 0: none. Each row of a robot then has a copy',
         range=(0, 8),
     )
+    memory_kept_rows: int = _param(
+        0,
+        'Maximum number of memory rows of a robot that are kept; of more than memory_rows, those '
+        'whose words are closest to the instruction are read. 0: as many as are read',
+        range=(0, 64),
+    )
     memory_keep_ratio: float = _param(
         0.25, 'Share of a prefix that a memory row keeps', range=(0.01, 1.0)
     )
@@ -212,11 +218,26 @@ class EngineConfig:
         return bool(self.compressed_rows or self.memory_rows)
 
     @property
+    def kept_rows(self) -> int:
+        """Return the maximum number of memory rows of a robot that are kept."""
+        return self.memory_kept_rows or self.memory_rows
+
+    @property
     def kv_budget(self) -> float:
         """Return the KV budget in bytes; infinite without a bound."""
         return self.kv_budget_mib * 2**20 or math.inf
 
     def _contradiction(self) -> str:
+        if self.kept_rows < self.memory_rows:
+            return (
+                f'engine.memory_kept_rows must be 0 or at least engine.memory_rows (got '
+                f'{self.memory_kept_rows} for {self.memory_rows}); raise it to {self.memory_rows}'
+            )
+        if self.memory_kept_rows and not self.memory_rows:
+            return (
+                'engine.memory_kept_rows must be 0 without engine.memory_rows (got '
+                f'{self.memory_kept_rows}); set both'
+            )
         if self.rows < 2 * self.max_batch_robots:
             return (
                 'engine.rows must be at least two for each of engine.max_batch_robots (got '

@@ -34,6 +34,7 @@ from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena, whole_blocks
 from embodied_kv.kv.decode_stream import DecodeStream, Query
+from embodied_kv.kv.frame_memory import MemoryRow
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.views import rows_read
@@ -204,9 +205,20 @@ class Engine:
             prefill_ms=took * 1e3,
         )
 
-    def forget(self, robot: str) -> None:
-        """Forget the memory rows of a robot; its newest frame becomes none."""
-        self._remembering.forget(robot)
+    def forget(self, robot: str) -> int:
+        """Forget the memory rows of a robot; its newest frame becomes none.
+
+        Returns how many were removed. Any thread may call it.
+        """
+        return self._remembering.forget(robot)
+
+    @torch.inference_mode()
+    def memory_at_boundary(self, robot: str) -> tuple[MemoryRow, ...]:
+        """Return the memory rows of a capsule of this moment, with the newest frame of the robot.
+
+        The newest first.
+        """
+        return self._remembering.at_boundary(robot)
 
     # ------------------------------------------------------------------ actions
 

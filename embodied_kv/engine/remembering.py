@@ -2,14 +2,20 @@
 
 Before a prefill, the robot's present frame becomes a memory row if it is the first one, if the
 instruction changes, or if the newest memory row is older than an interval. After a prefill, the
-new frame gets a copy of its row between the robot's memory rows and its recall tokens, which all
-its readers read in place of the row. So graphs, streams and capsules know nothing of memory rows.
-The prefill itself reads none.
+new frame gets a copy of its row between the memory rows that the robot reads and its recall
+tokens, which all its readers read in place of the row. So graphs, streams and capsules know
+nothing of memory rows. The prefill itself reads none.
+
+A robot may keep more memory rows than it reads. Then the words of a row, its instruction and the
+next one, select what is read, by the text encoder that also retrieves sentences (KEEP, section
+4.1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
@@ -21,9 +27,10 @@ from embodied_kv.engine.recall import Recaller
 from embodied_kv.engine.shapes import copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.frame_memory import FrameMemory
+from embodied_kv.kv.frame_memory import FrameMemory, MemoryRow, RememberedFrame, chosen
 from embodied_kv.kv.handle import KvHandle, Lease, Place
 from embodied_kv.kv.manager import LANGUAGE, KvManager
+from embodied_kv.memory.encoder import HashingEncoder
 from embodied_kv.memory.rotate import Rotation
 from embodied_kv.model.policy import Policy
 from embodied_kv.model.processing.prompt import recall_ids
@@ -68,7 +75,9 @@ class Remembering:
         self._kv, self._compression, self._latency = kv, compression, latency
         self._ratio, self._interval = config.memory_keep_ratio, config.memory_interval * SECOND
         move = Rotation(policy.model.backbone.wavelengths.to(policy.model.device))
-        self.rows = FrameMemory(config.memory_rows, model.prefix_tokens, move, kv.budget)
+        kept, most = config.kept_rows, config.memory_rows
+        self.rows = FrameMemory(kept, model.prefix_tokens, move, kv.budget, most)
+        self._encode = lru_cache(maxsize=512)(_encode)
         kv.budget.join(self.rows)
         self._tokenizer, self._recaller = policy.tokenizer, None
         if config.memory_rows:
@@ -90,16 +99,38 @@ class Remembering:
             is_new = not known or known[0].handle.place != handle.place
             is_seen = seen.place == handle.place  # a capsule may have restored another frame
             if is_seen and is_new and (changes or age >= self._interval):
-                self._keep(lease, seen, changes or not known)
+                is_last = changes or not known
+                if frame := self._remembered(lease, seen, observation.instruction, is_last):
+                    self.rows.keep(frame, self._kv.prefixes, lease.row)
 
-    def _keep(self, lease: Lease, seen: _Seen, is_last: bool) -> None:
+    def at_boundary(self, robot: str) -> tuple[MemoryRow, ...]:
+        """Return the memory rows of a capsule of this moment, the newest first.
+
+        The newest frame is one of them, because a capsule is restored to a later frame.
+        """
+        known, seen = self.rows.rows(robot), self._newest.get(robot)
+        lease = self._kv.frames.acquire_current(robot)
+        if lease is None:
+            return known
+        with lease, self._compression.failing_alone(lease.handle):
+            place = lease.handle.place
+            is_new = not known or known[0].handle.place != place
+            if seen is None or seen.place != place or not is_new:
+                return known
+            if frame := self._remembered(lease, seen, '', True):
+                return chosen([frame.row(self._kv.prefixes, lease.row), *known], self.rows.most)
+        return known
+
+    def _remembered(
+        self, lease: Lease, seen: _Seen, until: str, is_last: bool
+    ) -> RememberedFrame | None:
+        """Return the newest frame as one that becomes a memory row; None without its scores."""
         kept = self._compression.kept_tokens(lease, self._ratio)
         if kept is None:  # there was no room for its scores
             self._kv.copies.allocation_failures += 1
-            return
-        about, source = (lease.handle, seen.instruction, is_last), self._kv.prefixes
-        cost = self._latency.estimate('prefill')
-        self.rows.keep(*about, source, lease.row, kept, cost, seen.pictures)
+            return None
+        about = lease.handle, seen.instruction, until, is_last, kept
+        return RememberedFrame(*about, self._latency.estimate('prefill'), seen.pictures)
 
     def after(self, handle: KvHandle, observation: Observation) -> None:
         """Let the readers of a new frame read the robot's memory rows, too.
@@ -114,7 +145,8 @@ class Remembering:
         if not self.rows.rows(handle.robot):
             return
         with self._compression.failing_alone(handle):
-            memory = self.rows.placed(handle.robot)
+            closeness = partial(self._closeness, observation.instruction)
+            memory = self.rows.placed(handle.robot, closeness)
             with self._kv.acquire(handle) as lease:
                 kept = [self._whole(handle.length)] * len(self._kv.compressed.layers)
                 copy = self._kv.copies.compress(lease, kept, memory)
@@ -127,15 +159,31 @@ class Remembering:
             if whole is not None:
                 self._kv.keep_copy((ACTION, LANGUAGE), whole)
 
-    def forget(self, robot: str) -> None:
-        """Forget all earlier frames of a robot, and its newest one."""
-        self.rows.forget(robot)
+    def _closeness(self, instruction: str, rows: Sequence[MemoryRow]) -> list[float]:
+        """Return the similarity of the words of memory rows to an instruction."""
+        wanted = self._encode(instruction)
+        return [
+            max(float(wanted @ self._encode(words)) for words in (row.instruction, row.until))
+            for row in rows
+        ]
+
+    def forget(self, robot: str) -> int:
+        """Forget all earlier frames of a robot; its newest one becomes no memory row.
+
+        Returns how many memory rows were removed. Any thread may call it.
+        """
         self._newest.pop(robot, None)
+        return self.rows.forget(robot)
 
     def _whole(self, length: int) -> Tensor:
         arena = self._kv.prefixes
         positions = torch.arange(length, device=arena.device)
         return positions.expand(arena.k.shape[2], -1)
+
+
+def _encode(text: str) -> np.ndarray:
+    (vector,) = HashingEncoder().encode([text])
+    return vector
 
 
 def picture(image: np.ndarray) -> np.ndarray:

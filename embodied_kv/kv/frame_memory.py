@@ -25,6 +25,7 @@ from embodied_kv.kv.pool import Evictable
 
 # K [kv_heads, n, head_dim], distance in positions, layer -> the same keys at their new positions
 Move = Callable[[Tensor, int, int], Tensor]
+Closeness = Callable[[Sequence['MemoryRow']], Sequence[float]]
 
 
 def memory_shift(age: int, prefix_tokens: int) -> int:
@@ -38,13 +39,52 @@ def memory_shift(age: int, prefix_tokens: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
+class RememberedFrame:
+    """A frame that becomes a memory row.
+
+    Attributes:
+        handle, instruction, until, is_last, cost, pictures: As in `MemoryRow`.
+        kept: Positions int64 [kv_heads, n] of each layer.
+    """
+
+    handle: KvHandle
+    instruction: str
+    until: str
+    is_last: bool
+    kept: Sequence[Tensor]
+    cost: float = 0.0
+    pictures: tuple[np.ndarray, ...] = ()
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Return the number of tokens of each layer."""
+        return tuple(positions.shape[1] for positions in self.kept)
+
+    def size(self, source: Arena) -> int:
+        """Return the bytes of its memory row."""
+        return 2 * sum(self.budgets) * source.k[0, 0, :, 0].nbytes
+
+    def row(self, source: Arena, row: int) -> MemoryRow:
+        """Return its memory row: copies of the tokens of a row of an arena."""
+        heads = torch.arange(source.k.shape[2], device=source.device)[:, None]
+        picked = [
+            (k[row][heads, at], v[row][heads, at])
+            for (k, v), at in zip(source.layers, self.kept, strict=True)
+        ]
+        k, v = (torch.cat(parts, 1) for parts in zip(*picked, strict=True))
+        about = self.handle, self.instruction, self.until, self.is_last
+        return MemoryRow(*about, k, v, self.budgets, self.cost, self.pictures)
+
+
+@dataclass(frozen=True, eq=False)
 class MemoryRow:
     """KV of an earlier frame.
 
     Attributes:
         handle: The frame; its row need not exist.
         instruction: The instruction in its prompt.
-        is_last: Whether it was the last frame with that instruction, or the first of all.
+        until: The instruction of the frame after it; '' if there is none yet.
+        is_last: Whether it was the last frame with its instruction, or the first of all.
         k: Keys of the tokens that were kept of all layers in order, [kv_heads, tokens, head_dim],
             at the positions of the frame; it is never written again.
         v: Their values.
@@ -56,6 +96,7 @@ class MemoryRow:
 
     handle: KvHandle
     instruction: str
+    until: str
     is_last: bool
     k: Tensor
     v: Tensor
@@ -75,22 +116,53 @@ class MemoryRow:
         return tuple(zip(keys, values, strict=True))
 
 
+def chosen(
+    rows: Sequence[MemoryRow], most: int, closeness: Closeness | None = None
+) -> tuple[MemoryRow, ...]:
+    """Return at most `most` memory rows of a robot, the newest first.
+
+    Rows of the interval are left out first, the oldest of them first. Then rows are left out that
+    are least close to the instruction, of equal ones the oldest. The newest row is always chosen.
+
+    Args:
+        rows: Memory rows, the newest first.
+        most: Number of rows.
+        closeness: Returns how close each row is to an instruction; None: all are equal.
+    """
+    left = list(rows)
+    extra = max(0, len(left) - most)
+    interval = [row for row in left[1:] if not row.is_last][::-1][:extra]
+    left = [row for row in left if row not in interval]
+    if len(left) > most:
+        close = closeness(left) if closeness else [0.0] * len(left)
+        order = sorted(range(1, len(left)), key=lambda i: (-close[i], i))
+        left = [left[i] for i in sorted([0, *order[: most - 1]])]
+    return tuple(left)
+
+
 class FrameMemory:
     """The memory rows of all robots. Any thread may call the methods.
 
     Args:
-        most: Maximum number of memory rows of a robot.
+        most: Maximum number of memory rows of a robot that are kept.
         prefix_tokens: Length of the longest prefix of the policy.
         move: Moves keys.
         kv_budget: The budget that the rows share.
+        read: Maximum number of them that are read; None: all.
     """
 
     name = 'memory rows'
 
     def __init__(
-        self, most: int, prefix_tokens: int, move: Move, kv_budget: KvBudget | None = None
+        self,
+        most: int,
+        prefix_tokens: int,
+        move: Move,
+        kv_budget: KvBudget | None = None,
+        read: int | None = None,
     ) -> None:
         self.most, self._prefix_tokens, self._move = most, prefix_tokens, move
+        self._read = most if read is None else read
         self._kv_budget = kv_budget or KvBudget()
         self._lock = RLock()
         self._rows: dict[str, tuple[MemoryRow, ...]] = {}  # by robot, the newest first
@@ -100,44 +172,19 @@ class FrameMemory:
         with self._lock:
             return self._rows.get(robot, ())
 
-    def keep(
-        self,
-        handle: KvHandle,
-        instruction: str,
-        is_last: bool,
-        source: Arena,
-        row: int,
-        kept: Sequence[Tensor],
-        cost: float = 0.0,
-        pictures: tuple[np.ndarray, ...] = (),
-    ) -> bool:
+    def keep(self, frame: RememberedFrame, source: Arena, row: int) -> bool:
         """Keep tokens of a row as the newest memory row of its robot; return False without room.
 
-        Above `most` rows, the oldest one that was not the last frame with its instruction is
-        removed, or else the oldest.
+        Above `most` rows, some are removed (`chosen`).
 
         Args:
-            handle: The frame in the row.
-            instruction: The instruction in its prompt.
-            is_last: Whether the next frame has another instruction, or it is the first of all.
+            frame: What is known of the frame in the row.
             source: The arena of the row, which the caller holds.
             row: The row.
-            kept: Positions int64 [kv_heads, n] of each layer.
-            cost: Time of the frame's prefill, s.
-            pictures: Small pictures of its views, uint8 [height, width, 3].
         """
-        heads = torch.arange(source.k.shape[2], device=source.device)[:, None]
-        budgets = tuple(positions.shape[1] for positions in kept)
-        size = 2 * sum(budgets) * source.k[0, 0, :, 0].nbytes
         try:
-            with self._kv_budget.claim(self, size, cost):
-                picked = [
-                    (k[row][heads, at], v[row][heads, at])
-                    for (k, v), at in zip(source.layers, kept, strict=True)
-                ]
-                k, v = (torch.cat(parts, 1) for parts in zip(*picked, strict=True))
-                about = handle, instruction, is_last
-                self._add(MemoryRow(*about, k, v, budgets, cost, pictures))
+            with self._kv_budget.claim(self, frame.size(source), frame.cost):
+                self._add(frame.row(source, row))
         except OverBudgetError:
             return False
         return True
@@ -161,18 +208,17 @@ class FrameMemory:
     def _add(self, row: MemoryRow) -> None:
         robot = row.handle.robot
         with self._lock:
-            rows = [row, *self._rows.get(robot, ())]
-            if len(rows) > self.most:
-                older = [i for i in range(1, len(rows)) if not rows[i].is_last]
-                del rows[older[-1] if older else -1]
-            self._rows[robot] = tuple(rows)
+            self._rows[robot] = chosen([row, *self._rows.get(robot, ())], self.most)
 
-    def placed(self, robot: str) -> tuple[tuple[Tensor, Tensor], ...]:
-        """Return K and V of all memory rows of a robot by layer, in front of the newest frame.
+    def placed(
+        self, robot: str, closeness: Closeness | None = None
+    ) -> tuple[tuple[Tensor, Tensor], ...]:
+        """Return K and V of the memory rows that a robot reads by layer, in front of its frame.
 
-        [kv_heads, n, head_dim]; () for a robot without memory rows.
+        [kv_heads, n, head_dim]; () for a robot without memory rows. closeness: of the rows to the
+        instruction, for `chosen`.
         """
-        rows = self.rows(robot)
+        rows = chosen(self.rows(robot), self._read, closeness)
         shifts = [memory_shift(age, self._prefix_tokens) for age in range(len(rows))]
         placed = []
         for layer, pairs in enumerate(zip(*(row.layers for row in rows), strict=True)):

@@ -27,6 +27,7 @@ FACTS = {
     'length': int,
     'layout': str,
     'instruction': str,
+    'until': str,
     'is_last': bool,
     'budgets': list,
     'cost': float,
@@ -43,13 +44,17 @@ class FrameMemoryPart:
         self._engine, self._robot = engine, robot
         self._memory, self._arena = engine.memory, engine.kv.compressed
 
+    def rows(self) -> tuple[MemoryRow, ...]:
+        """Return the memory rows that a capsule of this moment contains, the newest first."""
+        return self._engine.memory_at_boundary(self._robot)
+
     def freeze(self) -> FrozenPart:
-        """Return the rows, the newest first.
+        """Return the rows, the newest first; the newest frame is one of them.
 
         The tensors are 'I/k' and 'I/v' [kv_heads, tokens of all layers, head_dim], and
         'I/picture/J', uint8 [height, width, 3].
         """
-        rows = self._memory.rows(self._robot)
+        rows = self.rows()
         tensors = {f'{i}/k': row.k for i, row in enumerate(rows)}
         tensors |= {f'{i}/v': row.v for i, row in enumerate(rows)}
         tensors |= {
@@ -99,6 +104,7 @@ class FrameMemoryPart:
         return MemoryRow(
             KvHandle('', -1, -1, *frame, -math.inf, robot=self._robot),
             facts['instruction'],
+            facts['until'],
             facts['is_last'],
             copy_to(frozen.tensors[f'{i}/k'], device),
             copy_to(frozen.tensors[f'{i}/v'], device),
@@ -112,7 +118,7 @@ class FrameMemoryPart:
 
 def _facts(row: MemoryRow) -> dict[str, Any]:
     frame = {name: getattr(row.handle, name) for name in ('sequence', 'stamp', 'length', 'layout')}
-    own = {name: getattr(row, name) for name in ('instruction', 'is_last', 'cost')}
+    own = {name: getattr(row, name) for name in ('instruction', 'until', 'is_last', 'cost')}
     return frame | own | {'budgets': list(row.budgets), 'pictures': len(row.pictures)}
 
 

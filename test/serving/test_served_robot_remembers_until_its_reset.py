@@ -98,4 +98,4 @@ def test_a_capsule_of_a_session_has_its_memory(sessions, local):
     serve(sessions, session, 4)
     assert numbers(local, session) == []
     session.restore('here')
-    assert numbers(local, session) == [2, 1]
+    assert numbers(local, session) == [3, 1]

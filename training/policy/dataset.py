@@ -46,7 +46,7 @@ MOST_ASKED = 3  # things of a sample whose positions in earlier frames are asked
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
-FREQUENCY = dict.fromkeys(('next', 'return', 'hidden', 'sequence'), 2.0) | dict(put=1.5, take=3.0)
+FREQUENCY = dict(next=2.0, sequence=2.0, hidden=4.0) | {'return': 3.0, 'put': 1.5, 'take': 3.0}
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
 
 

@@ -12,7 +12,7 @@ from embodied_kv.engine.recall import Recaller
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.compressed_arena import CompressedArena
-from embodied_kv.kv.frame_memory import FrameMemory
+from embodied_kv.kv.frame_memory import FrameMemory, RememberedFrame
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.views import PrefixWrite, SuffixRead, TailAppend
 from embodied_kv.memory.rotate import Rotation
@@ -140,7 +140,7 @@ def served_copies(model, batch, earlier):
             at = batch.memory_seen[sample, age].nonzero()[:, 0].expand(TINY.backbone.kv_heads, -1)
             handle = KvHandle('', 0, 0, age, 1, '', 0, 0.0)
             kept = [at] * TINY.backbone.layers
-            assert memory.keep(handle, '', True, arenas[age], row, kept)
+            assert memory.keep(RememberedFrame(handle, '', '', True, kept), arenas[age], row)
         placed, length = memory.placed(''), int(prefixes.lengths[0, row])
         budgets = np.array([k.shape[1] + length for k, _ in placed])
         whole = [torch.arange(length).expand(TINY.backbone.kv_heads, -1)] * len(budgets)

@@ -94,8 +94,12 @@ class MemoryRowServices:
         rows = memory.rows(self._robot)
         if missing := wanted - {row.handle.sequence for row in rows}:
             raise LookupError(f'no memory row of frame {min(missing)}; list them with kv/memory')
-        gone = [row for row in rows if not wanted or row.handle.sequence in wanted]
-        response.removed = sum(memory.forget(self._robot, row) for row in gone)
+        gone = [row for row in rows if row.handle.sequence in wanted]
+        response.removed = (
+            sum(memory.forget(self._robot, row) for row in gone)
+            if wanted
+            else self._host.engine.forget(self._robot)
+        )
         response.message = f'{response.removed} memory rows are removed'
 
 
