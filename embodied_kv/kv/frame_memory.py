@@ -8,10 +8,12 @@ distinguishes frames by their positions, as it does words.
 
 from __future__ import annotations
 
+import hashlib
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from threading import RLock
 
 import numpy as np
@@ -109,6 +111,14 @@ class MemoryRow:
     def bytes(self) -> int:
         return self.k.nbytes + self.v.nbytes
 
+    @cached_property
+    def address(self) -> str:
+        """Return the content address: equal for rows with equal keys and values."""
+        digest = hashlib.blake2b(f'{self.k.dtype} {self.budgets}'.encode(), digest_size=16)
+        for part in (self.k, self.v):
+            digest.update(part.contiguous().cpu().view(torch.uint8).numpy().data)
+        return digest.hexdigest()
+
     @property
     def layers(self) -> tuple[tuple[Tensor, Tensor], ...]:
         """Return K and V by layer, [kv_heads, n, head_dim]."""
@@ -192,18 +202,39 @@ class FrameMemory:
     def replace(self, robot: str, rows: Sequence[MemoryRow]) -> int:
         """Replace the memory rows of a robot by those of a capsule, the newest first.
 
-        Returns how many had room; older ones are left out.
+        KV that another robot already has is not kept twice. Returns how many rows had room; older
+        ones are left out.
         """
         self.forget(robot)
         room = 0
-        for row in rows[: self.most]:
+        for row in map(self._shared, rows[: self.most]):
+            size = 0 if row.k.data_ptr() in self._holders() else row.bytes
             try:
-                with self._kv_budget.claim(self, row.bytes, row.cost), self._lock:
+                with self._kv_budget.claim(self, size, row.cost), self._lock:
                     self._rows[robot] = (*self._rows.get(robot, ()), row)
             except OverBudgetError:
                 break
             room += 1
         return room
+
+    def _shared(self, row: MemoryRow) -> MemoryRow:
+        """Return the row with the tensors of an equal one that some robot has."""
+        with self._lock:
+            known = [other for rows in self._rows.values() for other in rows]
+        for other in known:
+            alike = other.k.shape == row.k.shape and other.budgets == row.budgets
+            if alike and other.address == row.address:
+                return replace(row, k=other.k, v=other.v)
+        return row
+
+    def _holders(self) -> dict[int, list[tuple[str, MemoryRow]]]:
+        """Return robots and their memory rows by the memory of the keys."""
+        holders: dict[int, list[tuple[str, MemoryRow]]] = defaultdict(list)
+        with self._lock:
+            for robot, rows in self._rows.items():
+                for row in rows:
+                    holders[row.k.data_ptr()].append((robot, row))
+        return holders
 
     def _add(self, row: MemoryRow) -> None:
         robot = row.handle.robot
@@ -244,25 +275,23 @@ class FrameMemory:
 
     @property
     def bytes_used(self) -> int:
-        with self._lock:
-            return sum(row.bytes for rows in self._rows.values() for row in rows)
+        return sum(held[0][1].bytes for held in self._holders().values())
 
     @property
     def bytes_reserved(self) -> int:
         return self.bytes_used
 
     def evictable(self) -> list[Evictable]:
-        """Offer all memory rows; a robot then acts without them."""
-        now = time.monotonic()
-        with self._lock:
-            return [
-                Evictable(row.bytes, row.cost, partial(self._evict, robot, row), now - row.since)
-                for robot, rows in self._rows.items()
-                for row in rows
-            ]
+        """Offer all memory rows; the robots then act without them."""
+        now, offers = time.monotonic(), []
+        for held in self._holders().values():
+            row, idle = held[0][1], now - max(row.since for _, row in held)
+            offers.append(Evictable(row.bytes, row.cost, partial(self._evict, held), idle))
+        return offers
 
-    def _evict(self, robot: str, row: MemoryRow) -> int:
-        return row.bytes if self.forget(robot, row) else 0
+    def _evict(self, held: Sequence[tuple[str, MemoryRow]]) -> int:
+        gone = [row.bytes for robot, row in held if self.forget(robot, row)]
+        return max(gone, default=0)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless each robot has at most `most` rows."""
