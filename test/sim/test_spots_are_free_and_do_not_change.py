@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_kv.demo.sim.spots import GAP, OFFSET, gaps, spot_beside, spot_in, spots
+from embodied_kv.demo.sim.spots import GAPS, OFFSET, gaps, spot_beside, spot_in, spots
 
 PLATE = (0.4, 0.1)
 OUT = np.array(PLATE) / np.hypot(*PLATE)
@@ -53,11 +53,12 @@ def beside(*others, target=(0.3, -0.3), place=PLATE):
 
 def test_beside_is_inward_then_outward_then_left_then_right():
     across = np.array([-OUT[1], OUT[0]])
-    order = [np.array(PLATE) + (0.06 + GAP) * way for way in (-OUT, OUT, across, -across)]
+    ways, wanted = (-OUT, OUT, across, -across), np.repeat(GAPS, 2)
+    order = [np.array(PLATE) + (0.06 + gap) * way for way, gap in zip(ways, wanted, strict=True)]
     for taken in range(4):
         spot, free, gap = beside(*order[:taken])
         np.testing.assert_allclose(spot, order[taken])
-        assert free and np.isclose(gap, GAP)
+        assert free and np.isclose(gap, wanted[taken])
     assert not beside(*order)[1]
 
 

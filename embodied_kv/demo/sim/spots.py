@@ -12,7 +12,9 @@ import numpy as np
 OFFSET = 0.026  # m from the centre of a receptacle to each of its spots
 INSIDE = 0.065  # m, largest distance of a contained thing from the centre of its receptacle
 APART = 0.045  # m, least distance of the middles of two things in one receptacle
-GAP = 0.036  # m between the circles of a thing and the one that it is put beside
+# m between the circles of a thing and the one that it is put beside: inward or outward of it,
+# where no finger is between them, and across, where an open finger is
+GAPS = 0.028, 0.036
 NEXT = 0.045  # m between the circles of two things, below which they are next to each other
 FINGERS = 0.056  # m across from the middle of a thing, for the open fingers
 MARGIN = 0.015  # m of free table around a thing's circle, inward and outward
@@ -53,7 +55,7 @@ def spot_beside(
     """
     rows = np.arange(len(at))
     centre, own = at[rows, place], radius[rows, target]
-    far = (own + radius[rows, place] + GAP)[:, None, None]
+    far = (own + radius[rows, place])[:, None, None] + np.repeat(GAPS, 2)[:, None]
     others = np.ones(at.shape[:2], bool)
     others[rows, target] = others[rows, place] = False
     out = centre / np.maximum(np.linalg.norm(centre, axis=1, keepdims=True), 1e-9)
