@@ -2,14 +2,16 @@
 
 The tabletop policy in the worlds of evaluation: the present frame does not determine the goal
 (`return`, `hidden`, `sequence`; docs/training.md). Before each episode the expert plays its past,
-whose moments an engine prefills. Then this engine is replaced, as by a kill right after the first
-frame of the new task, and the policy acts in another one. Scenes, pasts and noise are the same for
+whose moments an engine prefills. Then this engine is replaced, as by a kill before the new task,
+and the policy acts in another one. Scenes, pasts and noise are the same for
 every row.
 
 all             4 memory rows with a share of their tokens, restored from a capsule
 no memory       no memory rows: the goal can only be guessed
 no compression  whole memory rows in the same bytes, hence fewer of them
 no capsules     the memory rows are lost with their engine
+by words        32 memory rows are kept, of which 4 are read, selected by the instruction's words; for
+                --tasks-between, which adds earlier tasks after the one that is asked for
 
 Physics: without information about the past, success is at most that of a guess with the expert's
 movements. Sharing has no row, because frames that are encoded again give the same actions:
@@ -38,6 +40,7 @@ ROWS = {
     'no memory': ALL | dict(memory_rows=0),
     'no compression': ALL | dict(memory_rows=max(1, round(MOST * SHARE)), memory_keep_ratio=1.0),
     'no capsules': ALL | dict(past='lost'),
+    'by words': ALL | dict(memory_kept_rows=32),
 }
 LATENCY = 40.0  # ms from a frame to its chunk; fixed, so that speed does not change a result
 
@@ -46,14 +49,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument('--checkpoint', help='of the policy; else the bundled one')
     parser.add_argument('--episodes', type=int, default=60, help='of each family')
-    parser.add_argument('--rows', nargs='+', choices=ROWS, default=list(ROWS))
+    parser.add_argument('--rows', nargs='+', choices=ROWS, default=list(ROWS)[:4])
+    parser.add_argument('--families', nargs='+', choices=MEMORY_FAMILIES, default=MEMORY_FAMILIES)
+    parser.add_argument('--tasks-between', type=int, default=0, help='additional earlier tasks')
     parser.add_argument('--quick', action='store_true', help='two episodes')
 
 
 def run(args: argparse.Namespace) -> dict:
     """Measure, print the tables, and return all figures."""
     torch.set_num_threads(1)
-    words = ['--families', *MEMORY_FAMILIES, '--seeds', '1', '--latency-ms', str(LATENCY)]
+    words = ['--families', *args.families, '--seeds', '1', '--latency-ms', str(LATENCY)]
+    words += ['--tasks-between', str(args.tasks_between)]
     words += ['--episodes', str(2 if args.quick else args.episodes), '--mode', 'silent']
     options = evaluation.parser().parse_args(words)
     policy, outcomes = evaluation.load(args.checkpoint), {}
@@ -72,7 +78,7 @@ def run(args: argparse.Namespace) -> dict:
 def _row(name: str, outcomes: Sequence[Outcome]) -> dict[str, object]:
     """Return success (%) by family with its interval, and episodes with a wrong object."""
     row: dict[str, object] = dict(row=name)
-    for family in MEMORY_FAMILIES:
+    for family in dict.fromkeys(outcome.case.family for outcome in outcomes):
         some = [outcome for outcome in outcomes if outcome.case.family == family]
         done = sum(outcome.success for outcome in some)
         low, high = (100 * bound for bound in wilson(done, len(some)))

@@ -98,10 +98,10 @@ class Served:
     `steps` decode steps of all live streams per frame; `silent` answers nothing. horizon_policy:
     how far each chunk is executed before the next frame; None: as the worlds are set. answers: all
     answers so far. subtasks: by case, the correct one of every frame. memory_rows,
-    memory_keep_ratio: as of EngineConfig; the moments before an episode become memory rows. past:
-    the engine of these moments, `same`; `restored`: another one, whose memory rows come by
-    capsule; `lost`: another one, whose memory rows are lost. Raises ValueError for what the engine
-    cannot compress, and for more memory rows than the policy was trained with.
+    memory_keep_ratio, memory_kept_rows: as of EngineConfig; the moments before an episode become
+    memory rows. past: the engine of these moments, `same`; `restored`: another one, whose memory
+    rows come by capsule; `lost`: another one, whose memory rows are lost. Raises ValueError for
+    what the engine cannot compress, and for more memory rows than the policy was trained with.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Served:
         memory_rows: int = 0,
         memory_keep_ratio: float = 1.0,
         past: str = PASTS[0],
+        memory_kept_rows: int = 0,
     ) -> None:
         self._horizon_policy, self._chunking = horizon_policy, chunking
         self._mode, self._steps, self._max_tokens = mode, steps, max_tokens
@@ -137,6 +138,7 @@ class Served:
             rtc_max_guidance=chunking.rtc_max_guidance,
             memory_rows=memory_rows,
             memory_keep_ratio=memory_keep_ratio,
+            memory_kept_rows=memory_kept_rows,
             time_budget=False,
         )
         self.engine = former = Engine(policy, config, policy.config.action_dt)
@@ -172,8 +174,7 @@ class Served:
                 sequence=number,
             )
             self._former.prefill([earlier])
-        if self._past == 'restored':  # the kill comes after the first frame of the new task
-            self._former.prefill([seen])
+        if self._past == 'restored':
             frozen = FrameMemoryPart(self._former, seen.robot).freeze()
             FrameMemoryPart(self.engine, seen.robot).resume(frozen)
 

@@ -49,7 +49,8 @@ class Setting:
     chunk takes over, 0 or more; a robot makes one chunk at a time. spread: of a latency that
     varies, see `latencies`. every: periods between two chunks, at least. control: of CONTROLS;
     `blank` hides the images, `wrong_colour` names another object than the one that is judged.
-    crowded: scenes with two places and things that are put away.
+    crowded: scenes with two places and things that are put away. between: further tasks that the
+    past of `return` and `sequence` has.
     """
 
     dt: float
@@ -58,6 +59,7 @@ class Setting:
     control: str = 'none'
     spread: float = 0.0
     crowded: bool = False
+    between: int = 0
 
     def latencies(self, rng: np.random.Generator) -> Iterator[float]:
         """Yield s for each chunk of an episode: uniform within +- spread, one in 20 doubled."""

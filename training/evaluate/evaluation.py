@@ -74,6 +74,12 @@ def parser(text: str = '') -> argparse.ArgumentParser:
         '--memory-rows', type=int, default=0, help='earlier frames that are read; 0: none'
     )
     made.add_argument(
+        '--memory-kept-rows', type=int, default=0, help='earlier frames that are kept; 0: as read'
+    )
+    made.add_argument(
+        '--tasks-between', type=int, default=0, help='more earlier tasks, after what is asked for'
+    )
+    made.add_argument(
         '--memory-keep-ratio', type=float, default=1.0, help='share of a prefix that they keep'
     )
     made.add_argument(
@@ -146,6 +152,8 @@ def check(args: argparse.Namespace, dt: float) -> None:
         raise ValueError('--latency-spread is from 0 to 1')
     if not 0 <= args.rtc_horizon <= LONGEST:
         raise ValueError(f'--rtc-horizon is 0 to {LONGEST}, the chunk size')
+    if args.tasks_between < 0:
+        raise ValueError('--tasks-between is at least 0')
     if args.control == 'wrong_colour' and {*args.families} & {*MEMORY_FAMILIES}:
         raise ValueError(f'--control wrong_colour is not for {", ".join(MEMORY_FAMILIES)}')
     for keep_ratio in (
@@ -189,7 +197,7 @@ class Evaluation:
         self.measured = None if args.latency_ms is not None else self._measure()
         latency = args.latency_ms if self.measured is None else self._effective(self.measured)
         dt = policy.config.action_dt
-        more = args.every, args.control, args.latency_spread, args.crowded
+        more = args.every, args.control, args.latency_spread, args.crowded, args.tasks_between
         self.setting = Setting(dt, latency / 1e3, *more)
         self._stack = ExitStack()
         self._worlds = [
@@ -249,5 +257,5 @@ class Evaluation:
         how = args.steps_per_frame, args.max_tokens, compressed(args)
         text = args.execution_horizon
         horizon_policy = None if text is None else execution_horizon.parse(text)
-        more = horizon_policy, chunking(args), args.memory_rows, args.memory_keep_ratio, args.past
-        return Served(self.policy, mode, robots, *how, *more)
+        memory = args.memory_rows, args.memory_keep_ratio, args.past, args.memory_kept_rows
+        return Served(self.policy, mode, robots, *how, horizon_policy, chunking(args), *memory)

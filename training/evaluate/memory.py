@@ -48,11 +48,15 @@ BETWEEN = ('pick', 'put', 'push', 'take', 'next')  # families of the task after 
 class Past:
     """The earlier part of an episode, which the expert plays on a table.
 
-    dt: s of a control period. moments: those that a memory keeps, in order.
+    dt: s of a control period. between: tasks of `return` and `sequence` that it plays in addition,
+    last and with other things. moments: those that a memory keeps, in order.
     """
 
-    def __init__(self, table: Tabletop, dt: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self, table: Tabletop, dt: float, rng: np.random.Generator, between: int = 0
+    ) -> None:
         self.moments: list[Moment] = []
+        self._between = between
         self._table, self._dt, self._rng = table, dt, rng
         self._rollout, self._rule, self._home = Rollout(table), KeepRule(), table.state()
         self._names = [thing.name for thing in table.objects()]
@@ -124,6 +128,7 @@ class Past:
             if not spots:
                 return None
             self.move(moved.name, any_of(spots, self._rng))
+        self._distract(moved.name)
         x, y, _ = moved.position.tolist()
         now = next(t for t in self._table.objects() if t.name == moved.name)
         task = Task('return', moved.name, spot=(x, y))
@@ -150,8 +155,16 @@ class Past:
         if between is None:
             return None
         self.follow(between)
+        self._distract(reached.target)
         task = Task('sequence', reached.target)
         return task if task in guesses(task, self._table.truth()) else None
+
+    def _distract(self, name: str) -> None:
+        """Play further tasks, which do not move the thing."""
+        for _ in range(self._between):
+            task = self._draw(any_of(BETWEEN, self._rng))
+            if task is not None and task.target != name:
+                self.follow(task)
 
     def _draw(self, family: str) -> Task | None:
         return draw_task(self._table.objects(), self._rng, family)

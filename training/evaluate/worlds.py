@@ -88,7 +88,7 @@ class World:
         self._memory: tuple[Moment, ...] = ()
         if family not in MEMORY_FAMILIES:
             return draw_task(self._table.objects(), rng, family)
-        past = Past(self._table, self.setting.dt, rng)
+        past = Past(self._table, self.setting.dt, rng, self.setting.between)
         task = past.lead_to(family)
         self._memory = tuple(past.moments)
         return task

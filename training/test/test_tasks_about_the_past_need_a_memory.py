@@ -207,3 +207,13 @@ def test_a_guess_succeeds_as_often_as_chance(family):
     low, high = wilson(row['guess'], row['episodes'], z=3.3)  # 99.9%
     assert low <= row['chance'] <= high
     assert row['expert'] >= 38
+
+
+@pytest.mark.parametrize('family', ['return', 'sequence'])
+def test_further_tasks_come_between_a_past_and_its_task(family):
+    setting = replace(SETTING, between=3)
+    with closing(World(64, SETTING)) as short, closing(World(64, setting)) as long:
+        frames = [begun(world, family) for world in (short, long)]
+    plain, further = ([m.instruction for m in frame.memory] for frame in frames)
+    assert len(dict.fromkeys(further)) > len(dict.fromkeys(plain))
+    assert 0 < chance(frames[1].told, frames[1].truth) < 1
