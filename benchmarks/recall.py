@@ -10,7 +10,7 @@ all             4 memory rows with a share of their tokens, restored from a caps
 no memory       no memory rows: the goal can only be guessed
 no compression  whole memory rows in the same bytes, hence fewer of them
 no capsules     the memory rows are lost with their engine
-by words        32 memory rows are kept, of which 4 are read, selected by the instruction's words; for
+by words        32 memory rows are kept, and the instruction selects the 4 that are read; for
                 --tasks-between, which adds earlier tasks after the one that is asked for
 
 Physics: without information about the past, success is at most that of a guess with the expert's

@@ -142,8 +142,9 @@ class EngineConfig:
     memory_rows: int = _param(
         0,
         'Maximum number of earlier frames of a robot whose KV its chunks and texts read, for a '
-        'policy that was trained with them; 0: none. Each row of a robot then has a copy',
-        range=(0, 8),
+        'policy that was trained with them; -1: as many as it was trained with, 0: none. Each row '
+        'of a robot then has a copy',
+        range=(-1, 8),
     )
     memory_kept_rows: int = _param(
         0,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rcl_interfaces.srv import GetParameters
 from rclpy.client import Client
 from rclpy.node import Node
 from rclpy.task import Future
@@ -17,7 +16,7 @@ from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.last_mission import LastMission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.tasks import Judge, Task
-from embodied_kv.srv import CapsuleRestore, CapsuleSnapshot
+from embodied_kv.srv import CapsuleRestore, CapsuleSnapshot, KvMemory
 
 CAPSULE = 'before-the-kill'
 AGAIN = 3.0  # s after which a restore is requested again: the killed process may be listed still
@@ -26,28 +25,27 @@ AGAIN = 3.0  # s after which a restore is requested again: the killed process ma
 class CapsuleClient:
     """The client of the capsule services of a robot, for one capsule on the disk.
 
-    refusal: why the policy has no memory rows, '' if it has, None until the robot answers. saved,
-    restored: responses, None before.
+    refusal: why nothing can be remembered, '' if the robot has memory rows, None until it answers.
+    saved, restored: responses, None before.
     """
 
     def __init__(self, node: Node) -> None:
         self._snapshot = node.create_client(CapsuleSnapshot, 'capsule/snapshot')
         self._restore = node.create_client(CapsuleRestore, 'capsule/restore')
-        self._parameters = node.create_client(GetParameters, 'perception/get_parameters')
+        self._memory = node.create_client(KvMemory, 'kv/memory')
         self._clock, self._asked = node.get_clock(), 0
         self.refusal: str | None = None
         self.saved: CapsuleSnapshot.Response | None = None
         self.restored: CapsuleRestore.Response | None = None
 
     def ask(self) -> None:
-        """Ask whether the policy reads memory rows; `refusal` is the answer."""
+        """Ask whether the robot has memory rows; `refusal` is the answer."""
 
         def answered(future: Future) -> None:
-            (rows,) = (value.integer_value for value in future.result().values)
-            self.refusal = '' if rows else 'the policy reads no memory rows (engine.memory_rows)'
+            rows = future.result().rows
+            self.refusal = '' if rows else 'the robot has no memory rows (engine.memory_rows)'
 
-        request = GetParameters.Request(names=['engine.memory_rows'])
-        self._call(self._parameters, request, answered)
+        self._call(self._memory, KvMemory.Request(), answered)
 
     def save(self) -> None:
         """Request the capsule; `saved` is the response."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from operator import attrgetter
 
@@ -73,6 +74,8 @@ class Engine:
                 "engine.rtc must be 'off' or 'guided' for this checkpoint, which was not trained "
                 "to continue given actions (got 'trained'); set it to 'guided'"
             )
+        if config.memory_rows < 0:
+            config = replace(config, memory_rows=policy.max_memory_rows)
         if config.memory_rows > policy.max_memory_rows:
             raise ValueError(
                 f'engine.memory_rows must be at most {policy.max_memory_rows}, the number that '

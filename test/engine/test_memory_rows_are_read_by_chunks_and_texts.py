@@ -182,6 +182,10 @@ def test_memory_rows_count_in_the_budget_and_can_be_evicted(make_engine, observe
 def test_more_rows_than_the_policy_was_trained_with_are_refused(policy):
     few = replace(policy, max_memory_rows=2)
     Engine(few, EngineConfig(memory_rows=2))
+    assert Engine(few, EngineConfig(memory_rows=-1)).config.memory_rows == 2
+    assert (
+        Engine(replace(policy, max_memory_rows=0), EngineConfig(memory_rows=-1)).memory.most == 0
+    )
     with pytest.raises(ValueError, match=r'memory_rows must be at most 2, .*\(got 3\); lower it'):
         Engine(few, EngineConfig(memory_rows=3))
 

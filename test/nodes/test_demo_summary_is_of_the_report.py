@@ -59,7 +59,7 @@ def test_a_good_run_is_six_sentences(report):
 
 
 def test_without_a_kill_there_is_no_sentence_on_it(report):
-    report['recall'] = {'refused': 'the policy reads no memory rows (engine.memory_rows)'}
+    report['recall'] = {'refused': 'the robot has no memory rows (engine.memory_rows)'}
     assert [*summarize(report)] == ['tasks', 'words', 'timing', 'memory', 'mission']
 
 

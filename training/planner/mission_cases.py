@@ -29,13 +29,14 @@ OWN = 3  # questions about it, each in other words
 OVER = 0.04  # share of questions after the last part
 ASKED = {  # shares of current parts: harder ones, which look up records, are more frequent
     'put': 0.28,
-    'take': 0.11,
+    'take': 0.12,
     'next': 0.02,
     'push': 0.02,
-    'back': 0.17,
-    'undo': 0.3,
-    'say': 0.1,
+    'back': 0.12,
+    'undo': 0.36,
+    'say': 0.08,
 }
+EXCLUDING, DRAWS = 0.5, 8  # least share of such parts that name what is not meant; most draws
 FAILED = 0.3  # share of questions with failed steps
 GARBLED = 0.03  # share of questions with an unknown word
 UNKNOWN = 'I do not understand'
@@ -93,7 +94,11 @@ def _cases(
 
 def draw_case(rng: np.random.Generator, table: SimulatedTable) -> Case:
     """Draw a mission at one of its parts, on a table that does not show the parts before."""
-    parts = list(draw_mission(rng, table, kind=choose(rng, ASKED)).parts)
+    kind, wants = choose(rng, ASKED), rng.random() < EXCLUDING
+    for _ in range(DRAWS if wants and kind in ('put', 'take') else 1):
+        parts = list(draw_mission(rng, table, kind=kind).parts)
+        if parts[0].excludes:
+            break
     parts = parts[: 1 + int(rng.integers(3))]
     before = [draw_part(rng, table, choose(rng, PARTS)) for _ in range(rng.integers(3))]
     before = before[: 3 - len(parts)]

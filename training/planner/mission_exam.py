@@ -133,7 +133,7 @@ def _meant_by(part: Part) -> Iterator[str]:
         yield 'by colour or shape'
     if which.place:
         yield 'by where they are'
-    if which.other or which.but or part.stay:
+    if part.excludes:
         yield 'by what is not meant'
 
 

@@ -74,6 +74,11 @@ class Part:
     about: str = ''
     stay: tuple[str, ...] = ()
 
+    @property
+    def excludes(self) -> bool:
+        """Whether its words name things that are not meant."""
+        return bool(self.which.other or self.which.but or self.stay)
+
 
 @dataclass(frozen=True)
 class Mission:
