@@ -95,8 +95,9 @@ class Engine:
         copies = config.streams + 2 * config.rows
         if config.memory_rows:  # then each row, or stream without one, has a copy behind them
             copied = whole_blocks(layers * copied_tokens(policy.config, config))
-            room += (config.rows + config.streams + 1) * copied
-            copies += 1  # for the recall tokens of a frame
+            robots = config.max_batch_robots  # each has one more until its recall tokens exist
+            room += (config.rows + config.streams + robots) * copied
+            copies += robots
         compressed = CompressedArena(prefixes, rows=copies, tokens=room)
         # The frame of each robot is read while its next one is written.
         per_row = prefixes.bytes_per_row
@@ -189,7 +190,7 @@ class Engine:
             ]
         for slot, (handle, prefix) in enumerate(zip(handles, written, strict=True)):
             self.compression.compress_frame(handle, slot, prefix.queries, decided)
-            self._remembering.after(handle, observations[slot])
+        self._remembering.after(handles, observations)
         Stream.current(self.policy.model.device).synchronize()
         self.committed += 1
         self.latency.observe('prefill', time.monotonic() - began, len(rows))

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from embodied_kv.engine.shapes import Kind
+from embodied_kv.engine.shapes import Kind, doubling, smallest
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.compressed_arena import CompressedArena
 from embodied_kv.kv.views import TailAppend
@@ -26,7 +26,10 @@ Layers = list[tuple[Tensor, Tensor]]  # K and V of each layer, [kv_heads, tokens
 
 
 class Recaller:
-    """Computes recall tokens; for the engine thread. capacity: as for `PrefixRead`."""
+    """Computes recall tokens; for the engine thread.
+
+    robots: most robots of a batch. capacity: as for `PrefixRead`.
+    """
 
     def __init__(
         self,
@@ -35,53 +38,61 @@ class Recaller:
         compressed: CompressedArena,
         graphs: GraphCache,
         capacity: int = 0,
+        robots: int = 1,
     ) -> None:
-        b, self._graphs = model.config.backbone, graphs
+        b, self._graphs, self._sizes = model.config.backbone, graphs, doubling(robots)
         self._own = own = Arena(
             layers=b.layers,
-            rows=1,
+            rows=robots,
             kv_heads=b.kv_heads,
             max_tokens=RECALL_TOKENS,
             head_dim=b.head_dim,
             dtype=model.dtype,
             device=model.device,
         )
-        sizes = prefixes, own, 1, RECALL_TOKENS
         fields: Fields = {
-            **TailAppend.fields(*sizes, compressed),
-            'ids': (RECALL_TOKENS, np.int64),
+            **TailAppend.fields(prefixes, own, robots, RECALL_TOKENS, compressed),
+            'ids': (robots * RECALL_TOKENS, np.int64),
         }
-        inputs = StepInputs(model.device, fields)
-        self._ids = inputs.cut('ids', 1, RECALL_TOKENS)
-        ids = self._ids.device
+        self._inputs = inputs = StepInputs(model.device, fields)
+        for slots in self._sizes:
+            ids = inputs.cut('ids', slots, RECALL_TOKENS).device
 
-        def recall(cache: TailAppend) -> None:
-            model.backbone.fill(model.embed_tokens(ids), cache.positions, cache)
+            def recall(cache: TailAppend, ids: Tensor = ids) -> None:
+                model.backbone.fill(model.embed_tokens(ids), cache.positions, cache)
 
-        graphs.capture(
-            Shape(Kind.RECALL, 1, RECALL_TOKENS),
-            recall,
-            TailAppend(*sizes, compressed, inputs, capacity),
-            writes=[],
-            stores=own.buffers('recall'),
-            reads=[
-                Buffer('recall.ids', ids),
-                *prefixes.buffers('prefixes'),
-                *compressed.buffers('compressed'),
-            ],
-        )
+            graphs.capture(
+                Shape(Kind.RECALL, slots, RECALL_TOKENS),
+                recall,
+                TailAppend(prefixes, own, slots, RECALL_TOKENS, compressed, inputs, capacity),
+                writes=[],
+                stores=own.buffers('recall'),
+                reads=[
+                    Buffer('recall.ids', ids),
+                    *prefixes.buffers('prefixes'),
+                    *compressed.buffers('compressed'),
+                ],
+            )
 
-    def run(self, ids: Sequence[int], copy: int) -> Layers:
-        """Return K and V of the recall tokens behind a compressed row, valid until the next call.
+    def run(self, asked: Sequence[tuple[Sequence[int], int]]) -> list[Layers]:
+        """Return K and V of recall tokens, valid until the next call.
 
-        [] without tokens.
+        asked: tokens, at least one, and the compressed row that they are behind, by robot.
         """
-        if not ids:
-            return []
-        self._ids.host[:] = 0
-        self._ids.host[0, : len(ids)] = ids
-        self._own.set_length(0, len(ids))
-        graph = self._graphs[Shape(Kind.RECALL, 1, RECALL_TOKENS)]
-        graph.view.bind([-1], [0], len(ids), [copy])
+        slots = smallest(self._sizes, len(asked), 'robots', 'recall fewer at once')
+        inputs, counts = self._inputs.cut('ids', slots, RECALL_TOKENS), []
+        inputs.host[:] = 0
+        for slot, (ids, _) in enumerate(asked):
+            inputs.host[slot, : len(ids)] = ids
+            self._own.set_length(slot, len(ids))
+            counts.append(len(ids))
+        graph, copies = (
+            self._graphs[Shape(Kind.RECALL, slots, RECALL_TOKENS)],
+            [copy for _, copy in asked],
+        )
+        graph.view.bind([-1] * len(asked), range(len(asked)), np.array(counts), copies)
         graph.replay()
-        return [(k[0, :, : len(ids)], v[0, :, : len(ids)]) for k, v in self._own.layers]
+        return [
+            [(k[slot, :, :count], v[slot, :, :count]) for k, v in self._own.layers]
+            for slot, count in enumerate(counts)
+        ]

@@ -14,6 +14,7 @@ next one, select what is read, by the text encoder that also retrieves sentences
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from embodied_kv.engine.compression import ACTION, Compression
-from embodied_kv.engine.recall import Recaller
+from embodied_kv.engine.recall import Layers, Recaller
 from embodied_kv.engine.shapes import copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
@@ -48,6 +49,20 @@ class _Seen:
     place: Place
     instruction: str
     pictures: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A frame whose recall tokens are not computed yet.
+
+    memory: K and V of its robot's memory rows by layer. ids: the recall tokens. copy: a lease on
+    the copy that they are computed behind.
+    """
+
+    handle: KvHandle
+    memory: tuple[tuple[Tensor, Tensor], ...]
+    ids: Sequence[int]
+    copy: Lease
 
 
 class Remembering:
@@ -82,7 +97,7 @@ class Remembering:
         self._tokenizer, self._recaller = policy.tokenizer, None
         if config.memory_rows:
             read = kv.prefixes, kv.compressed, graphs, copy_capacity(model, config, 1.0)
-            self._recaller = Recaller(policy.model, *read)
+            self._recaller = Recaller(policy.model, *read, config.max_batch_robots)
         self._newest: dict[str, _Seen] = {}  # by robot
 
     def before(self, observation: Observation) -> None:
@@ -132,32 +147,50 @@ class Remembering:
         about = lease.handle, seen.instruction, until, is_last, kept
         return RememberedFrame(*about, self._latency.estimate('prefill'), seen.pictures)
 
-    def after(self, handle: KvHandle, observation: Observation) -> None:
-        """Let the readers of a new frame read the robot's memory rows, too.
+    def after(self, handles: Sequence[KvHandle], observations: Sequence[Observation]) -> None:
+        """Let the readers of new frames read the memory rows of their robots, too.
 
         Without room they read the row alone (`CompressedPool.allocation_failures` counts).
         """
         if self._recaller is None:
             return
-        with self._compression.failing_alone(handle):
-            pictures = tuple(picture(image) for image in observation.images if image is not None)
-            self._newest[handle.robot] = _Seen(handle.place, observation.instruction, pictures)
-        if not self.rows.rows(handle.robot):
-            return
-        with self._compression.failing_alone(handle):
-            closeness = partial(self._closeness, observation.instruction)
-            memory = self.rows.placed(handle.robot, closeness)
-            with self._kv.acquire(handle) as lease:
-                kept = [self._whole(handle.length)] * len(self._kv.compressed.layers)
-                copy = self._kv.copies.compress(lease, kept, memory)
-                if copy is None:
-                    return
-                with copy:  # it ends: another one has the recall tokens, too
-                    ids = recall_ids(self._tokenizer, observation.instruction)
-                    recall = self._recaller.run(ids, copy.row)
-                    whole = self._kv.copies.compress(lease, kept, memory, recall)
-            if whole is not None:
-                self._kv.keep_copy((ACTION, LANGUAGE), whole)
+        with ExitStack() as held:
+            begun = []
+            for handle, observation in zip(handles, observations, strict=True):
+                with self._compression.failing_alone(handle):
+                    pictures = tuple(picture(i) for i in observation.images if i is not None)
+                    seen = _Seen(handle.place, observation.instruction, pictures)
+                    self._newest[handle.robot] = seen
+                    if frame := self._begun(handle, observation.instruction):
+                        held.enter_context(frame.copy)  # it ends: another one has recall tokens
+                        begun.append(frame)
+            spoken = [frame for frame in begun if frame.ids]
+            given: list[tuple[_Begun, Layers]] = [(f, []) for f in begun if not f.ids]
+            if spoken:
+                with self._compression.failing_alone(spoken[0].handle):
+                    recalls = self._recaller.run([(f.ids, f.copy.row) for f in spoken])
+                    given += zip(spoken, recalls, strict=True)
+            for frame, recall in given:
+                with self._compression.failing_alone(frame.handle):
+                    self._give(frame, recall)
+
+    def _begun(self, handle: KvHandle, instruction: str) -> _Begun | None:
+        """Return the copy of a frame behind the memory rows of its robot; None without them."""
+        memory = self.rows.placed(handle.robot, partial(self._closeness, instruction))
+        if not memory:
+            return None
+        with self._kv.acquire(handle) as lease:
+            copy = self._kv.copies.compress(lease, self._whole(handle.length), memory)
+        ids = recall_ids(self._tokenizer, instruction)
+        return None if copy is None else _Begun(handle, memory, ids, copy)
+
+    def _give(self, frame: _Begun, recall: Layers) -> None:
+        """Let the readers of a frame read a copy with memory rows and recall tokens."""
+        with self._kv.acquire(frame.handle) as lease:
+            kept = self._whole(frame.handle.length)
+            whole = self._kv.copies.compress(lease, kept, frame.memory, recall)
+        if whole is not None:
+            self._kv.keep_copy((ACTION, LANGUAGE), whole)
 
     def _closeness(self, instruction: str, rows: Sequence[MemoryRow]) -> list[float]:
         """Return the similarity of the words of memory rows to an instruction."""
@@ -175,10 +208,11 @@ class Remembering:
         self._newest.pop(robot, None)
         return self.rows.forget(robot)
 
-    def _whole(self, length: int) -> Tensor:
+    def _whole(self, length: int) -> list[Tensor]:
+        """Return all positions of a row, by layer."""
         arena = self._kv.prefixes
         positions = torch.arange(length, device=arena.device)
-        return positions.expand(arena.k.shape[2], -1)
+        return [positions.expand(arena.k.shape[2], -1)] * len(self._kv.compressed.layers)
 
 
 def _encode(text: str) -> np.ndarray:

@@ -118,7 +118,11 @@ def compiled_shapes(c: ModelConfig, e: EngineConfig) -> list[Shape]:
         *(Shape(Kind.DENOISE, chunks) for chunks in doubling(most)),
         *(Shape(Kind.EXTEND, streams, 1) for streams in doubling(e.streams)),
         *(Shape(kind, 1, tokens) for kind in extends for tokens in queried),
-        *([Shape(Kind.RECALL, 1, RECALL_TOKENS)] if e.memory_rows else []),
+        *(
+            Shape(Kind.RECALL, robots, RECALL_TOKENS)
+            for robots in doubling(e.max_batch_robots)
+            if e.memory_rows
+        ),
     ]
 
 

@@ -105,7 +105,7 @@ class RowBatch:
         self,
         rows: Sequence[int] | NDArray[np.int64],
         starts: Sequence[int] | NDArray[np.int64] | None = None,
-        counts: Sequence[int] | int | None = None,
+        counts: Sequence[int] | NDArray[np.int64] | int | None = None,
     ) -> RowBatch:
         """Bind the first slots to rows; `PADDING` leaves a slot without a row.
 

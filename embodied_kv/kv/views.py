@@ -20,6 +20,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_kv.kernels.attention import prefix_attention, row_attention, segments_attention
@@ -345,7 +346,7 @@ class TailAppend:
         self,
         rows: Sequence[int],
         tails: Sequence[int],
-        count: int,
+        count: int | NDArray[np.int64],
         flats: Sequence[int] = (),
         ahead: int = 0,
     ) -> TailAppend:
@@ -353,7 +354,7 @@ class TailAppend:
 
         rows, flats: prefix row and compressed row of each, one of them -1. tails: rows of decode
         KV, whose lengths include the new tokens and `ahead` more behind them. count: new tokens of
-        each slot, at most `tokens`.
+        each slot, at most `tokens`; one number for all, or int64 [slots bound].
         """
         own = np.asarray(tails)
         starts = self._tails.positions[own] - count - ahead

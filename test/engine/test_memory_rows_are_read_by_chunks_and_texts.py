@@ -116,6 +116,44 @@ def test_a_batch_of_robots_with_and_without_memory_equals_each_alone(make_engine
         np.testing.assert_allclose(one.values, other.values, atol=2e-5)
 
 
+def test_recall_tokens_of_a_batch_equal_those_of_each_alone(make_engine, observe):
+    words = 'reach the red cube', 'push', '', 'put the blue block onto the green plate'
+    alone, together = (make_engine(**REMEMBERING, max_batch_robots=4, rows=16) for _ in range(2))
+    first = [observe(n, robot=f'{n}') for n in range(4)]
+    second = [observe(10 + n, robot=f'{n}', instruction=text) for n, text in enumerate(words)]
+    together.prefill(first)
+    handles = together.prefill(second)
+    for handle, before, after in zip(handles, first, second, strict=True):
+        alone.prefill([before])
+        (own,) = alone.prefill([after])
+        with (
+            together.kv.acquire(handle, LANGUAGE) as lease,
+            alone.kv.acquire(own, LANGUAGE) as one,
+        ):
+            assert lease.is_copy and one.is_copy
+            found, wanted = (
+                together.kv.compressed.block(lease.row),
+                alone.kv.compressed.block(one.row),
+            )
+            for part, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(part, other, atol=2e-5, rtol=1e-5)
+    together.kv.check_integrity()
+
+
+def test_recall_tokens_that_fail_leave_the_row_alone(make_engine, observe, monkeypatch):
+    engine = make_engine(**REMEMBERING)
+    plain = make_engine()
+    act(engine, observe(1)), act(plain, observe(1))
+
+    def failing(asked):
+        raise RuntimeError('no recall')
+
+    monkeypatch.setattr(engine._remembering._recaller, 'run', failing)
+    assert np.array_equal(act(engine, observe(2)), act(plain, observe(2)))
+    assert engine.kv.copies.scoring_failures == 1
+    engine.kv.check_integrity()
+
+
 def test_forgotten_rows_are_read_no_more(make_engine, observe):
     fresh, other = make_engine(**REMEMBERING), make_engine(**REMEMBERING)
     for number in (1, 2, 3):

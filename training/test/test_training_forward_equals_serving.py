@@ -147,7 +147,7 @@ def served_copies(model, batch, earlier):
         read = copies.allocate(budgets.tolist(), length)
         copies.gather(read, prefixes, row, whole, placed)
         ids = batch.recall[sample, : batch.recall_length[sample]].tolist()
-        recall = recaller.run(ids, read)
+        (recall,) = recaller.run([(ids, read)])
         copies.free(read)
         copy = copies.allocate((budgets + len(ids)).tolist(), length + len(ids))
         copies.gather(copy, prefixes, row, whole, placed, recall)
