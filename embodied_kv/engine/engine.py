@@ -39,7 +39,7 @@ from embodied_kv.kv.frame_memory import MemoryRow
 from embodied_kv.kv.handle import KvHandle, Lease
 from embodied_kv.kv.manager import KvManager
 from embodied_kv.kv.views import rows_read
-from embodied_kv.model.policy import Policy
+from embodied_kv.model.policy import MEMORY_ROWS, Policy
 from embodied_kv.model.prepacked import pack
 from embodied_kv.runtime.graph_cache import GraphCache
 from embodied_kv.runtime.stream import Stream
@@ -74,8 +74,10 @@ class Engine:
                 "engine.rtc must be 'off' or 'guided' for this checkpoint, which was not trained "
                 "to continue given actions (got 'trained'); set it to 'guided'"
             )
-        if config.memory_rows < 0:
-            config = replace(config, memory_rows=policy.max_memory_rows)
+        if config.memory_rows < 0:  # as many as it was trained with
+            trained = 0 if policy.config.cross_layers else min(policy.max_memory_rows, MEMORY_ROWS)
+            kept = config.memory_kept_rows if trained else 0
+            config = replace(config, memory_rows=trained, memory_kept_rows=kept)
         if config.memory_rows > policy.max_memory_rows:
             raise ValueError(
                 f'engine.memory_rows must be at most {policy.max_memory_rows}, the number that '
@@ -212,7 +214,7 @@ class Engine:
     def forget(self, robot: str) -> int:
         """Forget the memory rows of a robot; its newest frame becomes none.
 
-        Returns how many were removed. Any thread may call it.
+        Returns how many were removed.
         """
         return self._remembering.forget(robot)
 

@@ -7,14 +7,12 @@ tokens, which all its readers read in place of the row. So graphs, streams and c
 nothing of memory rows. The prefill itself reads none.
 
 A robot may keep more memory rows than it reads. Then the words of a row, its instruction and the
-next one, select what is read, by the text encoder that also retrieves sentences (KEEP, section
-4.1).
+next one, select what is read, by a text encoder as sentences are retrieved (KEEP, section 4.1).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
@@ -103,6 +101,7 @@ class Remembering:
     def before(self, observation: Observation) -> None:
         """Keep the present frame of the robot of a new observation, if the rule requires it."""
         robot = observation.robot
+        self.rows.follow(robot, observation.instruction)
         if (seen := self._newest.get(robot)) is None:
             return
         if (lease := self._kv.frames.acquire_current(robot)) is None:
@@ -154,16 +153,14 @@ class Remembering:
         """
         if self._recaller is None:
             return
-        with ExitStack() as held:
-            begun = []
+        begun: list[_Begun] = []
+        try:
             for handle, observation in zip(handles, observations, strict=True):
                 with self._compression.failing_alone(handle):
                     pictures = tuple(picture(i) for i in observation.images if i is not None)
                     seen = _Seen(handle.place, observation.instruction, pictures)
                     self._newest[handle.robot] = seen
-                    if frame := self._begun(handle, observation.instruction):
-                        held.enter_context(frame.copy)  # it ends: another one has recall tokens
-                        begun.append(frame)
+                    begun += self._begun(handle, observation.instruction)
             spoken = [frame for frame in begun if frame.ids]
             given: list[tuple[_Begun, Layers]] = [(f, []) for f in begun if not f.ids]
             if spoken:
@@ -171,18 +168,22 @@ class Remembering:
                     recalls = self._recaller.run([(f.ids, f.copy.row) for f in spoken])
                     given += zip(spoken, recalls, strict=True)
             for frame, recall in given:
+                frame.copy.release()  # there is another one with recall tokens
                 with self._compression.failing_alone(frame.handle):
                     self._give(frame, recall)
+        finally:
+            for frame in begun:
+                frame.copy.release()
 
-    def _begun(self, handle: KvHandle, instruction: str) -> _Begun | None:
-        """Return the copy of a frame behind the memory rows of its robot; None without them."""
+    def _begun(self, handle: KvHandle, instruction: str) -> list[_Begun]:
+        """Return the copy of a frame behind the memory rows of its robot; [] without one."""
         memory = self.rows.placed(handle.robot, partial(self._closeness, instruction))
         if not memory:
-            return None
+            return []
+        ids = recall_ids(self._tokenizer, instruction)
         with self._kv.acquire(handle) as lease:
             copy = self._kv.copies.compress(lease, self._whole(handle.length), memory)
-        ids = recall_ids(self._tokenizer, instruction)
-        return None if copy is None else _Begun(handle, memory, ids, copy)
+        return [] if copy is None else [_Begun(handle, memory, ids, copy)]
 
     def _give(self, frame: _Begun, recall: Layers) -> None:
         """Let the readers of a frame read a copy with memory rows and recall tokens."""
@@ -203,7 +204,7 @@ class Remembering:
     def forget(self, robot: str) -> int:
         """Forget all earlier frames of a robot; its newest one becomes no memory row.
 
-        Returns how many memory rows were removed. Any thread may call it.
+        Returns how many memory rows were removed.
         """
         self._newest.pop(robot, None)
         return self.rows.forget(robot)

@@ -132,13 +132,16 @@ def chosen(
     """Return at most `most` memory rows of a robot, the newest first.
 
     Rows of the interval are left out first, the oldest of them first. Then rows are left out that
-    are least close to the instruction, of equal ones the oldest. The newest row is always chosen.
+    are least close to the instruction, of equal ones the oldest. The newest row is chosen before
+    all others.
 
     Args:
         rows: Memory rows, the newest first.
         most: Number of rows.
         closeness: Returns how close each row is to an instruction; None: all are equal.
     """
+    if most < 1:
+        return ()
     left = list(rows)
     extra = max(0, len(left) - most)
     interval = [row for row in left[1:] if not row.is_last][::-1][:extra]
@@ -202,25 +205,40 @@ class FrameMemory:
     def replace(self, robot: str, rows: Sequence[MemoryRow]) -> int:
         """Replace the memory rows of a robot by those of a capsule, the newest first.
 
-        KV that another robot already has is not kept twice. Returns how many rows had room; older
-        ones are left out.
+        KV that another robot already has is not kept twice. Returns how many had room; which ones
+        are left out is decided as in `keep`.
         """
         self.forget(robot)
-        room = 0
-        for row in map(self._shared, rows[: self.most]):
-            size = 0 if row.k.data_ptr() in self._holders() else row.bytes
+        left = tuple(map(self._shared, chosen(rows, self.most)))
+        while left:
+            size = self._missing(left)
             try:
-                with self._kv_budget.claim(self, size, row.cost), self._lock:
-                    self._rows[robot] = (*self._rows.get(robot, ()), row)
+                with self._kv_budget.claim(self, size, sum(r.cost for r in left)), self._lock:
+                    if self._missing(left) <= size:  # no robot that shares them forgot them
+                        self._rows[robot] = left
+                        break
             except OverBudgetError:
-                break
-            room += 1
-        return room
+                left = chosen(left, len(left) - 1)
+        return len(left)
+
+    def follow(self, robot: str, instruction: str) -> None:
+        """Set the next instruction of a robot, if its newest memory row had none yet."""
+        with self._lock:
+            rows = self._rows.get(robot, ())
+            if rows and not rows[0].until:
+                self._rows[robot] = (replace(rows[0], until=instruction), *rows[1:])
+
+    def _missing(self, rows: Sequence[MemoryRow]) -> int:
+        """Return the bytes of the rows that no robot has."""
+        held = self._holders()
+        return sum({r.k.data_ptr(): r.bytes for r in rows if r.k.data_ptr() not in held}.values())
 
     def _shared(self, row: MemoryRow) -> MemoryRow:
         """Return the row with the tensors of an equal one that some robot has."""
         with self._lock:
             known = [other for rows in self._rows.values() for other in rows]
+        if any(other.k.data_ptr() == row.k.data_ptr() for other in known):
+            return row
         for other in known:
             alike = other.k.shape == row.k.shape and other.budgets == row.budgets
             if alike and other.address == row.address:
@@ -284,14 +302,16 @@ class FrameMemory:
     def evictable(self) -> list[Evictable]:
         """Offer all memory rows; the robots then act without them."""
         now, offers = time.monotonic(), []
-        for held in self._holders().values():
+        for place, held in self._holders().items():
             row, idle = held[0][1], now - max(row.since for _, row in held)
-            offers.append(Evictable(row.bytes, row.cost, partial(self._evict, held), idle))
+            offers.append(Evictable(row.bytes, row.cost, partial(self._evict, place), idle))
         return offers
 
-    def _evict(self, held: Sequence[tuple[str, MemoryRow]]) -> int:
-        gone = [row.bytes for robot, row in held if self.forget(robot, row)]
-        return max(gone, default=0)
+    def _evict(self, place: int) -> int:
+        """Remove the rows with these keys from all robots; return the bytes freed."""
+        with self._lock:
+            held = self._holders().get(place, [])
+            return max((row.bytes for robot, row in held if self.forget(robot, row)), default=0)
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless each robot has at most `most` rows."""

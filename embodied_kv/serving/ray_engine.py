@@ -70,14 +70,14 @@ class CloudConfig:
                 "preset must be the name of the model's dimensions with cloud_address (got ''); "
                 'name the preset that the other engine is to load'
             )
-        if config.memory_rows:
+        if config.memory_rows > 0:
             raise ValueError(
                 'engine.memory_rows must be 0 with cloud_address, because the other engine does '
                 f'not know earlier frames (got {config.memory_rows}); set one of both to its '
                 'default'
             )
         address = '' if self.cloud_address == 'local' else self.cloud_address
-        config = replace(config, device=self.cloud_device)
+        config = replace(config, device=self.cloud_device, memory_rows=0, memory_kept_rows=0)
         rate = self.cloud_mbit * 1e6 / 8
         link = Link(self.cloud_latency, rate, rate)
         return RemoteEngine(address, preset, checkpoint, config, contract, link)

@@ -9,6 +9,7 @@ import math
 from typing import Any, cast
 
 import torch
+from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note
@@ -21,6 +22,7 @@ from embodied_kv.kv.transfer import copy_to
 from embodied_kv.session.frozen_facts import INT64
 from embodied_kv.text import is_text, shown
 
+STAMPS = 2**31 * 1_000_000_000  # ns; a message has int32 seconds
 FACTS = {
     'sequence': int,
     'stamp': int,
@@ -77,6 +79,7 @@ class FrameMemoryPart:
                     raise _damaged(f'{name} of row {i}', value)
             numbers = facts['sequence'], facts['stamp'], facts['length'], facts['pictures']
             fits = 0 <= facts['cost'] < math.inf and facts['length'] > 0 <= facts['pictures']
+            fits &= facts['sequence'] >= 0 and abs(facts['stamp']) < STAMPS
             if not fits or max(map(abs, numbers)) >= INT64:
                 raise _damaged(f'the facts of row {i}', facts)
             if not all(type(n) is int and 0 <= n <= facts['length'] for n in facts['budgets']):
@@ -92,11 +95,13 @@ class FrameMemoryPart:
     def resume(self, frozen: FrozenPart) -> Note:
         """Replace the memory rows of the robot by those of the capsule."""
         known: list[dict[str, Any]] = cast(Any, frozen.facts)
-        rows = [self._row(frozen, i, facts) for i, facts in enumerate(known[: self._memory.most])]
+        rows = [self._row(frozen, i, facts) for i, facts in enumerate(known)]
         self._engine.forget(self._robot)  # also the newest frame, which came after the boundary
-        if (room := self._memory.replace(self._robot, rows)) == len(known):
+        room, most = self._memory.replace(self._robot, rows), self._memory.most
+        if room == len(known):
             return None
-        return f'{room} of {len(known)} memory rows are restored: there is no room for more'
+        why = 'there is no room for more' if room < most else f'a robot keeps at most {most}'
+        return f'{room} of {len(known)} memory rows are restored: {why}'
 
     def _row(self, frozen: FrozenPart, i: int, facts: dict[str, Any]) -> MemoryRow:
         frame = facts['sequence'], facts['length'], facts['layout'], facts['stamp']
@@ -106,14 +111,20 @@ class FrameMemoryPart:
             facts['instruction'],
             facts['until'],
             facts['is_last'],
-            copy_to(frozen.tensors[f'{i}/k'], device),
-            copy_to(frozen.tensors[f'{i}/v'], device),
+            _alone(copy_to(frozen.tensors[f'{i}/k'], device)),
+            _alone(copy_to(frozen.tensors[f'{i}/v'], device)),
             tuple(facts['budgets']),
             facts['cost'],
             tuple(
-                frozen.tensors[f'{i}/picture/{j}'].cpu().numpy() for j in range(facts['pictures'])
+                _alone(frozen.tensors[f'{i}/picture/{j}'].cpu()).numpy()
+                for j in range(facts['pictures'])
             ),
         )
+
+
+def _alone(tensor: Tensor) -> Tensor:
+    """Return a tensor that keeps no larger memory alive, such as that of a whole capsule."""
+    return tensor.clone() if tensor.untyped_storage().nbytes() > tensor.nbytes else tensor
 
 
 def _facts(row: MemoryRow) -> dict[str, Any]:

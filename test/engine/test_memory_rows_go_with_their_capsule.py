@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from capsule_sessions import QUESTIONS, begin, capsules_of, dirty, go_on
 
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart
@@ -14,6 +15,7 @@ from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.session.frame_memory_part import FrameMemoryPart
 
 REMEMBERING = dict(memory_rows=3, memory_keep_ratio=0.5)
@@ -127,7 +129,7 @@ def test_rows_without_room_are_left_out_with_a_remark(make_engine, observe):
     frozen = part.freeze()
     other, few = remembering(make_engine, memory_rows=2)
     few.check_resumable(frozen)
-    assert few.resume(frozen).startswith('2 of 3 memory rows are restored')
+    assert few.resume(frozen) == '2 of 3 memory rows are restored: a robot keeps at most 2'
     assert [r.handle.sequence for r in other.memory.rows('')] == [3, 2]
 
 
@@ -150,6 +152,9 @@ def broken(frozen, **facts):
         {'pictures': -1},
         {'pictures': 9},
         {'sequence': 'first'},
+        {'sequence': -1},
+        {'stamp': 2**62},
+        {'until': 1},
         {'is_last': 1},
         {'instruction': b'\\ud800'.decode('unicode_escape')},
         {'more': 1},
@@ -229,3 +234,60 @@ def test_an_engine_with_fewer_rows_restores_the_streams_too(make_engine, observe
         target.check_resumable(frozen)
         target.resume(frozen)
         assert len(other.kv.streams.live()) == len(QUESTIONS)
+
+
+def test_a_smaller_limit_leaves_out_frames_of_the_interval_first(make_engine, observe):
+    engine, part = remembering(make_engine, memory_rows=4, memory_interval=0.1)
+    for number, instruction in ((1, 'a'), (2, 'b'), (3, 'b'), (4, 'b'), (5, 'b')):
+        act(engine, observe(number, instruction=instruction))
+    frozen = part.freeze()
+    assert [facts['sequence'] for facts in frozen.facts] == [5, 4, 3, 1]
+    other, few = remembering(make_engine, memory_rows=2)
+    few.resume(frozen)
+    assert [row.handle.sequence for row in other.memory.rows('')] == [5, 1]
+
+
+def test_without_room_for_all_the_newest_rows_are_restored(make_engine, observe):
+    engine, part = remembering(make_engine)
+    for number in (1, 2, 3):
+        act(engine, observe(number))
+    frozen = part.freeze()
+    other, few = remembering(make_engine)
+    row = engine.memory.rows('')[0].bytes
+    other.memory._kv_budget = KvBudget(2.5 * row)
+    other.memory._kv_budget.join(other.memory)
+    remark = few.resume(frozen)
+    assert remark == '2 of 3 memory rows are restored: there is no room for more'
+    assert [row.handle.sequence for row in other.memory.rows('')] == [3, 2]
+
+
+def test_the_frame_after_a_restore_gives_the_newest_row_its_next_words(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1, instruction='wait'))
+    session = session_of(engine, part)
+    session.snapshot('here')
+    session.rollback('here')
+    act(engine, observe(2, instruction='put the red cube into the bin'))
+    (row,) = engine.memory.rows('')
+    assert (row.instruction, row.until) == ('wait', 'put the red cube into the bin')
+    act(engine, observe(3, instruction='wait'))
+    assert engine.memory.rows('')[-1].until == 'put the red cube into the bin'
+
+
+def test_a_restored_row_keeps_no_other_part_of_the_capsule_in_memory(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    frozen = part.freeze()
+    block = torch.cat([t.reshape(-1).view(torch.uint8) for t in frozen.tensors.values()])
+    at, views = 0, {}
+    for name, tensor in frozen.tensors.items():
+        views[name] = block[at : at + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+        at += tensor.nbytes
+    part.resume(FrozenPart(views, frozen.facts))
+    for row in engine.memory.rows(''):
+        assert row.k.untyped_storage().nbytes() == row.k.nbytes
+        assert row.v.untyped_storage().nbytes() == row.v.nbytes
+        assert all(
+            picture.base is None or picture.base.nbytes == picture.nbytes
+            for picture in row.pictures
+        )

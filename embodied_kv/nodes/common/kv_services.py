@@ -5,6 +5,8 @@ Statistics, limits and eviction concern all robots that the engine serves, memor
 
 from __future__ import annotations
 
+from functools import partial
+
 import cv2
 import numpy as np
 from sensor_msgs.msg import CompressedImage
@@ -90,17 +92,20 @@ class MemoryRowServices:
         response.message = f'{len(rows)} of at most {memory.most} memory rows'
 
     def _forget(self, request: KvForget.Request, response: KvForget.Response) -> None:
-        memory, wanted = self._host.engine.memory, set(request.sequences)
-        rows = memory.rows(self._robot)
+        forgetting = partial(self._forgotten, set(request.sequences))
+        response.removed = self._host.device.call(forgetting).result()
+        response.message = f'{response.removed} memory rows are removed'
+
+    def _forgotten(self, wanted: set[int]) -> int:
+        """Forget memory rows, between two frames: on the engine thread."""
+        engine = self._host.engine
+        rows = engine.memory.rows(self._robot)
         if missing := wanted - {row.handle.sequence for row in rows}:
             raise LookupError(f'no memory row of frame {min(missing)}; list them with kv/memory')
+        if not wanted:
+            return engine.forget(self._robot)
         gone = [row for row in rows if row.handle.sequence in wanted]
-        response.removed = (
-            sum(memory.forget(self._robot, row) for row in gone)
-            if wanted
-            else self._host.engine.forget(self._robot)
-        )
-        response.message = f'{response.removed} memory rows are removed'
+        return sum(engine.memory.forget(self._robot, row) for row in gone)
 
 
 def _message(row: MemoryRow, pictures: bool) -> MemoryRowMsg:
