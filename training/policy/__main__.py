@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -73,6 +74,8 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         f'from step {trainer.step} of {recipe.steps}, {arguments.threads} threads'
     )
     unseen_sampler = sampler(unseen, recipe.seed + 1)
+    # A stage must not repeat the samples of the stage that its weights come from.
+    seed = zlib.crc32(f'{recipe.seed} {past}'.encode()) if past else recipe.seed
 
     def keep() -> None:
         ground = recipe.grounds(trainer.step - 1)
@@ -83,7 +86,7 @@ def train(arguments: argparse.Namespace, recipe: PolicyRecipe) -> None:
         console.print(f'{(time.monotonic() - began) / 60:.1f} min', journal.last())
 
     kept = time.monotonic()
-    seen_sampler = sampler(frames, recipe.seed)
+    seen_sampler = sampler(frames, seed)
     batches = prefetched(
         lambda step: seen_sampler.batch(step, recipe.grounds(step)), trainer.step, recipe.steps
     )
