@@ -3,8 +3,8 @@
 Each episode is a scene with a sequence of tasks. The arm follows the expert's plans with noise,
 kicks and gripper flips, at several replanning strides and latencies, so that the frames cover the
 states that a learner's own mistakes lead to; labels are always the clean plan (DAgger, Ross et al.
-2011). Existing episodes are kept, so that an interrupted run can be continued. With --memory every
-fifth scene has covers, which hide objects from some moment on (`training.policy.memory`).
+2011). Existing episodes are kept, so that an interrupted run can be continued. With --memory some
+scenes have covers, which hide objects from some moment on (`training.policy.memory`).
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ def _keep(
 
 # Scenes of episodes, in turn: any; with a place; with a thing put away; with two places.
 SCENES = task_scene(), task_scene('put'), task_scene('take'), task_scene(crowded=True)
-MEMORY_SCENES = *SCENES, task_scene('hidden')
+COVERED = 5  # with --memory, one of so many scenes has covers
 _tables: dict[SceneConfig, Tabletop] = {}  # of this process: an OpenGL context is expensive
 
 
@@ -246,16 +246,19 @@ def make_episode(
     seed: int,
     length: int,
     size: int = SceneConfig.image_size,
-    memory: bool = False,
+    covered: int = 0,
 ) -> int:
     """Write episode `index` if it does not exist; return its number of frames.
 
-    Raises ValueError if it exists with images of another size.
+    covered: one of so many scenes has covers; 0: none. Raises ValueError if it exists with images
+    of another size.
     """
     path = episode_path(root, index)
     if not path.exists():
-        scenes = MEMORY_SCENES if memory else SCENES
-        scene = replace(scenes[index % len(scenes)], image_size=size)
+        before = (index + 1) // covered if covered else 0  # scenes with covers, with this one
+        has_covers = covered and (index + 1) % covered == 0
+        scene = task_scene('hidden') if has_covers else SCENES[(index - before) % len(SCENES)]
+        scene = replace(scene, image_size=size)
         if scene not in _tables:
             _tables[scene] = Tabletop(scene, seed)
         table = _tables[scene]
@@ -280,13 +283,16 @@ def main() -> None:
     )
     parser.add_argument('--seed', type=int, default=0, help='of the first scene, below 1,000,000')
     parser.add_argument('--memory', action='store_true', help='also scenes with covers')
+    parser.add_argument('--covered', type=int, default=COVERED, help='one of so many has covers')
     parser.add_argument('--processes', type=int, default=os.cpu_count() or 1, help='at once')
     arguments = parser.parse_args()
-    if min(arguments.episodes, arguments.length, arguments.processes) < 1:
-        parser.error('--episodes, --length and --processes are at least 1')
+    counts = arguments.episodes, arguments.length, arguments.processes, arguments.covered
+    if min(counts) < 1:
+        parser.error('--episodes, --length, --processes and --covered are at least 1')
     if arguments.seed + arguments.episodes > 1_000_000:
         parser.error('scene seeds from 1,000,000 on are kept for evaluation')
-    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size', 'memory')}
+    options = {name: getattr(arguments, name) for name in ('seed', 'length', 'size')}
+    options['covered'] = arguments.covered if arguments.memory else 0
     make = partial(make_episode, root=arguments.out, **options)
     try:
         with ProcessPoolExecutor(arguments.processes) as pool:

@@ -18,7 +18,7 @@ def root(tmp_path_factory):
     """Return the folder of five episodes; the last one has covers."""
     root = tmp_path_factory.mktemp('data')
     for index in range(5):
-        make_episode(index, root, 60, LENGTH, memory=True)
+        make_episode(index, root, 60, LENGTH, covered=5)
     return root
 
 

@@ -22,13 +22,13 @@ ROWS, SIZE, BATCHES = 3, 24, range(6)
 def frames(tmp_path_factory):
     root = tmp_path_factory.mktemp('data')
     for index in range(5):
-        make_episode(index, root, 60, 70, memory=True)
-    return Frames.read(find_episodes(root), memory=True)
+        make_episode(index, root, 60, 70, covered=5)
+    return Frames.read(find_episodes(root), covered=5)
 
 
 @pytest.fixture(scope='module')
 def tokenizer():
-    return train_tokenizer(TABLETOP.backbone.vocab_size, memory=True)
+    return train_tokenizer(TABLETOP.backbone.vocab_size, covered=5)
 
 
 @pytest.fixture(scope='module')
