@@ -1,5 +1,7 @@
 """Covers hide the things under them, and touch neither these nor other things."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -93,6 +95,14 @@ def test_two_or_three_covers_hide_something_and_leave_something_visible(table):
             position = next(t.position for t in truth.things if t.name == task.target)
             np.testing.assert_allclose(task.spot, position[:2], atol=1e-3)
     assert numbers == {2, 3} and {(2, 1), (2, 2), (3, 1), (3, 2)} <= hidden
+
+
+def test_covers_that_would_hide_everything_are_refused(table):
+    table.reset(3)
+    first, second = [thing for thing in table.objects() if thing.shape in MOVABLE][:2]
+    near = replace(second, position=first.position + [0.005, 0.0, 0.0])
+    drawn = [draw_covers([first, near], np.random.default_rng(seed)) for seed in range(40)]
+    assert drawn == [None] * 40
 
 
 def test_questions_are_about_what_is_visible(table):

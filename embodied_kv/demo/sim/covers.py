@@ -53,7 +53,7 @@ def draw_covers(things: Sequence[ObjectTruth], rng: np.random.Generator) -> np.n
 
 
 def _fit(covers: np.ndarray, things: Sequence[ObjectTruth]) -> bool:
-    """Return whether covers touch neither each other nor a thing that they do not hide."""
+    """Return whether covers touch neither each other nor a thing, of which they leave one."""
     apart = np.stack([distances(covers, cover) for cover in covers])
     np.fill_diagonal(apart, np.inf)
     beside = [
@@ -61,7 +61,7 @@ def _fit(covers: np.ndarray, things: Sequence[ObjectTruth]) -> bool:
         for thing in things
         if not is_covered(thing, covers)
     ]
-    return bool(apart.min() > 2 * RADIUS + ROOM and np.min(beside) > RADIUS + ROOM)
+    return bool(apart.min() > 2 * RADIUS + ROOM and beside and np.min(beside) > RADIUS + ROOM)
 
 
 def is_covered(thing: ObjectTruth, covers: np.ndarray) -> bool:
