@@ -23,7 +23,7 @@ def frames(tmp_path_factory):
     root = tmp_path_factory.mktemp('data')
     for index in range(5):
         make_episode(index, root, 60, 70, covered=5)
-    return Frames.read(find_episodes(root), covered=5)
+    return Frames.read(find_episodes(root), memory=True)
 
 
 @pytest.fixture(scope='module')
