@@ -28,7 +28,7 @@ def frames(tmp_path_factory):
 
 @pytest.fixture(scope='module')
 def tokenizer():
-    return train_tokenizer(TABLETOP.backbone.vocab_size, covered=5)
+    return train_tokenizer(TABLETOP.backbone.vocab_size, memory=True)
 
 
 @pytest.fixture(scope='module')
