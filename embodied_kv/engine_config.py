@@ -161,6 +161,12 @@ class EngineConfig:
         'the last one with each instruction',
         range=(0.1, 3600.0),
     )
+    memory_novelty: float = _param(
+        0.1,
+        'Change of a pixel of a thumbnail since the newest memory row, 0 to 1, below which a '
+        'frame of the interval becomes none; 0: each one becomes one',
+        range=(0.0, 1.0),
+    )
     kv_budget_mib: int = _param(
         0,
         'Budget of all KV on the device, MiB: frames, compressed rows, streams, the row of the '

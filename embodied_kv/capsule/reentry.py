@@ -152,7 +152,7 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     with np.errstate(over='ignore'):
         moved = np.abs(now.joints - then.joints)  # [J]
     joint = int(moved.argmax())
-    changes = {view: _change(then.images[view], now.images[view]) for view in now.images}
+    changes = {view: image_change(then.images[view], now.images[view]) for view in now.images}
     view = max(changes, key=changes.__getitem__)
     measured = (
         (moved[joint], limits.max_joint_distance, f'joint {joint} has moved {moved[joint]:.4g}'),
@@ -171,8 +171,8 @@ def choose_depth(then: SceneSummary | None, now: SceneSummary | None, limits: Li
     return Decision(Depth.ACTOR, f'{within}: the actor goes on')
 
 
-def _change(then: np.ndarray, now: np.ndarray) -> float:
-    """Return the largest change of a pixel, 0 to 1."""
+def image_change(then: np.ndarray, now: np.ndarray) -> float:
+    """Return the largest change of a pixel between two uint8 images of one shape, 0 to 1."""
     return int(np.abs(now.astype(np.int16) - then).max()) / 255
 
 

@@ -1,7 +1,8 @@
 """Which frames of a robot become memory rows, and how its chunks and texts read them.
 
 Before a prefill, the robot's present frame becomes a memory row if it is the first one, if the
-instruction changes, or if the newest memory row is older than an interval. After a prefill, the
+instruction changes, or if the newest memory row is older than an interval and the images have
+changed since. After a prefill, the
 new frame gets a copy of its row between the memory rows that the robot reads and its recall
 tokens, which all its readers read in place of the row. So graphs, streams and capsules know
 nothing of memory rows. The prefill itself reads none.
@@ -21,6 +22,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from embodied_kv.capsule import reentry
+from embodied_kv.capsule.reentry import image_change
 from embodied_kv.engine.compression import ACTION, Compression
 from embodied_kv.engine.recall import Layers, Recaller
 from embodied_kv.engine.shapes import copy_capacity
@@ -87,6 +90,7 @@ class Remembering:
             )
         self._kv, self._compression, self._latency = kv, compression, latency
         self._ratio, self._interval = config.memory_keep_ratio, config.memory_interval * SECOND
+        self._novelty = config.memory_novelty
         move = Rotation(policy.model.backbone.wavelengths.to(policy.model.device))
         kept, most = config.kept_rows, config.memory_rows
         self.rows = FrameMemory(kept, model.prefix_tokens, move, kv.budget, most)
@@ -109,13 +113,19 @@ class Remembering:
         with lease, self._compression.failing_alone(lease.handle):
             handle, known = lease.handle, self.rows.rows(robot)
             changes = seen.instruction != observation.instruction
-            age = abs(handle.stamp - known[0].handle.stamp) if known else self._interval
             is_new = not known or known[0].handle.place != handle.place
             is_seen = seen.place == handle.place  # a capsule may have restored another frame
-            if is_seen and is_new and (changes or age >= self._interval):
+            if is_seen and is_new and (changes or self._is_due(handle, seen, known)):
                 is_last = changes or not known
                 if frame := self._remembered(lease, seen, observation.instruction, is_last):
                     self.rows.keep(frame, self._kv.prefixes, lease.row)
+
+    def _is_due(self, handle: KvHandle, seen: _Seen, known: Sequence[MemoryRow]) -> bool:
+        """Return whether the interval has passed and the images have changed since the newest."""
+        if not known:
+            return True
+        age = abs(handle.stamp - known[0].handle.stamp)
+        return age >= self._interval and novelty(known[0].pictures, seen.pictures) >= self._novelty
 
     def at_boundary(self, robot: str) -> tuple[MemoryRow, ...]:
         """Return the memory rows of a capsule of this moment, the newest first.
@@ -219,6 +229,19 @@ class Remembering:
 def _encode(text: str) -> np.ndarray:
     (vector,) = HashingEncoder().encode([text])
     return vector
+
+
+def novelty(then: Sequence[np.ndarray], now: Sequence[np.ndarray]) -> float:
+    """Return how much pictures of the same views have changed, 0 to 1; 1 if they are others."""
+    if [image.shape for image in then] != [image.shape for image in now]:
+        return 1.0
+    pairs = zip(map(_coarse, then), map(_coarse, now), strict=True)
+    return max((image_change(*pair) for pair in pairs), default=1.0)
+
+
+def _coarse(image: np.ndarray) -> np.ndarray:
+    """Return the thumbnail of a picture, which averages noise out; itself if it is smaller."""
+    return image if min(image.shape[:2]) < reentry.SIDE else reentry.thumbnail(image)
 
 
 def picture(image: np.ndarray) -> np.ndarray:

@@ -1,21 +1,29 @@
 """The last frame with each instruction, and a frame of each interval, become memory rows."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
+import numpy as np
 import pytest
+
+from embodied_kv.engine.remembering import novelty
 
 SECOND = 1_000_000_000
 
 
 @pytest.fixture
 def see(make_engine, observe):
-    """Return a function that prefills frames (instruction, stamp in s) and returns memory rows."""
+    """Return a function that prefills frames (instruction, stamp in s) and returns memory rows.
 
-    def made(frames, **config):
+    views: images of another frame, by the number of the frame; the images of all others differ.
+    """
+
+    def made(frames, views=MappingProxyType({}), **config):
         usual = dict(memory_rows=8, memory_keep_ratio=1.0, memory_interval=5.0)
         engine = make_engine(**usual | config)
         for number, (instruction, stamp) in enumerate(frames):
-            seen = observe(number, instruction=instruction)
+            seen = observe(views.get(number, number), instruction=instruction)
+            seen = replace(seen, sequence=number)
             engine.prefill([replace(seen, stamp=round(stamp * SECOND))])
         engine.kv.check_integrity()
         return [
@@ -45,6 +53,28 @@ def test_above_the_limit_frames_of_the_interval_go_first_the_oldest_first(see):
 def test_the_newest_frame_is_kept_even_if_all_others_ended_an_instruction(see):
     frames = [('a', 0), ('b', 1), ('c', 2), ('c', 9), ('c', 10)]
     assert [n for n, _, _ in see(frames, memory_rows=1)] == [3]
+
+
+def test_a_frame_of_the_interval_that_shows_nothing_new_is_not_kept(see):
+    frames, views = [('a', i) for i in range(13)], dict.fromkeys(range(12), 0)
+    assert [n for n, _, _ in see([*frames, ('a', 13)], views)] == [12, 0]
+    assert [n for n, _, _ in see(frames, views, memory_novelty=0.0)] == [10, 5, 0]
+
+
+def test_the_last_frame_with_an_instruction_is_kept_even_if_it_shows_nothing_new(see):
+    frames = [('a', 0), ('b', 1), ('c', 2)]
+    assert [n for n, _, _ in see(frames, dict.fromkeys(range(3), 0))] == [1, 0]
+
+
+def test_novelty_is_a_change_of_thumbnails_beyond_noise():
+    scene = np.full((64, 64, 3), 120, np.uint8)
+    noise = np.random.default_rng(0).integers(-8, 9, scene.shape)
+    moved = scene.copy()
+    moved[20:24, 20:24] = 255
+    assert novelty([scene], [(scene + noise).astype(np.uint8)]) < 0.05
+    assert novelty([scene, scene], [scene, moved]) > 0.5
+    assert novelty([scene], [scene, scene]) == novelty([scene], [scene[:32]]) == 1.0
+    assert novelty([scene[:8, :8]], [scene[:8, :8]]) == 0.0
 
 
 def test_a_clock_that_jumps_back_keeps_frames_again(see):
