@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import product
 from typing import TypeVar
 
 import numpy as np
@@ -17,7 +16,7 @@ from embodied_kv.demo.sim.covers import draw_covers, hidden_tasks
 from embodied_kv.demo.sim.language import narrate
 from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
-from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
+from embodied_kv.demo.sim.scene import CAMERAS
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import (
@@ -31,16 +30,14 @@ from embodied_kv.demo.sim.tasks import (
     can_be_taken,
     distances,
     draw_task,
-    have_room,
     hindrance,
     lies_on_the_table,
 )
 from training.evaluate.cases import Moment
 from training.policy.expert import plan
-from training.policy.memory import KeepRule
+from training.policy.memory import KeepRule, placements
 
 T = TypeVar('T')
-GRID = 0.01  # m between the spots that a guess chooses from
 BY_ROBOT, BY_HAND = ('put', 'next'), 'hand'  # how a thing is moved before it is returned
 BETWEEN = ('pick', 'put', 'push', 'take', 'next')  # families of the task after a reach
 
@@ -191,19 +188,6 @@ def chance(task: Task, truth: Truth) -> float:
         spots = np.array([guess.spot for guess in options])
         return float((distances(spots, task.spot or NOWHERE) < RETURNED).mean())
     return options.count(task) / len(options)
-
-
-def placements(name: str, truth: Truth) -> list[tuple[float, float]]:
-    """Return the free spots (m) of a grid, where objects of a scene lie and this one could be put.
-
-    They are at least AWAY from its present position.
-    """
-    x, y = (np.arange(*span, GRID).tolist() for span in (SceneConfig.x, SceneConfig.y))
-    tasks = [Task('return', name, spot=spot) for spot in product(x, y)]
-    spots = np.array([task.spot for task in tasks])
-    here = next(thing.position for thing in truth.things if thing.name == name)
-    free = have_room(tasks, truth.things) & (distances(spots, here) >= AWAY)
-    return [(x, y) for x, y in spots[free].tolist()]
 
 
 def any_of(options: Sequence[T], rng: np.random.Generator) -> T:

@@ -21,7 +21,7 @@ from embodied_kv.demo.sim.covers import is_covered, uncovered
 from embodied_kv.demo.sim.kinematics import joint_limits
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Truth
-from embodied_kv.demo.sim.tasks import COVERS, Task, draw_task
+from embodied_kv.demo.sim.tasks import COVERS, MEMORY_FAMILIES, Task, draw_task
 from embodied_kv.model.processing.normalizer import Normalizer
 from embodied_kv.model.processing.prompt import OWN_PROMPT, RECALL_TOKENS, recall_ids
 from embodied_kv.model.tokenizer import Tokenizer
@@ -46,7 +46,7 @@ MOST_ASKED = 3  # things of a sample whose positions in earlier frames are asked
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
-FREQUENCY = dict(next=2.0, sequence=2.0, hidden=4.0) | {'return': 3.0, 'put': 1.5, 'take': 3.0}
+FREQUENCY = dict(next=2.0, sequence=2.0, hidden=4.0) | {'return': 2.0, 'put': 1.5, 'take': 3.0}
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
 
 
@@ -290,13 +290,17 @@ class Sampler:
         kept = memory.before(frame, since, most) if most else np.zeros(0, np.int64)
         options = memory.tasks(frame, kept)
         asked, points = self._questions_of_past(frames.truth(at), options)
-        if options and rng.random() < PAST:
+        recorded = frames.tasks[episode][frames.task[at]]
+        is_recorded, is_past = task is recorded, recorded.family in MEMORY_FAMILIES
+        if options and rng.random() < PAST and not (is_recorded and is_past):
             shares = np.array([frequency(option) for option in options])
             task = options[rng.choice(len(options), p=shares / shares.sum())]
-        elif task is frames.tasks[episode][frames.task[at]]:
+        elif is_recorded:
             numbers = frames.task[first : at + 1]
             since = int(np.flatnonzero(numbers == numbers[-1])[0])
             kept = memory.before(frame, since, most) if most else kept
+            if not memory.determines(recorded, frame, kept):
+                task = self._other_task(frames.truth(at), rng)
         return _Past(
             task, since, tuple((first + kept[::-1]).tolist()), int(first), '', asked, points
         )
@@ -347,6 +351,11 @@ class Sampler:
             return None
         if chance < LOST + OWN:
             return self._frames.tasks[self._frames.episode[frame]][self._frames.task[frame]]
+        return self._other_task(truth, rng)
+
+    @staticmethod
+    def _other_task(truth: Truth, rng: np.random.Generator) -> Task | None:
+        """Return a task that the present state determines."""
         if len(truth.covers):  # only the hand is clear of covers
             return draw_task(uncovered(truth).things, rng, 'reach')
         return draw_task(truth.things, rng)

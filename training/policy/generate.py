@@ -4,13 +4,15 @@ Each episode is a scene with a sequence of tasks. The arm follows the expert's p
 kicks and gripper flips, at several replanning strides and latencies, so that the frames cover the
 states that a learner's own mistakes lead to; labels are always the clean plan (DAgger, Ross et al.
 2011). Existing episodes are kept, so that an interrupted run can be continued. With --memory some
-scenes have covers, which hide objects from some moment on (`training.policy.memory`).
+scenes have covers, which hide objects from some moment on. In the others, things are moved by hand
+between two tasks, and some tasks return a thing to where it was (`training.policy.memory`).
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,16 +24,23 @@ from embodied_kv.demo.sim.covers import draw_covers, hidden_tasks
 from embodied_kv.demo.sim.kinematics import forward, joint_limits
 from embodied_kv.demo.sim.phases import Phase
 from embodied_kv.demo.sim.rollout import Rollout
-from embodied_kv.demo.sim.scene import CAMERAS, SceneConfig
+from embodied_kv.demo.sim.scene import CAMERAS, MOVABLE, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Tabletop, Truth
 from embodied_kv.demo.sim.tasks import (
+    AWAY,
     COVERS,
     FAMILIES,
     HOVER,
     SECONDS,
     Task,
+    can_be_taken,
+    distances,
     draw_task,
+    hindrance,
+    is_one_place,
+    lies_on_the_table,
+    rests_at,
     task_scene,
 )
 from embodied_kv.progress import Progress
@@ -49,12 +58,14 @@ from training.policy.episodes import (
     write_meta,
 )
 from training.policy.expert import plan
+from training.policy.memory import placements
 
 DT = 0.1  # s, the control period
-CLEAR = HOVER - 0.02  # m, least height of the gripper point when covers are put on the table
+CLEAR = HOVER - 0.02  # m, least height of the gripper point when covers or things are put down
 LOWEST = 0.014  # m, lowest gripper point of a disturbed command
 TICK = 1e-6  # s; closer times are equal
 SLIP = 3  # periods after which a kick does not grow further
+RETURNS = 0.8  # with a memory, share of tasks that return a thing, if there is one to return
 
 
 @dataclass(frozen=True)
@@ -160,10 +171,41 @@ class Planner:
             self._rollout.advance(moment - self._rollout.time)
 
 
-def record(table: Tabletop, seed: int, length: int) -> Episode:
-    """Record one episode of `length` frames in the scene of `seed`."""
+class Rests:
+    """Where things rested in view when an instruction began: what a memory certainly contains."""
+
+    def __init__(self, table: Tabletop) -> None:
+        self._table = table
+        self._places: dict[str, list[np.ndarray]] = defaultdict(list)  # x, y, z in m
+
+    def see(self, truth: Truth) -> None:
+        """Take the state at the beginning of an instruction."""
+        for thing in truth.things:
+            x, y, _ = at = thing.position
+            free = thing.shape in MOVABLE and thing.name != truth.held
+            if free and rests_at((x, y), thing, truth.things) and self._table.sees(at[None]).all():
+                self._places[thing.name].append(at.copy())
+
+    def tasks(self, truth: Truth) -> list[Task]:
+        """Return a task for each thing that rested at exactly one other place before."""
+        found = []
+        for thing in truth.things:
+            places = np.array(self._places[thing.name]).reshape(-1, 3)
+            places = places[distances(places, thing.position) >= AWAY]
+            if can_be_taken(thing) and is_one_place(places):
+                found.append(Task('return', thing.name, spot=tuple(places[-1, :2].tolist())))
+        return [task for task in found if not hindrance(task, truth, self._table.sees)]
+
+
+def record(table: Tabletop, seed: int, length: int, returns: bool = False) -> Episode:
+    """Record one episode of `length` frames in the scene of `seed`.
+
+    returns: whether some tasks return things to where they were; not in scenes with covers.
+    """
     table.reset(seed)
-    rng = np.random.default_rng((seed, 1))
+    rng, own_rng = np.random.default_rng((seed, 1)), np.random.default_rng((seed, 2))
+    rests, returns = Rests(table), returns and not table.scene.covers
+    hand = own_rng.integers(8, length // 2) if returns else length
     rollout = Rollout(table)
     planner = Planner(rollout, rng)
     names = [thing.name for thing in table.objects()]
@@ -173,8 +215,11 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
     tasks: list[Task] = []
     rest = held_still = 0
     for t in range(length):
-        truth = table.truth()
-        if t >= due and not len(truth.covers) and not truth.held and truth.grip[2] > CLEAR:
+        truth = before = table.truth()
+        is_clear = not truth.held and truth.grip[2] > CLEAR
+        if t >= hand and is_clear:
+            truth, rest, hand = _move_by_hand(table, own_rng), 0, length
+        if t >= due and not len(truth.covers) and is_clear:
             points = draw_covers(truth.things, rng)
             if points is not None:
                 table.cover(points)
@@ -184,6 +229,11 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
             task = _draw_task(truth, rng)
             if task is None:
                 break
+            if returns:
+                rests.see(before)
+                possible = rests.tasks(truth)
+                if possible and own_rng.random() < RETURNS:
+                    task = possible[own_rng.integers(len(possible))]
             tasks.append(task)
             rest, held_still = int(SECONDS[task.family] / DT), 0
         orders = Orders.of(tasks[-1:], [names])
@@ -199,6 +249,20 @@ def record(table: Tabletop, seed: int, length: int) -> Episode:
     stacked = {k: np.stack(v) for k, v in frames.items()}
     covered = covers[: len(stacked['timestamp'])] if table.scene.covers else None
     return Episode(stacked, tuple(tasks), *kinds, covered)
+
+
+def _move_by_hand(table: Tabletop, rng: np.random.Generator) -> Truth:
+    """Move a thing on the table to a random free place; return the truth."""
+    truth = table.truth()
+    lying = [t for t in truth.things if can_be_taken(t) and lies_on_the_table(t, truth.things)]
+    if not lying:
+        return truth
+    thing = lying[rng.integers(len(lying))]
+    if spots := placements(thing.name, truth):
+        index, poses = truth.things.index(thing), table.poses()
+        poses[index] = *spots[rng.integers(len(spots))], thing.size[2] / 2, 1, 0, 0, 0
+        table.arrange(table.state(), poses)
+    return table.truth()
 
 
 def _draw_task(truth: Truth, rng: np.random.Generator) -> Task | None:
@@ -250,8 +314,8 @@ def make_episode(
 ) -> int:
     """Write episode `index` if it does not exist; return its number of frames.
 
-    covered: one of so many scenes has covers; 0: none. Raises ValueError if it exists with images
-    of another size.
+    covered: one of so many scenes has covers, and in the others some things are returned; 0:
+    neither. Raises ValueError if it exists with images of another size.
     """
     path = episode_path(root, index)
     if not path.exists():
@@ -262,7 +326,7 @@ def make_episode(
         if scene not in _tables:
             _tables[scene] = Tabletop(scene, seed)
         table = _tables[scene]
-        write_episode(root, index, record(table, seed + index, length))
+        write_episode(root, index, record(table, seed + index, length, covered > 0))
     episode = read_episode(path)
     if episode.size != size:
         raise ValueError(
@@ -282,7 +346,7 @@ def main() -> None:
         '--size', type=int, default=SceneConfig.image_size, help='pixels of an image, each way'
     )
     parser.add_argument('--seed', type=int, default=0, help='of the first scene, below 1,000,000')
-    parser.add_argument('--memory', action='store_true', help='also scenes with covers')
+    parser.add_argument('--memory', action='store_true', help='also covers, and things returned')
     parser.add_argument('--covered', type=int, default=COVERED, help='one of so many has covers')
     parser.add_argument('--processes', type=int, default=os.cpu_count() or 1, help='at once')
     arguments = parser.parse_args()

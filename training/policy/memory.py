@@ -8,27 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import product
 
 import numpy as np
 
 from embodied_kv.demo.sim.covers import hidden_tasks, is_covered
 from embodied_kv.demo.sim.phases import Phase, TableMoment
-from embodied_kv.demo.sim.scene import MOVABLE
+from embodied_kv.demo.sim.scene import MOVABLE, SceneConfig
 from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import Truth
 from embodied_kv.demo.sim.tasks import (
     AWAY,
     MOVED,
+    NOWHERE,
     Task,
     can_be_taken,
     distances,
+    have_room,
     hindrance,
+    is_one_place,
     rests_at,
 )
 from training.policy.episodes import Episode, true_state
 
 INTERVAL = 2.0  # s, longest time between two frames of a memory
 TICK = 1e-6  # s; closer times are equal
+GRID = 0.01  # m between the spots where a thing could be put
 STILL = 0.002  # m, displacement within a control period of a thing at rest
 
 
@@ -122,7 +127,8 @@ class EpisodeMemory:
         """Return positions [T, N, 2] m of things, and whether they rest in view, bool [T, N]."""
         poses = self._frames['truth.things'][..., :3].astype(np.float64)
         moves = np.pad(np.linalg.norm(np.diff(poses, axis=0), axis=2), ((1, 1), (0, 0)))
-        still = np.maximum(moves[:-1], moves[1:]) < STILL  # before and after each frame
+        before, after = moves[:-1], moves[1:]
+        still = (before < STILL) & ((after < STILL) | (after >= AWAY))  # or then moved by hand
         rests = still & self._in_view
         for t, truth in enumerate(self._truths):
             for i, thing in enumerate(truth.things):
@@ -132,16 +138,33 @@ class EpisodeMemory:
         return poses[..., :2], rests
 
     def _returns(self, frame: int, kept: np.ndarray) -> Iterator[Task]:
-        """Yield a task for each thing that rested at exactly one other place in kept frames."""
+        """Yield a task for each thing that rested at exactly one other place in kept frames.
+
+        A held thing may be above that place: it is put down there again.
+        """
         truth = self._truths[frame]
         for i, thing in enumerate(truth.things):
             if not (can_be_taken(thing) or thing.name == truth.held):
                 continue
-            places = self._at[kept[self._rests[kept, i]], i]
-            places = places[distances(places, thing.position) >= AWAY]
-            if len(places) and (distances(places, places[-1]) < MOVED).all():
+            places = self._places(kept, i)
+            if thing.name != truth.held:
+                places = places[distances(places, thing.position) >= AWAY]
+            if is_one_place(places):
                 x, y = places[-1].tolist()
                 yield Task('return', thing.name, spot=(x, y))
+
+    def _places(self, kept: np.ndarray, i: int) -> np.ndarray:
+        """Return where a thing rests in kept frames, float64 [K, 2] m."""
+        return self._at[kept[self._rests[kept, i]], i]
+
+    def determines(self, task: Task, frame: int, kept: np.ndarray) -> bool:
+        """Return whether kept frames contain what a recorded task of this frame refers to."""
+        if task.family == 'hidden':
+            return self._was_seen(task, frame, kept)
+        if task.family != 'return':
+            return True
+        index = [thing.name for thing in self._truths[frame].things].index(task.target)
+        return bool((distances(self._places(kept, index), task.spot or NOWHERE) < MOVED).any())
 
     def _sequences(self, frame: int, kept: np.ndarray) -> Iterator[Task]:
         """Yield a task if exactly one thing was reached, in an earlier task, among several."""
@@ -151,6 +174,19 @@ class EpisodeMemory:
         able = {thing.name for thing in self._truths[frame].things if can_be_taken(thing)}
         if len(targets) == 1 and targets < able and min(reaches) < self._number[frame]:
             yield Task('sequence', targets.pop())
+
+
+def placements(name: str, truth: Truth) -> list[tuple[float, float]]:
+    """Return the free spots (m) of a grid, where objects of a scene lie and this one could be put.
+
+    They are at least AWAY from its present position.
+    """
+    x, y = (np.arange(*span, GRID).tolist() for span in (SceneConfig.x, SceneConfig.y))
+    tasks = [Task('return', name, spot=spot) for spot in product(x, y)]
+    spots = np.array([task.spot for task in tasks])
+    here = next(thing.position for thing in truth.things if thing.name == name)
+    free = have_room(tasks, truth.things) & (distances(spots, here) >= AWAY)
+    return [(x, y) for x, y in spots[free].tolist()]
 
 
 def _truth(episode: Episode, frame: int) -> Truth:

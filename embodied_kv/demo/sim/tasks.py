@@ -276,6 +276,14 @@ def distances(points: np.ndarray, spot: Sequence[float] | np.ndarray) -> np.ndar
     return np.hypot(apart[..., 0], apart[..., 1])
 
 
+def is_one_place(points: np.ndarray) -> bool:
+    """Return whether there are points [N, 2 or 3] (m), and all of them are less than MOVED apart.
+
+    The last one counts as the place.
+    """
+    return bool(len(points)) and bool((distances(points, points[-1]) < MOVED).all())
+
+
 def gap(a: ObjectTruth, b: ObjectTruth) -> float:
     """Return the free distance between the circles around two footprints, m."""
     apart = np.hypot(*(a.position - b.position)[:2])
