@@ -16,7 +16,8 @@ SUITE = Perception, Action
 @pytest.fixture
 def remembering(robot):
     """Return a robot with two memory rows, the last that it gets."""
-    perception, _ = robot.up(*SUITE, engine__memory_rows=2, engine__memory_interval=0.1)
+    kept = dict(rows=2, interval=0.1, novelty=0.0)  # its images never change
+    perception, _ = robot.up(*SUITE, **{f'engine__memory_{n}': value for n, value in kept.items()})
     memory, robot.name = EngineHost._shared.engine.memory, perception.robot
     robot.until(lambda: len(memory.rows(perception.robot)) == 2, timeout=60.0)
     memory.keep = lambda *_: False
