@@ -2,10 +2,9 @@
 
 Before a prefill, the robot's present frame becomes a memory row if it is the first one, if the
 instruction changes, or if the newest memory row is older than an interval and the images have
-changed since. After a prefill, the
-new frame gets a copy of its row between the memory rows that the robot reads and its recall
-tokens, which all its readers read in place of the row. So graphs, streams and capsules know
-nothing of memory rows. The prefill itself reads none.
+changed since. After a prefill, the new frame gets a copy of its row between the memory rows that
+the robot reads and its recall tokens, which all its readers read in place of the row. So graphs,
+streams and capsules know nothing of memory rows. The prefill itself reads none.
 
 A robot may keep more memory rows than it reads. Then the words of a row, its instruction and the
 next one, select what is read, by a text encoder as sentences are retrieved (KEEP, section 4.1).

@@ -4,8 +4,8 @@ Each episode is a scene with a sequence of tasks. The arm follows the expert's p
 kicks and gripper flips, at several replanning strides and latencies, so that the frames cover the
 states that a learner's own mistakes lead to; labels are always the clean plan (DAgger, Ross et al.
 2011). Existing episodes are kept, so that an interrupted run can be continued. With --memory some
-scenes have covers, which hide objects from some moment on. In the others, things are moved by hand
-between two tasks, and some tasks return a thing to where it was (`training.policy.memory`).
+scenes have covers, which hide objects from some moment on. In the others, a thing is moved by hand
+once, and most of the following tasks return a thing to where it was (`training.policy.memory`).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class KeepRule:
     """Decides which frames a memory keeps, as an engine with `engine.memory_rows` does.
 
     These are the first frame, the last one with each instruction, and another one as soon as
-    INTERVAL has passed since the last one.
+    INTERVAL has passed since the last one; here also if it shows nothing new.
     """
 
     def __init__(self) -> None:
