@@ -15,8 +15,8 @@ by words        32 memory rows are kept, and the instruction selects the 4 that 
 
 Physics: without information about the past, success is at most that of a guess with the expert's
 movements. Sharing has no row, because frames that are encoded again give the same actions:
-`benchmarks.visual_memory` measures their time. Neither has Kairos, because which robot is served
-first changes no goal: `benchmarks.fleet` measures its gain.
+they cost time. Neither has Kairos, because which robot is served first changes no goal.
+`benchmarks.fleet.remembering` measures the latency without each of both.
 """
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> dict:
 def _rows(policy: FullPolicy, ratio: float, counts: list[int], turns: int) -> list[dict]:
     """Return a table row for each number of memory rows of a keep ratio."""
     engine = _engine(policy, ratio, max(counts))
-    kept = _memory(engine, max(counts))
+    kept = remembered(engine, max(counts))
     times: dict[int, list[dict[str, float]]] = {count: [] for count in counts}
     for turn in range(turns + 1):  # the first one warms up
         for count in counts if turn % 2 else reversed(counts):
@@ -115,7 +115,7 @@ def _engine(policy: FullPolicy, ratio: float, rows: int) -> Engine:
     return Engine(policy, config)
 
 
-def _memory(engine: Engine, rows: int) -> list[MemoryRow]:
+def remembered(engine: Engine, rows: int) -> list[MemoryRow]:
     """Return memory rows of different frames: each frame ends its instruction."""
     for number in range(rows + 1):
         seen = observation(engine.policy.config, number)

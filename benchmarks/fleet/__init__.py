@@ -8,6 +8,7 @@
 - charged: `python -m benchmarks.fleet.charged`, horizons charged with the success that they cost;
   success: the measured rates.
 - profile: `python -m benchmarks.fleet.profile`, the cost of a batch of robots.
+- remembering: `python -m benchmarks.fleet.remembering`, robots that read memory rows.
 - serving: `python -m benchmarks.fleet.serving`, the sessions of a policy server, in virtual time.
 - speech: `python -m benchmarks.fleet.speech`, the same with language.
 """
