@@ -33,7 +33,7 @@ TARGET = 0.9  # share of the missions that are to be carried out
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of this benchmark."""
     parser.add_argument('--runs', type=int, default=20, help='each with a seed of its own')
-    parser.add_argument('--first-seed', type=int, default=100, help='of the first run')
+    parser.add_argument('--first-seed', type=int, default=1_000_100, help='of the first run')
     parser.add_argument('--seconds', type=float, default=10.0, help='of tasks before the mission')
     parser.add_argument('--busy', type=int, default=0, help='processes that burn processor time')
 

@@ -19,6 +19,7 @@ from embodied_kv.demo.sim.tasks import Judge, Task
 from embodied_kv.srv import CapsuleRestore, CapsuleSnapshot, KvMemory
 
 CAPSULE = 'before-the-kill'
+LOST = 6.0  # s after which a restore without a response is requested again
 AGAIN = 3.0  # s after which a restore is requested again: the killed process may be listed still
 
 
@@ -26,14 +27,14 @@ class CapsuleClient:
     """The client of the capsule services of a robot, for one capsule on the disk.
 
     refusal: why nothing can be remembered, '' if the robot has memory rows, None until it answers.
-    saved, restored: responses, None before.
+    saved, restored: responses, None before; `restored` is of depth hold until memory rows are.
     """
 
     def __init__(self, node: Node) -> None:
         self._snapshot = node.create_client(CapsuleSnapshot, 'capsule/snapshot')
         self._restore = node.create_client(CapsuleRestore, 'capsule/restore')
         self._memory = node.create_client(KvMemory, 'kv/memory')
-        self._clock, self._asked = node.get_clock(), 0
+        self._clock, self._asked, self._is_waiting = node.get_clock(), 0, False
         self.refusal: str | None = None
         self.saved: CapsuleSnapshot.Response | None = None
         self.restored: CapsuleRestore.Response | None = None
@@ -56,21 +57,27 @@ class CapsuleClient:
         self._call(self._snapshot, CapsuleSnapshot.Request(name=CAPSULE, tier='disk'), answered)
 
     def restore(self) -> None:
-        """Request the restore, at most once in AGAIN s; `restored` is the response."""
+        """Request the restore, at most once in AGAIN s; `restored` is the response.
+
+        There is no other request until the response, or for LOST s.
+        """
 
         def answered(future: Future) -> None:
-            if future.result().success or self.restored is None:
+            self._is_waiting = False
+            if not self.is_restored:
                 self.restored = future.result()
 
         now = self._clock.now().nanoseconds
-        if now >= self._asked + AGAIN * SECOND and self._restore.service_is_ready():
-            self._asked = now
+        pause = LOST if self._is_waiting else AGAIN
+        if now >= self._asked + pause * SECOND and self._restore.service_is_ready():
+            self._asked, self._is_waiting = now, True
             self._call(self._restore, CapsuleRestore.Request(name=CAPSULE), answered)
 
     @property
     def is_restored(self) -> bool:
-        """Whether the restore succeeded."""
-        return self.restored is not None and self.restored.success
+        """Whether the restore succeeded, with the memory rows."""
+        response = self.restored
+        return response is not None and response.success and response.depth != 'hold'
 
     @staticmethod
     def _call(client: Client, request: object, answered) -> None:

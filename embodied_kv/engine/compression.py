@@ -203,16 +203,20 @@ class Compression:
                 self._kv.streams.hold_copy(stream, copy)
 
     @contextmanager
-    def failing_alone(self, handle: KvHandle) -> Iterator[None]:
-        """Count and log an error within the context; only a copy or memory row is missing then."""
+    def failing_alone(self, handle: KvHandle, what: str = '') -> Iterator[None]:
+        """Count and log an error within the context; only a copy or memory row is missing then.
+
+        what: what is missing, and why it matters; '': a copy of the compression method.
+        """
         try:
             yield
         except Exception as error:
             self._kv.copies.scoring_failures += 1
+            failed = what or f'Compression method {self.method.name}'
             self._faults(
-                'method',
-                f'Compression method {self.method.name} failed for frame {handle.sequence} of '
-                f'robot {handle.robot!r}; the whole prefix is read.\n{trace(error)}',
+                what or 'method',
+                f'{failed} failed for frame {handle.sequence} of robot {handle.robot!r}; the '
+                f'whole prefix is read.\n{trace(error)}',
             )
 
     def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:

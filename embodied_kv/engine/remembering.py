@@ -40,6 +40,7 @@ from embodied_kv.types import Observation
 
 SECOND = 1_000_000_000  # ns
 SIDE = 96  # pixels; the longer side of a picture
+KEEPING, READING = 'Keeping a memory row', 'Reading memory rows'
 
 
 @dataclass(frozen=True)
@@ -109,15 +110,18 @@ class Remembering:
             return
         if (lease := self._kv.frames.acquire_current(robot)) is None:
             return
-        with lease, self._compression.failing_alone(lease.handle):
+        with lease, self._compression.failing_alone(lease.handle, KEEPING):
             handle, known = lease.handle, self.rows.rows(robot)
+            if (handle.sequence, handle.stamp) == (observation.sequence, observation.stamp):
+                return  # the same frame is prefilled again
             changes = seen.instruction != observation.instruction
             is_new = not known or known[0].handle.place != handle.place
             is_seen = seen.place == handle.place  # a capsule may have restored another frame
             if is_seen and is_new and (changes or self._is_due(handle, seen, known)):
                 is_last = changes or not known
-                if frame := self._remembered(lease, seen, observation.instruction, is_last):
-                    self.rows.keep(frame, self._kv.prefixes, lease.row)
+                frame = self._remembered(lease, seen, observation.instruction, is_last)
+                if frame and not self.rows.keep(frame, self._kv.prefixes, lease.row):
+                    self._kv.copies.allocation_failures += 1
 
     def _is_due(self, handle: KvHandle, seen: _Seen, known: Sequence[MemoryRow]) -> bool:
         """Return whether the interval has passed and the images have changed since the newest."""
@@ -135,7 +139,7 @@ class Remembering:
         lease = self._kv.frames.acquire_current(robot)
         if lease is None:
             return known
-        with lease, self._compression.failing_alone(lease.handle):
+        with lease, self._compression.failing_alone(lease.handle, KEEPING):
             place = lease.handle.place
             is_new = not known or known[0].handle.place != place
             if seen is None or seen.place != place or not is_new:
@@ -147,7 +151,12 @@ class Remembering:
     def _remembered(
         self, lease: Lease, seen: _Seen, until: str, is_last: bool
     ) -> RememberedFrame | None:
-        """Return the newest frame as one that becomes a memory row; None without its scores."""
+        """Return the newest frame as one that becomes a memory row; None without its scores.
+
+        Raises FloatingPointError for NaN or infinity, which all later frames would read.
+        """
+        if not all(bool(part.isfinite().all()) for part in self._kv.prefixes.row(lease.row)):
+            raise FloatingPointError('keys and values must be finite (got NaN or infinity)')
         kept = self._compression.kept_tokens(lease, self._ratio)
         if kept is None:  # there was no room for its scores
             self._kv.copies.allocation_failures += 1
@@ -165,7 +174,7 @@ class Remembering:
         begun: list[_Begun] = []
         try:
             for handle, observation in zip(handles, observations, strict=True):
-                with self._compression.failing_alone(handle):
+                with self._compression.failing_alone(handle, READING):
                     pictures = tuple(picture(i) for i in observation.images if i is not None)
                     seen = _Seen(handle.place, observation.instruction, pictures)
                     self._newest[handle.robot] = seen
@@ -173,12 +182,12 @@ class Remembering:
             spoken = [frame for frame in begun if frame.ids]
             given: list[tuple[_Begun, Layers]] = [(f, []) for f in begun if not f.ids]
             if spoken:
-                with self._compression.failing_alone(spoken[0].handle):
+                with self._compression.failing_alone(spoken[0].handle, READING):
                     recalls = self._recaller.run([(f.ids, f.copy.row) for f in spoken])
                     given += zip(spoken, recalls, strict=True)
             for frame, recall in given:
                 frame.copy.release()  # there is another one with recall tokens
-                with self._compression.failing_alone(frame.handle):
+                with self._compression.failing_alone(frame.handle, READING):
                     self._give(frame, recall)
         finally:
             for frame in begun:

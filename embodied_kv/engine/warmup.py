@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,12 +36,13 @@ def warm_up(engine: Engine) -> None:
         engine.latency.clear()
         _rehearse(engine)
     engine.forget(ROBOT)
-    # The frames have expired, so a reservation frees their rows.
-    engine.kv.frames.abandon(engine.kv.reserve(time.monotonic()))
+    if (handle := engine.kv.frames.current(ROBOT)) is not None:
+        engine.kv.frames.retire(handle)
 
 
 def _rehearse(engine: Engine) -> None:
-    (handle,) = engine.prefill([blank(engine)])
+    for number in range(2 if engine.config.memory_rows else 1):  # then it reads a memory row
+        (handle,) = engine.prefill([replace(blank(engine), sequence=number)])
     with engine.kv.acquire(handle) as lease:
         _denoise(engine, lease)
         _begin_all(engine, handle)

@@ -240,7 +240,7 @@ class FrameMemory:
         if any(other.k.data_ptr() == row.k.data_ptr() for other in known):
             return row
         for other in known:
-            alike = other.k.shape == row.k.shape and other.budgets == row.budgets
+            alike = _frame(other) == _frame(row) and other.k.shape == row.k.shape
             if alike and other.address == row.address:
                 return replace(row, k=other.k, v=other.v)
         return row
@@ -302,15 +302,15 @@ class FrameMemory:
     def evictable(self) -> list[Evictable]:
         """Offer all memory rows; the robots then act without them."""
         now, offers = time.monotonic(), []
-        for place, held in self._holders().items():
+        for held in self._holders().values():
             row, idle = held[0][1], now - max(row.since for _, row in held)
-            offers.append(Evictable(row.bytes, row.cost, partial(self._evict, place), idle))
+            offers.append(Evictable(row.bytes, row.cost, partial(self._evict, row.k), idle))
         return offers
 
-    def _evict(self, place: int) -> int:
+    def _evict(self, keys: Tensor) -> int:
         """Remove the rows with these keys from all robots; return the bytes freed."""
         with self._lock:
-            held = self._holders().get(place, [])
+            held = self._holders().get(keys.data_ptr(), [])
             return max((row.bytes for robot, row in held if self.forget(robot, row)), default=0)
 
     def check_integrity(self) -> None:
@@ -318,3 +318,9 @@ class FrameMemory:
         with self._lock:
             for robot, rows in self._rows.items():
                 assert 0 < len(rows) <= self.most, f'{robot!r} has {len(rows)} memory rows'
+
+
+def _frame(row: MemoryRow) -> tuple[object, ...]:
+    """Return what is equal for memory rows of the same frame."""
+    handle = row.handle
+    return handle.sequence, handle.stamp, handle.length, row.budgets

@@ -137,7 +137,7 @@ class KvManager:
     def _reserve(self, count: int, now: float, evicts: bool = True) -> list[int]:
         """Return free rows within the budget; streams are evicted for all of them, or none is."""
         with self._lock:
-            if evicts:
+            if evicts and (not self.keeps_rows or count > self.frames.rows_free):
                 self._retire_past(now)
             lacking = count - self.frames.rows_free
             if lacking > 0 and (not evicts or lacking > self.streams.rows_freeable):

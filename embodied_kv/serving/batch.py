@@ -191,9 +191,10 @@ def batch_seconds(engine: Engine, repeats: int = REPEATS) -> dict[int, float]:
     for size in doubling(engine.config.max_batch_robots):
         frames = [replace(blank(engine), robot=f'warm-up {i}') for i in range(size)]
         took = []
-        for _ in range(repeats + 1):
+        for number in range(repeats + 1):
+            batch = [replace(frame, sequence=number) for frame in frames]
             began = time.monotonic()
-            _batch(engine, frames, began + 3600.0)
+            _batch(engine, batch, began + 3600.0)
             took.append(time.monotonic() - began)
         least = seconds[size] = max(least, sorted(took)[len(took) // 2])
         for frame in frames:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from embodied_kv.capsule import frozen_kv
 from embodied_kv.capsule.capsule import CapsuleError, FrozenPart, Note
+from embodied_kv.compress.budget import total_budget
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.remembering import SIDE
 from embodied_kv.errors import ErrorCode
@@ -22,6 +23,7 @@ from embodied_kv.kv.transfer import copy_to
 from embodied_kv.session.frozen_facts import INT64
 from embodied_kv.text import is_text, shown
 
+LONGEST_TEXT = 10_000  # characters of an instruction
 STAMPS = 2**31 * 1_000_000_000  # ns; a message has int32 seconds
 FACTS = {
     'sequence': int,
@@ -84,13 +86,33 @@ class FrameMemoryPart:
                 raise _damaged(f'the facts of row {i}', facts)
             if not all(type(n) is int and 0 <= n <= facts['length'] for n in facts['budgets']):
                 raise _damaged(f'budgets of row {i}', facts['budgets'])
+            self._check_size(i, facts)
             frozen_kv.check_block(frozen, str(i), self._arena, facts['budgets'])
+            if not all(bool(frozen.tensors[f'{i}/{kind}'].isfinite().all()) for kind in 'kv'):
+                raise _damaged(f'each number in row {i}', 'NaN or infinity')
             for j in range(facts['pictures']):
                 found = frozen.tensors.get(name := f'{i}/picture/{j}')
                 shape = () if found is None else tuple(found.shape)
                 fits = len(shape) == 3 and shape[2] == 3 and 0 < min(shape) <= max(shape) <= SIDE
                 if found is None or found.dtype != torch.uint8 or not fits:
                     raise _damaged(name, shape)
+
+    def _check_size(self, i: int, facts: dict[str, Any]) -> None:
+        """Raise CapsuleError for a row that is larger than those that this engine keeps."""
+        model, ratio = self._engine.policy.config, self._engine.config.memory_keep_ratio
+        length, kept = facts['length'], sum(facts['budgets'])
+        if length > model.prefix_tokens:
+            raise _damaged(f'length of row {i}', length)
+        most = total_budget(ratio, len(self._arena.layers), max(1, length - model.state_tokens))
+        if kept > most:
+            raise CapsuleError(
+                f'memory row {i} must keep at most {most} tokens of all layers (got {kept}); set '
+                'engine.memory_keep_ratio to the value with which the capsule was taken',
+                ErrorCode.MISMATCH,
+            )
+        for name in ('instruction', 'until'):
+            if len(facts[name]) > LONGEST_TEXT:
+                raise _damaged(f'{name} of row {i}', f'{len(facts[name])} characters')
 
     def resume(self, frozen: FrozenPart) -> Note:
         """Replace the memory rows of the robot by those of the capsule."""

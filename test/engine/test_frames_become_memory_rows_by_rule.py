@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.engine.remembering import novelty
+from embodied_kv.engine.warmup import warm_up
 
 SECOND = 1_000_000_000
 
@@ -75,6 +76,57 @@ def test_novelty_is_a_change_of_thumbnails_beyond_noise():
     assert novelty([scene, scene], [scene, moved]) > 0.5
     assert novelty([scene], [scene, scene]) == novelty([scene], [scene[:32]]) == 1.0
     assert novelty([scene[:8, :8]], [scene[:8, :8]]) == 0.0
+
+
+def test_a_frame_that_is_prefilled_again_is_no_memory_row_of_itself(make_engine, observe):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=1.0)
+    for number in (1, 1, 2, 2):
+        engine.prefill([observe(number, instruction='a')])
+    assert [row.handle.sequence for row in engine.memory.rows('')] == [1]
+
+
+def test_a_frame_without_finite_keys_is_not_kept(make_engine, observe):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=1.0)
+    (handle,) = engine.prefill([observe(1)])
+    engine.kv.prefixes.v[-1, handle.row, 0, 3, 0] = np.nan
+    engine.prefill([observe(2)])
+    assert engine.memory.rows('') == () and engine.kv.stats().scoring_failures == 1
+    engine.prefill([observe(3)])
+    assert [row.handle.sequence for row in engine.memory.rows('')] == [2]
+
+
+def test_a_frame_without_room_in_the_budget_is_counted(make_engine, observe, monkeypatch):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=1.0)
+    monkeypatch.setattr(engine.memory, 'keep', lambda *_: False)
+    engine.prefill([observe(1)])
+    engine.prefill([observe(2)])
+    assert engine.kv.stats().allocation_failures == 1
+
+
+def test_frames_of_other_robots_free_no_frame_that_may_become_a_memory_row(make_engine, observe):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=1.0)
+    engine.prefill([observe(1, robot='a', in_time=-10.0)])
+    for number in range(2, 6):
+        engine.prefill([observe(number, robot='b', in_time=-10.0)])
+    engine.prefill([observe(7, robot='a')])
+    assert [row.handle.sequence for row in engine.memory.rows('a')] == [1]
+
+
+def test_frames_of_other_robots_take_its_row_if_none_is_free(make_engine, observe):
+    engine = make_engine(memory_rows=2, memory_keep_ratio=1.0, rows=4, max_batch_robots=2)
+    for number in range(1, 9):
+        engine.prefill([observe(number, robot=str(number), in_time=-10.0)])
+    assert engine.kv.frames.current('1') is None and engine.kv.frames.current('8')
+    engine.kv.check_integrity()
+
+
+def test_warm_up_reads_a_memory_row_and_leaves_nothing(make_engine, monkeypatch):
+    engine, given = make_engine(memory_rows=2, memory_keep_ratio=0.5), []
+    copy = engine.kv.keep_copy
+    monkeypatch.setattr(engine.kv, 'keep_copy', lambda *a: (given.append(a), copy(*a)))
+    warm_up(engine)
+    assert given and engine.memory.bytes_used == 0
+    assert engine.kv.frames.rows_free == engine.config.rows
 
 
 def test_a_clock_that_jumps_back_keeps_frames_again(see):

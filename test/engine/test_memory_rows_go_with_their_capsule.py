@@ -15,6 +15,7 @@ from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.capsule.registry import Registry
 from embodied_kv.capsule.tiers import Tier
 from embodied_kv.engine.fingerprint import fingerprint
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.session.frame_memory_part import FrameMemoryPart
 
@@ -157,6 +158,8 @@ def broken(frozen, **facts):
         {'until': 1},
         {'is_last': 1},
         {'instruction': b'\\ud800'.decode('unicode_escape')},
+        {'instruction': 'x' * 10_001},
+        {'length': 10_000},
         {'more': 1},
     ],
     ids=str,
@@ -183,6 +186,26 @@ def test_rows_of_other_layers_or_without_tensors_are_refused(make_engine, observ
     ):
         with pytest.raises(CapsuleError):
             part.check_resumable(damaged)
+
+
+@pytest.mark.parametrize('value', [math.nan, math.inf])
+def test_rows_that_are_not_finite_are_refused(make_engine, observe, value):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    frozen = part.freeze()
+    damaged = frozen.tensors['0/v'].clone()
+    damaged[0, -1, -1] = value
+    with pytest.raises(CapsuleError, match='each number in row 0.*NaN or infinity'):
+        part.check_resumable(replace(frozen, tensors=frozen.tensors | {'0/v': damaged}))
+
+
+def test_rows_larger_than_those_of_this_engine_are_refused(make_engine, observe):
+    engine, part = remembering(make_engine)
+    act(engine, observe(1)), act(engine, observe(2))
+    _, smaller = remembering(make_engine, memory_keep_ratio=0.25)
+    with pytest.raises(CapsuleError, match='set engine.memory_keep_ratio') as refused:
+        smaller.check_resumable(part.freeze())
+    assert refused.value.code is ErrorCode.MISMATCH
 
 
 def test_frames_after_the_boundary_do_not_enter_the_restored_memory(make_engine, observe):

@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from demo_play import SEED
+from rclpy.task import Future
 
-from embodied_kv.demo.after_kill import Recall, task_of
+from embodied_kv.demo.after_kill import AGAIN, LOST, CapsuleClient, Recall, task_of
 from embodied_kv.demo.director import SECOND
 from embodied_kv.demo.last_mission import Errand, LastMission
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.tabletop import Tabletop
 from embodied_kv.demo.sim.tasks import task_scene
+from embodied_kv.srv import CapsuleRestore
 
 
 @pytest.fixture(scope='module')
@@ -74,3 +76,65 @@ def test_a_request_that_is_not_done_has_failed(moment):
     recall.give(away, task.phrase(0))
     recall.end()
     assert recall.given.failed and recall.report()['done'] is False
+
+
+class Restore:
+    """A client of capsule/restore that keeps the requests, whose responses are set later."""
+
+    def __init__(self):
+        self.requests = []
+
+    def service_is_ready(self):
+        return True
+
+    def call_async(self, request):
+        self.requests.append(Future())
+        return self.requests[-1]
+
+
+class Listener:
+    """A node with such clients, and a clock that is set."""
+
+    def __init__(self):
+        self.nanoseconds, self.clients = 100 * SECOND, {}
+
+    def create_client(self, _, name):
+        return self.clients.setdefault(name, Restore())
+
+    def get_clock(self):
+        return self
+
+    def now(self):
+        return self
+
+
+@pytest.fixture
+def restoring():
+    """Return a client of capsules, its node, and a function that advances the clock (s)."""
+    node = Listener()
+    client = CapsuleClient(node)
+
+    def go_on(seconds=0.0):
+        node.nanoseconds += round(seconds * SECOND)
+        client.restore()
+        return node.clients['capsule/restore'].requests
+
+    return client, go_on
+
+
+def test_a_restore_is_requested_again_after_a_refusal_and_without_memory_rows(restoring):
+    client, go_on = restoring
+    (first,) = go_on()
+    first.set_result(CapsuleRestore.Response(success=False, message='not found'))
+    _, second = go_on(AGAIN)
+    second.set_result(CapsuleRestore.Response(success=True, depth='hold'))
+    assert not client.is_restored
+    *_, third = go_on(AGAIN)
+    third.set_result(CapsuleRestore.Response(success=True, depth='actor'))
+    assert client.is_restored
+
+
+def test_a_restore_that_is_not_answered_yet_is_requested_again_late(restoring):
+    _, go_on = restoring
+    assert len(go_on()) == len(go_on(AGAIN)) == 1
+    assert len(go_on(LOST)) == 2
