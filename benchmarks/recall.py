@@ -71,7 +71,8 @@ def run(args: argparse.Namespace) -> dict:
     pairs = pair_rows(outcomes)
     if not args.json:
         report.show(f'{len(made.cases)} episodes after a kill', rows, '95% intervals of Wilson')
-        report.show('the same episodes', pairs, 'only_first: done by the first alone')
+        if pairs:  # of at least two rows
+            report.show('the same episodes', pairs, 'only_first: done by the first alone')
     return dict(rows=rows, pairs=pairs)
 
 
