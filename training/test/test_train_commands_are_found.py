@@ -19,6 +19,7 @@ RECIPES |= dict(run=RunRecipe, records=RecordsRecipe)
 WHOLE = (
     'policy.generate',
     'policy.export',
+    'policy.interpolate',
     'planner.exam',
     'planner.mission_exam',
 )  # commands of one module
