@@ -206,7 +206,7 @@ class Compression:
     def failing_alone(self, handle: KvHandle, what: str = '') -> Iterator[None]:
         """Count and log an error within the context; only a copy or memory row is missing then.
 
-        what: what is missing, and why it matters; '': a copy of the compression method.
+        what: the work that fails, for the message; '': that of the compression method.
         """
         try:
             yield
