@@ -203,10 +203,13 @@ class Compression:
                 self._kv.streams.hold_copy(stream, copy)
 
     @contextmanager
-    def failing_alone(self, handle: KvHandle, what: str = '') -> Iterator[None]:
+    def failing_alone(
+        self, handle: KvHandle, what: str = '', instead: str = 'the whole prefix is read'
+    ) -> Iterator[None]:
         """Count and log an error within the context; only a copy or memory row is missing then.
 
-        what: the work that fails, for the message; '': that of the compression method.
+        what: the work that fails, for the message; '': that of the compression method. instead:
+        the consequence.
         """
         try:
             yield
@@ -215,8 +218,8 @@ class Compression:
             failed = what or f'Compression method {self.method.name}'
             self._faults(
                 what or 'method',
-                f'{failed} failed for frame {handle.sequence} of robot {handle.robot!r}; the '
-                f'whole prefix is read.\n{trace(error)}',
+                f'{failed} failed for frame {handle.sequence} of robot {handle.robot!r}; '
+                f'{instead}.\n{trace(error)}',
             )
 
     def _compress(self, lease: Lease, stats: Statistics, keep_ratio: float) -> Lease | None:

@@ -40,7 +40,9 @@ from embodied_kv.types import Observation
 
 SECOND = 1_000_000_000  # ns
 SIDE = 96  # pixels; the longer side of a picture
-KEEPING, READING = 'Keeping a memory row', 'Reading memory rows'
+# Work that may fail for one frame, and the consequence.
+KEEPING = 'Keeping a memory row', 'the frame does not become one'
+READING = 'Reading memory rows', 'the present frame is read without them'
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Remembering:
             return
         if (lease := self._kv.frames.acquire_current(robot)) is None:
             return
-        with lease, self._compression.failing_alone(lease.handle, KEEPING):
+        with lease, self._compression.failing_alone(lease.handle, *KEEPING):
             handle, known = lease.handle, self.rows.rows(robot)
             if (handle.sequence, handle.stamp) == (observation.sequence, observation.stamp):
                 return  # the same frame is prefilled again
@@ -139,7 +141,7 @@ class Remembering:
         lease = self._kv.frames.acquire_current(robot)
         if lease is None:
             return known
-        with lease, self._compression.failing_alone(lease.handle, KEEPING):
+        with lease, self._compression.failing_alone(lease.handle, *KEEPING):
             place = lease.handle.place
             is_new = not known or known[0].handle.place != place
             if seen is None or seen.place != place or not is_new:
@@ -174,7 +176,7 @@ class Remembering:
         begun: list[_Begun] = []
         try:
             for handle, observation in zip(handles, observations, strict=True):
-                with self._compression.failing_alone(handle, READING):
+                with self._compression.failing_alone(handle, *READING):
                     pictures = tuple(picture(i) for i in observation.images if i is not None)
                     seen = _Seen(handle.place, observation.instruction, pictures)
                     self._newest[handle.robot] = seen
@@ -182,12 +184,12 @@ class Remembering:
             spoken = [frame for frame in begun if frame.ids]
             given: list[tuple[_Begun, Layers]] = [(f, []) for f in begun if not f.ids]
             if spoken:
-                with self._compression.failing_alone(spoken[0].handle, READING):
+                with self._compression.failing_alone(spoken[0].handle, *READING):
                     recalls = self._recaller.run([(f.ids, f.copy.row) for f in spoken])
                     given += zip(spoken, recalls, strict=True)
             for frame, recall in given:
                 frame.copy.release()  # there is another one with recall tokens
-                with self._compression.failing_alone(frame.handle, READING):
+                with self._compression.failing_alone(frame.handle, *READING):
                     self._give(frame, recall)
         finally:
             for frame in begun:

@@ -41,12 +41,12 @@ from training.policy.remembered import RememberedFrames
 OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instruction
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
-PAST, BEGUN, PAST_RNG = 0.4, 30, 2  # share of tasks about the past; most frames of a task; stream
+PAST, BEGUN, PAST_RNG = 0.5, 30, 2  # share of tasks about the past; most frames of a task; stream
 MOST_ASKED = 3  # things of a sample whose positions in earlier frames are asked for
 QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
-FREQUENCY = dict(next=4.0, take=4.0, put=2.0, sequence=2.0, hidden=2.0)
+FREQUENCY = dict(next=4.0, take=4.0, put=2.0, sequence=2.0, hidden=2.0) | {'return': 1.5}
 OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
 
 
