@@ -396,23 +396,33 @@ class Engine:
 
     def decode_fits(self, now: float) -> bool:
         """Return whether the idle time holds the next unit of language work, if there is one."""
-        batch, is_alone = self.next_batch()
+        batch, is_alone = self.next_batch(now)
         if not batch:
             return False
         if is_alone:
-            return self.budget.admits(now, 'begin', self._decoder.bucket(batch[0]))
+            return self._begins_within(now, batch[0])
         return self.budget.admits(now, 'decode', self._decoder.padded(len(batch)))
 
-    def next_batch(self) -> tuple[list[DecodeStream], bool]:
+    def _begins_within(self, now: float, stream: DecodeStream) -> bool:
+        return self.budget.admits(now, 'begin', self._decoder.bucket(stream))
+
+    def next_batch(self, now: float | None = None) -> tuple[list[DecodeStream], bool]:
         """Return the streams of the next unit of language work, and whether it is a single one.
 
         A single one is the oldest stream that is new or is to be compressed now. Otherwise they
         are all streams, or as many as `idle_unit_ms` holds, those that waited longest first.
+
+        now: if given, a single stream whose unit does not fit the idle time delays no others.
         """
-        streams, decided = self.kv.streams.live(), self.compression.decide()
-        for stream in streams:
-            if stream.is_new or decided.until_choice(stream) == 0:
+        streams, singles, decided = [], [], self.compression.decide()
+        for stream in self.kv.streams.live():
+            is_single = stream.is_new or decided.until_choice(stream) == 0
+            (singles if is_single else streams).append(stream)
+        for stream in singles:
+            if now is None or self._begins_within(now, stream):
                 return [stream], True
+        if singles and not streams:
+            return singles[:1], True
         most = self._decoder.most_within(self.budget, len(streams))
         if most < len(streams):
             streams = sorted(streams, key=attrgetter('turn'))[:most]
@@ -425,7 +435,7 @@ class Engine:
         A stream without a valid next token ends with reason 'error'. An error of the whole unit
         ends all its streams, and is raised.
         """
-        batch, is_alone = self.next_batch()
+        batch, is_alone = self.next_batch(time.monotonic())
         try:
             moved = self._begin(batch[0]) if is_alone else self._advance(batch)
         except BaseException:  # the stream at fault is unknown

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 TRIES = 3  # measurements of a size before it is judged
 RETRY = 256  # pieces of divided work after which all sizes are measured again
+STARVED = 8  # frames in a row without room for work, after which its estimate is doubted
 DOUBTED = 16  # chunks after which a measurement of more candidates, which do not fit, is dropped
 
 
@@ -112,7 +113,9 @@ class TimeBudget:
         self.forecast: Callable[[float], float] | None = None
         self._pieces = self._doubts = 0  # of divided work; candidates that do not fit
         self._last_frame = -math.inf
-        self._gave_up: dict[str, float] = {}  # kind of work -> last frame in which it gave up
+        self._refused: dict[
+            str, tuple[float, int]
+        ] = {}  # by kind: last such frame, how many in a row
 
     def frame_began(self, now: float) -> None:
         """Record the start of a prefill; the next one is expected a period later."""
@@ -157,6 +160,14 @@ class TimeBudget:
                 break
             found = number
         return found
+
+    def doubt_frame(self, batch: int) -> None:
+        """Drop the oldest measurements by which no frame of a batch had time left.
+
+        As in `give_up`, but prefills, too, were not tried.
+        """
+        self.latency.forget_oldest('prefill', batch)
+        self.latency.forget_oldest('denoise_step', batch)
 
     def give_up(self, batch: int = 1) -> None:
         """Drop the oldest measurement of an estimate by which no frame could be in time.
@@ -218,13 +229,16 @@ class TimeBudget:
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Return whether work of this kind and size fits the idle time.
 
-        An estimate longer than a period drops its oldest measurement once a frame, as in
-        `give_up`.
+        The estimate is only renewed by work. So if no work of the kind fitted for STARVED frames
+        in a row, each further one drops its oldest measurement, until it is tried again.
         """
         cost = self.latency.estimate(kind, size)
         if not self.enabled or cost <= self.slack(now):
+            self._refused.pop(kind, None)
             return True
-        if cost > self.period - self.margin and self._gave_up.get(kind) != self._last_frame:
-            self._gave_up[kind] = self._last_frame
-            self.latency.forget_oldest(kind, size)
+        frame, number = self._refused.get(kind, (-math.inf, 0))
+        if frame != self._last_frame:
+            self._refused[kind] = self._last_frame, number + 1
+            if number >= STARVED:
+                self.latency.forget_oldest(kind, size)
         return False

@@ -15,7 +15,7 @@ from typing import Any
 
 from embodied_kv.control.execution_horizon import Policy
 
-NAME_LENGTH = 128
+NAME_LENGTH = 160  # a key's name, a session's name and a separator fit
 MOST_BYTES = 1 << 28  # of one observation
 MOST_ROUNDS = 1 << 63
 

@@ -166,6 +166,10 @@ class CompressedPool(LeasedPool):
     def _held(self, row: int, holders: int) -> HeldRow:
         return HeldRow(self, row, self.arena.bytes_of(row), holders)
 
+    def _is_evictable(self, copy: Lease) -> bool:
+        """Return whether only its frame holds a copy, and the frame has its row, too."""
+        return copy.handle.place not in self._sole and self._is_alone(copy)
+
     def _is_alone(self, lease: Lease) -> bool:
         """Return whether a lease is the only one on its copy."""
         return self._leases.get(lease.row) == {lease}
@@ -202,10 +206,9 @@ class CompressedPool(LeasedPool):
         with self._lock:
             copies = [
                 copy
-                for place, kept in self._assigned.items()
-                if place not in self._sole
+                for kept in self._assigned.values()
                 for copy in dict.fromkeys(kept.values())
-                if self._is_alone(copy)
+                if self._is_evictable(copy)
             ]
             _, sizes = self.freeable()
             sizes = sizes[[copy.row for copy in copies]]
@@ -214,7 +217,7 @@ class CompressedPool(LeasedPool):
 
     def _offer(self, copy: Lease) -> Evictable:
         with self._lock:
-            if not self._is_alone(copy):
+            if not self._is_evictable(copy):
                 return GONE
             kept, row = self._assigned[copy.handle.place], copy.row
             return Evictable(
@@ -227,7 +230,7 @@ class CompressedPool(LeasedPool):
 
     def _evict(self, copy: Lease) -> int:
         with self._lock:
-            if not self._is_alone(copy):
+            if not self._is_evictable(copy):
                 return 0
             freed = self.arena.bytes_of(copy.row)
             kept = self._assigned[copy.handle.place]

@@ -21,6 +21,7 @@ from embodied_kv.engine.warmup import blank
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.fleet.protocol import LastExecution
 from embodied_kv.kv.handle import KvHandle, Lease
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.types import ActionChunk, Observation
 
 REPEATS = 5  # measurements of each batch size
@@ -66,7 +67,7 @@ class KeptRows:
         self.drop(robot)
         self._leases[robot] = lease
         while len(self._leases) > self.most:
-            self.drop(next(iter(self._leases)))
+            self.drop_oldest()
 
     def newest(self, robot: str) -> KvHandle | None:
         """Return the handle of the robot's row; None if none is kept. From any thread."""
@@ -79,6 +80,13 @@ class KeptRows:
         if lease is not None:
             lease.release()
             self._frames.retire(lease.handle)
+
+    def drop_oldest(self) -> bool:
+        """Release the row of the least recently served robot; return whether there was one."""
+        robot = next(iter(self._leases), None)
+        if robot is not None:
+            self.drop(robot)
+        return robot is not None
 
     def clear(self) -> None:
         for robot in list(self._leases):
@@ -147,7 +155,7 @@ def serve_in_time(
         kept: As in `serve`.
         hand_on: Called with each result once it is final, while others are still computed.
     """
-    results: dict[str, ActionChunk | Exception] = {}
+    began, results = time.monotonic(), dict[str, ActionChunk | Exception]()
     spare: dict[str, ActionChunk] = {}  # of observations that are served again
     waiting, tried = sorted(frames, key=lambda frame: frame.deadline), False
     while waiting:
@@ -176,8 +184,8 @@ def serve_in_time(
                 results[robot] = result if _steps(result) else spare.get(robot, result)
                 hand_on(frame, results[robot])
                 waiting.remove(frame)
-    if not tried:
-        engine.budget.give_up(len(frames))
+    if not tried and any(frame.deadline > began for frame in frames):
+        engine.budget.doubt_frame(len(frames))
     return [results[frame.robot] for frame in frames]
 
 
@@ -218,8 +226,7 @@ def _batch(
     deadline: float,
     kept: KeptRows | None = None,
 ) -> list[ActionChunk | Exception]:
-    # The rows expire at once: a row lives as long as its lease, so that only `kept` keeps it.
-    handles = engine.prefill([replace(o, deadline=-math.inf) for o in observations])
+    handles = _prefilled(engine, observations, kept)
     with ExitStack() as leases:
         held = [leases.enter_context(engine.kv.acquire(handle)) for handle in handles]
         guides = [o.guide for o in observations]
@@ -234,6 +241,23 @@ def _batch(
                 else:
                     lease.release()
     return [*chunks]
+
+
+def _prefilled(
+    engine: Engine, observations: Sequence[Observation], kept: KeptRows | None
+) -> list[KvHandle]:
+    """Prefill a batch. Without room, kept rows make room, the least recently served robot first.
+
+    A finite KV budget may hold fewer kept rows than `KeptRows.most`.
+    """
+    # The rows expire at once: a row lives as long as its lease, so that only `kept` keeps it.
+    frames = [replace(o, deadline=-math.inf) for o in observations]
+    while True:
+        try:
+            return engine.prefill(frames)
+        except OutOfRowsError:
+            if kept is None or not kept.drop_oldest():
+                raise
 
 
 def _steps(result: ActionChunk | Exception | None) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import cached_property
 from typing import Generic, TypeVar
 
@@ -168,7 +169,7 @@ class EngineRunner:
         Must not be called on the engine thread. If that thread is busy for longer than FLUSH, the
         deltas follow later.
         """
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(FutureTimeoutError):
             self.device.call(lambda: self._on_deltas(self.engine.deltas())).result(FLUSH)
 
     def _on_deltas(self, deltas: Sequence[TextDelta]) -> None:

@@ -236,7 +236,8 @@ class EnginePart:
                     b, f32 = model.backbone, torch.float32
                     columns, density = (f'row/{i}/{name}' for name in ('columns', 'density'))
                     shape = b.layers, b.heads
-                    frozen_kv.check_tensor(frozen, columns, *shape, row['length'], dtype=f32)
+                    scored = row['length'] - model.state_tokens
+                    frozen_kv.check_tensor(frozen, columns, *shape, scored, dtype=f32)
                     frozen_kv.check_tensor(frozen, density, *shape, dtype=f32)
             else:
                 frozen_kv.check_block(frozen, f'row/{i}', self._kv.compressed, row['budgets'])
@@ -355,6 +356,9 @@ class EnginePart:
             with self._kv.reserving(1, time.monotonic(), evicts) as (row,):
                 frozen_kv.fill(frozen, f'row/{number}', self._kv.prefixes, row)
                 self._engine.states[row] = frozen.tensors[f'row/{number}/state'].cpu().numpy()
+                self._engine.guides.pop(row, None)  # that of the frame before
+                if guide := _guide(frozen.tensors.get(f'row/{number}/guide')):
+                    self._engine.guides[row] = guide
                 yield row
         except OutOfRowsError as error:
             raise CapsuleError(str(error), ErrorCode.NO_ROOM) from error

@@ -90,7 +90,8 @@ def _check_row(row: Fact, name: str, bounds: Bounds) -> bool:
         layers = f'of {bounds.layers} layers'
         _require(len(budgets) == bounds.layers, f'{name}.budgets', layers, len(budgets))
         for budget in budgets:
-            _whole(budget, f'{name}.budgets', 0, INT64 - 1)  # the tensors have as many tokens
+            # The tensors have as many tokens. Attention over none would end the process.
+            _whole(budget, f'{name}.budgets', 1, INT64 - 1)
     return row['budgets'] is not None
 
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar, cast
@@ -127,6 +127,8 @@ class RobotSession:
         name: '' for a free name made of process and boundary. Raises CapsuleError.
         """
         capsule, seconds = self._on_engine(lambda: self._freeze(name, scene))
+        if not name:  # names of capsules are read from the disk, so not on the engine thread
+            capsule = replace(capsule, name=self._free_name(capsule.boundary.number))
         self.registry.add(capsule, tier)
         self.participants.on_done(Done('snapshot', capsule))
         return capsule, seconds
@@ -147,7 +149,7 @@ class RobotSession:
         changed. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
         another session.
         """
-        capsule = self.registry.get(name or self._newest())
+        capsule = self.registry.get(name or self.newest())
         if capsule.boundary.session != self.name:
             raise CapsuleError(
                 f'capsule {capsule.name} is of session {capsule.boundary.session}, this is '
@@ -265,7 +267,7 @@ class RobotSession:
             frozen[SCENE] = FrozenPart(arrays, scene.facts())
         number = self.engine_part.committed
         return Capsule(
-            name or self._free_name(number),
+            name,
             Boundary(self.name, number, self.engine_part.stamp),
             self.registry.fingerprint,
             {f'{part}/{n}': t for part, f in frozen.items() for n, t in f.tensors.items()},
@@ -322,9 +324,10 @@ class RobotSession:
             parts.setdefault(part, {})[rest] = tensor
         return {part: FrozenPart(t, capsule.facts.get(part)) for part, t in parts.items()}
 
-    def _newest(self) -> str:
+    def newest(self) -> str:
+        """Return the name of its newest capsule, except those of missions. Raises CapsuleError."""
         taken = [r for r in self.registry.entries() if not r.name.startswith(MISSION_PREFIX)]
-        own = [r for r in taken if r.boundary.session == self.name]
+        own = [r for r in reversed(taken) if r.boundary.session == self.name]
         if not own:
             raise CapsuleError(
                 f'session {self.name} has no capsule: take a snapshot first', ErrorCode.NOT_FOUND

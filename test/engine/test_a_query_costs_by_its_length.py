@@ -27,6 +27,18 @@ def test_it_begins_only_if_a_query_of_its_length_fits(engine, observe, text, fit
     assert engine.decode_fits(now) == fits
 
 
+def test_one_that_does_not_fit_delays_no_other(engine, observe):
+    (handle,) = engine.prefill([observe(1)])
+    first = engine.open(handle, SHORT, max_tokens=4)
+    engine.decode()
+    now = engine.budget._last_frame + engine.budget.period - engine.budget.margin - 0.020
+    waiting = engine.open(handle, LONG, max_tokens=4)
+    assert engine.next_batch() == ([waiting], True)  # the next one, if there is enough time
+    assert engine.decode_fits(now) and engine.next_batch(now) == ([first], False)
+    short = engine.open(handle, SHORT, max_tokens=4)
+    assert engine.next_batch(now) == ([short], True)
+
+
 def test_what_was_measured_counts_for_its_length(engine, observe, monkeypatch):
     (handle,) = engine.prefill([observe(1)])
     engine.latency.clear()

@@ -10,6 +10,7 @@ from capsule_sessions import capsules_of
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.serving.batch import KeptRows, serve
 from embodied_kv.serving.stream_quota import ServedPart, StreamQuota
+from embodied_kv.types import Guide
 
 
 @pytest.fixture
@@ -106,3 +107,27 @@ def test_a_row_that_gave_way_is_not_in_the_capsule_and_a_restore_leaves_what_the
     ours.restore('empty', summary('/a'))
     assert engine.kv.frames.current('/a').sequence == 1
     engine.kv.check_integrity()
+
+
+def test_a_restored_row_has_the_leftover_actions_of_its_capsule(make_engine, observe):
+    """A row that another robot used must not give its planned actions to a capsule."""
+    engine = make_engine(max_batch_robots=2, rows=5, rtc='guided')
+    kept, shares = KeptRows(engine), StreamQuota(engine)
+    shares.join('/a')
+    ours = capsules_of(engine, part=ServedPart(engine, '/a', kept, shares))
+    shape = engine.policy.config.chunk_size, engine.policy.config.action_dim
+
+    def round_of(robot, number, value):
+        guide = Guide(np.full(shape, value, np.float32), 1, np.ones(shape[0], np.float32))
+        seen = replace(observe(number, robot=robot), guide=guide)
+        serve(engine, [seen], time.monotonic() + 60.0, kept)
+
+    round_of('/a', 0, 0.25)
+    ours.snapshot('mine', summary('/a'))
+    for number in range(8):  # each row has been another robot's
+        round_of(f'/b{number}', number, 0.75)
+    ours.restore('mine', summary('/a'))
+    ours.snapshot('again', summary('/a'))
+    one, other = (ours.registry.get(name).tensors for name in ('mine', 'again'))
+    name = 'session/row/0/guide'
+    assert name in one and one[name].equal(other[name])

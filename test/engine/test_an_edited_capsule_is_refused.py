@@ -43,6 +43,7 @@ BEYOND = [
     ((*ROW, 'length'), 0),
     ((*ROW, 'length'), 10**6),
     ((*ROW, 'budgets'), [-1, -1]),
+    ((*ROW, 'budgets'), [0, 0]),
     (('current',), 9),
     (('action',), 0),
 ]
@@ -138,3 +139,19 @@ def test_a_keep_ratio_that_changed_since_is_refused_while_a_stream_waits(make_en
         capsules.rollback('here')
     engine.compression.set_keep_ratio('language', 0.3)
     capsules.rollback('here')
+
+
+def test_a_compressed_row_with_a_layer_without_tokens_is_refused(make_engine, observe):
+    """Attention over no token ends the process."""
+    engine = make_engine(language_keep_ratio=0.4)
+    begin(engine, observe(1))
+    capsules = capsules_of(engine)
+    frozen = capsules._frozen(capsules.snapshot('good')[0])['session']
+    facts, tensors = copy.deepcopy(frozen.facts), dict(frozen.tensors)
+    compressed = [i for i, row in enumerate(facts['rows']) if row['budgets']]
+    assert compressed
+    for i in compressed:
+        removed, facts['rows'][i]['budgets'][0] = facts['rows'][i]['budgets'][0], 0
+        for kind in 'kv':
+            tensors[f'row/{i}/{kind}'] = tensors[f'row/{i}/{kind}'][:, removed:]
+    refuses(capsules, replace(frozen, facts=facts, tensors=tensors))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
+from embodied_kv.engine.time_budget import STARVED, LatencyEstimator, TimeBudget
 
 
 def make(step=0.01, **config):
@@ -107,13 +107,34 @@ def test_decode_is_admitted_only_if_its_cost_fits():
 
 def test_language_that_fits_no_period_is_tried_again_once_frames_have_gone_by():
     budget = make()
+    assert _frames_without(budget, seconds=0.5) == STARVED + 2
+
+
+def test_language_that_fits_no_rest_of_a_period_is_tried_again_once_frames_have_gone_by():
+    # 85 ms fit into a period of 100 ms, but not into what prefill and denoising leave of it.
+    assert _frames_without(make(), seconds=0.085, busy=0.03) == STARVED + 2
+
+
+def test_language_that_fits_now_and_then_keeps_its_estimate():
+    budget = make()
     for _ in range(3):
-        budget.latency.observe('decode', 0.5, size=4)
-    admitted = []
-    for frame in range(3):
+        budget.latency.observe('decode', 0.05, size=4)
+    for frame in range(4 * STARVED):
         budget.frame_began(frame / 10)
-        admitted.append([budget.admits(frame / 10 + 0.01, 'decode', 4) for _ in range(5)])
-    assert admitted == [[False] * 5, [False] * 5, [False] + [True] * 4]
+        is_idle = frame % STARVED == 0
+        assert budget.admits(frame / 10 + (0.0 if is_idle else 0.08), 'decode', 4) == is_idle
+    assert budget.latency.count('decode', 4) == 3
+
+
+def _frames_without(budget, seconds, busy=0.01, most=100):
+    """Return the frames until a decode step is admitted that was measured three times."""
+    for _ in range(3):
+        budget.latency.observe('decode', seconds, size=4)
+    for frame in range(most):
+        budget.frame_began(frame / 10)
+        if any(budget.admits(frame / 10 + busy, 'decode', 4) for _ in range(5)):
+            return frame
+    return most
 
 
 def test_without_a_budget_everything_is_allowed():

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from capsule_sessions import QUESTIONS, begin, capsules_of
 from test_a_served_row_comes_back import served, test_a_restored_row_equals_the_one_that_was_frozen
 from test_compressed_prefixes_are_read_like_whole_ones import (
     test_a_batch_of_whole_and_compressed_equals_each_alone,
@@ -94,3 +95,14 @@ def test_compression_keeps_the_token_whatever_its_method(make_engine, observe, n
         assert lengths[layers:].tolist() == [kept[i] for i in projected]
     difference = np.abs(values - seen.state - offsets(engine, moved(seen))).max()
     assert difference > 1e-4
+
+
+def test_a_capsule_of_a_stream_that_waits_for_its_copy_is_restored(make_engine, observe):
+    how = dict(compression_queries='text', compression_after_tokens=4, language_keep_ratio=0.4)
+    engine = make_engine(**how)
+    begin(engine, observe(1), steps=0)
+    capsules = capsules_of(engine)
+    frozen, _ = capsules.snapshot('waiting')
+    assert any(name.endswith('/columns') for name in frozen.tensors)
+    capsules.rollback('waiting')
+    assert len(engine.kv.streams.live()) == len(QUESTIONS)

@@ -1,6 +1,6 @@
 """Any number of snapshots of one engine step without a name are kept, with distinct names."""
 
-from capsule_sessions import begin, capsules_of
+from capsule_sessions import at_once, begin, capsules_of
 
 from embodied_kv.capsule.tiers import Tier
 
@@ -22,3 +22,28 @@ def test_a_name_that_is_free_again_is_used_again(make_engine, observe):
     first = capsules.snapshot('')[0].name
     capsules.registry.drop(first)
     assert capsules.snapshot('')[0].name == first
+
+
+def test_a_name_is_searched_for_outside_the_engine_thread(make_engine, observe, monkeypatch):
+    """Names of capsules are read from the disk, which may be slow."""
+    engine = make_engine()
+    begin(engine, observe(1))
+    capsules, on_engine, searched = capsules_of(engine), [False], []
+
+    def call(work):
+        on_engine[0] = True
+        try:
+            return at_once(work)
+        finally:
+            on_engine[0] = False
+
+    capsules._call = call
+    is_taken = type(capsules.registry).__contains__
+
+    def contains(registry, name):
+        searched.append(on_engine[0])
+        return is_taken(registry, name)
+
+    monkeypatch.setattr(type(capsules.registry), '__contains__', contains)
+    capsules.snapshot('')
+    assert searched and not any(searched)

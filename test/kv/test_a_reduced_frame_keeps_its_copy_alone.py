@@ -10,6 +10,7 @@ from embodied_kv.engine.compression import ACTION
 from embodied_kv.kv.decode_stream import Query
 from embodied_kv.kv.handle import StaleHandleError
 from embodied_kv.kv.manager import LANGUAGE
+from embodied_kv.kv.pool import GONE
 
 QUERY = Query('?', [3], max_tokens=4)
 
@@ -148,4 +149,17 @@ def test_its_copy_is_not_evicted_for_other_kv(kv):
     offers[0].evict()
     assert kv.copies.assigned(whole, LANGUAGE) is None
     kv.acquire(sole, LANGUAGE).release()
+    kv.check_integrity()
+
+
+def test_an_offer_from_before_the_reduction_evicts_nothing():
+    """Offers are made without the lock of the cache, so a frame may lose its row before the eviction."""
+    kv = make_manager(4, 8)
+    handle = scored(kv)
+    offers = kv.copies.evictable()
+    offered = offers[0]
+    kv.reduce(handle)
+    assert offered.evict() == 0
+    assert offers[0] is GONE
+    assert kv.create(handle, QUERY).lease.is_copy
     kv.check_integrity()

@@ -101,3 +101,20 @@ def test_a_robot_of_a_policy_server_cannot_fork_a_capsule():
     session.set_registry(registry)
     with pytest.raises(CapsuleError, match='cannot fork'):
         session.fork('a', [Branch()])
+
+
+def test_newest_capsule_after_an_import_is_the_newest_of_this_server():
+    with (
+        running_server() as first,
+        running_server() as second,
+        first.client() as here,
+        second.client() as there,
+    ):
+        for n in range(4):
+            here.infer(libero(n) | ARM)
+        imported(there, exported(here, 'old'))
+        there.infer(libero() | ARM)
+        there.infer({'endpoint': 'snapshot', 'name': 'new'} | ARM)
+        there.infer({'endpoint': 'export', 'name': 'old'} | ARM)  # used most recently
+        assert there.infer({'endpoint': 'export'} | ARM)['name'] == 'new'
+        assert there.infer({'endpoint': 'restore'} | ARM)['name'] == 'new'

@@ -18,7 +18,10 @@ from server_cases import (
     until,
 )
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.serving import batch
+from embodied_kv.serving.stream_quota import QuotaError
+from embodied_kv.serving.websocket.session import Session
 
 
 def refusal(client, request):
@@ -344,3 +347,23 @@ def test_looks_do_not_change_the_noise_of_the_next_chunk():
         one.socket.close()
         again = other.infer({'session_id': 'arm'} | tabletop())['actions']
         np.testing.assert_array_equal(first, again)
+
+
+def test_restore_beyond_the_stream_quota_keeps_the_connection_open(monkeypatch):
+    def full(*_):
+        raise QuotaError('streams of arm must be at most 1 (got 2); raise engine.streams')
+
+    with running_server() as opened, opened.client() as client:
+        session = {'session_id': 'arm'}
+        client.infer(libero() | session)
+        client.infer({'endpoint': 'snapshot', 'name': 'a'} | session)
+        monkeypatch.setattr(Session, 'restore', full)
+        reply = client.infer({'endpoint': 'restore', 'name': 'a'} | session)
+        assert 'at most 1' in reply['error'] and reply['error_code'] == ErrorCode.NO_ROOM
+        assert 'actions' in client.infer(libero(1) | session)
+
+
+def test_longest_names_of_key_and_session_can_act(tmp_path):
+    file, key = key_file(tmp_path, 'n' * 64)
+    with running_server(api_keys_file=file) as opened, opened.client(key=key) as client:
+        assert 'actions' in client.infer(libero() | {'session_id': 's' * 64})

@@ -92,6 +92,11 @@ def test_equal_plans_are_one_batch(served):
 
 
 def test_hopeless_estimates_are_dropped_once_per_batch(served):
-    steps, slow = served({'one': -1.0, 'other': -2.0, 'third': -3.0})
+    steps, slow = served({'one': 1.0, 'other': 0.5, 'third': -3.0})
     assert set(steps.values()) == {0} and not slow.batches
-    assert slow.forgotten == ['denoise_step']
+    assert slow.forgotten == ['prefill', 'denoise_step']
+
+
+def test_deadlines_that_have_passed_drop_no_estimate(served):
+    steps, slow = served({'one': -1.0, 'other': -2.0})
+    assert set(steps.values()) == {0} and not slow.batches and not slow.forgotten

@@ -21,9 +21,8 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
-from embodied_kv.errors import ErrorCode, code_of
+from embodied_kv.errors import CodedError, ErrorCode, code_of
 from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.memory.segment import RobotMemoryError
@@ -241,7 +240,7 @@ class ConnectionHandler:
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
-        except (RefusedError, CapsuleError, RobotMemoryError) as error:
+        except (RefusedError, CodedError) as error:
             outcome, text, code = 'refused', reason(error), code_of(error)
             forget(error)
         except TimeoutError as error:

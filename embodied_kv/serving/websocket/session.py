@@ -72,11 +72,10 @@ class Session:
 
         A server whose engine has the same fingerprint can import them.
         """
-        registry = self._kept().registry
-        entries = [record.name for record in registry.entries()]
-        if not name and not entries:
+        own = self._kept()
+        if not name and not own.registry.entries():
             raise CapsuleError(NO_CAPSULE, ErrorCode.NOT_FOUND)
-        capsule = registry.get(name or entries[-1])
+        capsule = own.registry.get(name or own.newest())
         return capsule.name, packed(capsule)
 
     def take_over(self, name: str, data: bytes) -> str:
@@ -86,7 +85,8 @@ class Session:
         """
         own = self._kept()
         capsule = unpacked(data, own.registry.fingerprint)
-        boundary = replace(capsule.boundary, session=own.name)
+        number = own.engine_part.committed  # numbers of another server mean nothing here
+        boundary = replace(capsule.boundary, session=own.name, number=number)
         own.registry.add(replace(capsule, name=name or capsule.name, boundary=boundary))
         return name or capsule.name
 
