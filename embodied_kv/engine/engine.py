@@ -414,7 +414,9 @@ class Engine:
 
         now: if given, a single stream whose unit does not fit the idle time delays no others.
         """
-        streams, singles, decided = [], [], self.compression.decide()
+        decided = self.compression.decide()
+        streams: list[DecodeStream] = []
+        singles: list[DecodeStream] = []
         for stream in self.kv.streams.live():
             is_single = stream.is_new or decided.until_choice(stream) == 0
             (singles if is_single else streams).append(stream)

@@ -153,7 +153,7 @@ def test_its_copy_is_not_evicted_for_other_kv(kv):
 
 
 def test_an_offer_from_before_the_reduction_evicts_nothing():
-    """Offers are made without the lock of the cache, so a frame may lose its row before the eviction."""
+    """Offers are made without the lock of the cache; a frame may lose its row after one."""
     kv = make_manager(4, 8)
     handle = scored(kv)
     offers = kv.copies.evictable()
