@@ -158,7 +158,8 @@ class Registry:
             policy: Policy = 'refuse' if self.capacities.policy == 'refuse' else 'demote'
             capacities = replace(self.capacities, policy=policy)
             cost = item.bytes * self.byte_seconds
-            with suppress(NoRoomError), self._room(item, promote, capacities, cost):
+            # It is readable, even if another one cannot be moved to a full disk.
+            with suppress(CapsuleError), self._room(item, promote, capacities, cost):
                 item = self._with_copy(item, promote, capacities)
                 self._put(item)
             return item.in_memory

@@ -137,14 +137,16 @@ class CommandPublisher:
     def hand_over(self, now: float) -> None:
         """Publish the measured position once, for controllers that keep their last set-point.
 
-        Nothing is published if the measurement is from before the end of the motion or too old.
+        Nothing is published if the measurement is from before the end of the motion or too old, or
+        if the arm moves: the operator moves it already.
         The controllers then keep the position at rest that they received before.
         """
         self.cancel()
         measured = self._measured()
         if self._publish_setpoint is None or measured is None:
             return
-        if measured.moment < max(self._executor.ends, now - STALE):
+        is_old = measured.moment < max(self._executor.ends, now - STALE)
+        if is_old or self._executor.moves(measured):
             return
         by_velocity, position = self._executor.limits.by_velocity, measured.position
         values = np.where(by_velocity, 0.0, position)

@@ -43,7 +43,7 @@ from embodied_kv.control.safety_state_machine import (
     SafetyStateMachine,
 )
 from embodied_kv.control.standstill import StandstillMonitor
-from embodied_kv.control.tracking import STANDS
+from embodied_kv.control.tracking import PROGRESS, STANDS
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.types import ActionChunk, Guide
 
@@ -51,6 +51,7 @@ MONITOR_PERIOD = 0.02  # longest time (s) between two checks of a moving arm
 STOP_TIMEOUT = 5.0  # s of the steady clock that `stop` waits for an arm at rest
 SETTLE_TIME = 0.01  # s that `guide` waits for an offered chunk to take over
 HAND_OVER_AFTER = 0.2  # s from the end of the motion until controllers are handed over
+FOREIGN = 1.0  # s after a stop in which an arm that another program moves is braked
 HOLD_TIME = 1.0  # s for which an arm that does not follow is held at its measured position
 MEASUREMENT_REUSE = 0.004  # s for which a measurement is reused
 MAX_LATENESS = 0.3  # longest time (s) from the computation of a command until it is sent
@@ -147,6 +148,9 @@ class ControlLoop(threading.Thread):
         self._began = self._worked = -math.inf  # begin of the present work, end of the last one
         self._is_abandoned = False
         self._keep()
+        self._taken_at = -math.inf  # when a chunk took over
+        self._paused_at = math.inf  # since when the robot is paused, with a chunk to execute
+        self._foreign_until = -math.inf  # until then, an arm that another program moves is braked
         self._watched_until = -math.inf  # until then, a trajectory that was sent late is braked
         self._standstill = StandstillMonitor(
             executor, safety, resume_within, self._disarm, noticed
@@ -259,6 +263,10 @@ class ControlLoop(threading.Thread):
                 return None
         return max(0.0, self.executor.ends - self._clock())
 
+    def unrest(self) -> str:
+        """Return why the arm is not known to stand; '' if it is known. From any thread."""
+        return self.executor.unrest(self._clock(), self._measured())
+
     def stop(self) -> None:
         """Brake at once and end the thread when the arm is at rest, at most after STOP_TIMEOUT.
 
@@ -322,7 +330,8 @@ class ControlLoop(threading.Thread):
     def _pause(self, now: float) -> float | None:
         due = min(self._deadline_now(), self._commands.due, self._standstill.due)
         holds = now < self._holds_until and self.safety.state != ARMED
-        if self.executor.is_moving(now) or self._hands_over or holds or now < self._watched_until:
+        watches = now < self._watched_until or self._watches_foreign(now)
+        if self.executor.is_moving(now) or self._hands_over or holds or watches:
             due = min(due, now + MONITOR_PERIOD)
         return None if due == math.inf else max(0.0, due - now)
 
@@ -391,12 +400,26 @@ class ControlLoop(threading.Thread):
             self._stops = stops
             self._brake(STOP, now, foreign=True)
             self._commands.publish_standstill(now)
+            self._foreign_until = -math.inf if self.executor.is_moving(now) else now + FOREIGN
+        elif self._watches_foreign(now):
+            self.executor.brake(now, STOP, self._measured(), foreign=True)
+            if self.executor.is_moving(now):
+                self._foreign_until = -math.inf
+                self._commands.publish_braking(now)
         elif (state != ARMED or self._stopping) and self._commands.source not in ('', STOP):
             self._brake(STOP, now)
         if self._hands_over and now >= self.executor.ends + HAND_OVER_AFTER:
             self._commands.hand_over(now)
             self.executor.drop()
             self._keep()
+
+    def _watches_foreign(self, now: float) -> bool:
+        """Whether another program may still move the arm after a stop.
+
+        Its measurement may have been too old to brake from.
+        """
+        is_own = now < self.executor.ends + HAND_OVER_AFTER  # it measures our own motion
+        return self.safety.state == STOPPED and not is_own and now < self._foreign_until
 
     @property
     def _hands_over(self) -> bool:
@@ -413,7 +436,8 @@ class ControlLoop(threading.Thread):
     def _monitor(self, now: float) -> None:
         """End the motion if the arm does not follow or something is missing."""
         measured, waited = self._measured(), self.executor.waits
-        reason = self.executor.monitor(now, measured, self._speed())
+        speed = self._speed()
+        reason = self.executor.monitor(now, measured, speed)
         if not self.executor.is_moving(now):
             holds = now < self._holds_until and self.safety.state != ARMED
             if holds and not self.executor.is_held(measured):
@@ -433,6 +457,12 @@ class ControlLoop(threading.Thread):
             self._sent(positions)
         if self.executor.waits or waited:
             self._commands.resend(now, at_once=self.executor.waits != waited)
+        if speed > PROGRESS or not self.executor.plan:
+            self._paused_at = math.inf
+        self._paused_at = min(self._paused_at, now)
+        if now - max(self._paused_at, self._taken_at) > self._resume_within:
+            self._brake(STOP, now)  # its actions are old where the pause ends
+            return
         acts = self.safety.state == ARMED and self.executor.plan
         if acts and (missing := self.safety.missing(now)):
             self._report_failure(RefusedError(f'the arm stands: {missing}'))
@@ -519,6 +549,7 @@ class ControlLoop(threading.Thread):
         if guide is not None and taken.first > guide.delay:
             self.executor.counters.late += 1
         self._deadline = max(min(self._deadline, now + self._period), frame + 2 * self._period)
+        self._taken_at = now
         self._standstill.note_motion()
         self._commands.publish_fresh(chunk, taken, now)
 
@@ -545,6 +576,7 @@ class ControlLoop(threading.Thread):
             reason = self.executor.resume(leftover, observed, now, self._measured())
         if reason:
             raise RefusedError(f'what was left of a chunk is not resumed: {reason}')
+        self._taken_at = now
         self._standstill.note_motion()
         self._commands.publish_resumed(leftover, self.executor.plan.actions, stamp, now)
 

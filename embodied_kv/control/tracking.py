@@ -346,15 +346,23 @@ class TrackingMonitor:
 
     # ------------------------------------------------------------------ while a motion runs
 
-    def update(self, now: float, measured: Measured) -> tuple[float, str]:
+    def update(self, now: float, measured: Measured, speed: float = 1.0) -> tuple[float, str]:
         """Compare the arm with the running motion.
+
+        Args:
+            now: The moment.
+            measured: The measured arm.
+            speed: Speed scaling of the controller, 0 to 1. At 0 no progress is required. Below 1
+                a velocity joint is not compared, because its drive may be scaled, too.
 
         Returns:
             The time (s) by which to delay the reference now, and why the arm does not follow;
             '' if it does.
         """
         self._measure_lag(measured)
-        if reason := self.strayed(measured) or self._drifted(measured):
+        if speed < 1.0:
+            self._seen, self._drift = None, np.zeros(len(self._limits))
+        if reason := self.strayed(measured) or (self._drifted(measured) if speed >= 1.0 else ''):
             return 0.0, reason
         passed = min(max(now - self._updated, 0.0), HISTORY) if self._updated > -math.inf else 0.0
         self._updated = now
@@ -363,7 +371,7 @@ class TrackingMonitor:
         self._pauses.append((now, passed, pause))
         while self._pauses[0][0] < now - STALL:
             self._pauses.popleft()
-        return pause, self._stalled(measured) if behind else ''
+        return pause, self._stalled(measured) if behind and speed > PROGRESS else ''
 
     def is_behind(self, measured: Measured, share: float = 0.5) -> bool:
         """Return whether a joint is more than a share of its tolerance from its reference."""

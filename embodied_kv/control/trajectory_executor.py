@@ -102,6 +102,7 @@ class TrajectoryExecutor:
         self.waits = False  # whether the reference waits for the arm
         self._speed = 1.0  # speed scaling of the controller at the last `monitor`
         self.plan, self._source, self._misses = ActionPlan.empty(len(limits)), HOLD, 0
+        self._unknown = np.zeros(len(limits), bool)  # positions of the reference that mean nothing
 
     @property
     def joints(self) -> int:
@@ -207,15 +208,21 @@ class TrajectoryExecutor:
             source: The source of the commands from now on, HOLD or STOP.
             measured: The measured arm, if it is known.
             foreign: Whether an arm that is moved by another program brakes too, from its measured
-                position and velocity.
+                position and velocity. Joints without a measurement are not commanded.
         """
         now = self._advance(now)
         if self.is_moving(now):
             held = measured is not None and self._tracking.is_behind(measured)
             self._send(self._braking(now, measured if held else None), now)
-        elif foreign and measured is not None and (np.abs(measured.agreed) > STANDS).any():
+        elif foreign and measured is not None and self._moves_now(now, measured):
             self._send(self._braking(now, measured), now)
+            self._unknown = ~(np.isfinite(measured.position) | self.limits.by_velocity)
         self._end_plan(source)
+
+    @staticmethod
+    def _moves_now(now: float, measured: Measured) -> bool:
+        """Return whether a recent measurement shows that the arm moves."""
+        return now - measured.moment <= STALE and bool((np.abs(measured.agreed) > STANDS).any())
 
     def hold(self, now: float, measured: Measured | None) -> None:
         """Bring an arm that does not follow to rest at its measured position, as STOP."""
@@ -311,8 +318,7 @@ class TrajectoryExecutor:
         slower = (1.0 - speed) * min(now - before, PAUSE) if scaled else 0.0
         pause, reason = 0.0, ''
         if measured is not None:
-            pause, reason = self._tracking.update(now, measured)
-            reason = reason if speed >= 1.0 else self._tracking.strayed(measured)
+            pause, reason = self._tracking.update(now, measured, speed)
             pause = pause if self.plan else 0.0
         self.waits = pause > slower
         if delay := max(slower, pause):
@@ -329,12 +335,13 @@ class TrajectoryExecutor:
 
     def state(self) -> tuple[Any, ...]:
         """Return the motion and the chunk, for `restore`."""
-        reference = self._reference.state()
-        return reference, self.cut, self.waits, self.plan, self._source, self._misses
+        motion = self._reference.state(), self._unknown
+        return motion, self.cut, self.waits, self.plan, self._source, self._misses
 
     def restore(self, state: tuple[Any, ...]) -> None:
         """Return to the motion and the chunk of a `state`."""
-        reference, self.cut, self.waits, self.plan, self._source, self._misses = state
+        motion, self.cut, self.waits, self.plan, self._source, self._misses = state
+        reference, self._unknown = motion
         self._reference.restore(reference)
 
     @property
@@ -350,6 +357,7 @@ class TrajectoryExecutor:
     def drop(self) -> None:
         """Drop the reference, because another program moves the arm."""
         self._reference.clear()
+        self._unknown = np.zeros(self.joints, bool)
         self.plan, self._source = self.plan.ended(), HOLD
 
     def continue_previous(self, now: float) -> str:
@@ -402,11 +410,12 @@ class TrajectoryExecutor:
         if not self._reference:
             return Setpoint(None, None, None, source, age)
         position, velocity = self._reference.at(now)
+        position = self._known(position)
         return Setpoint(self._by_kind(position, velocity), position, velocity, source, age)
 
     def at_rest(self) -> Setpoint:
         """Return the command at the end of the motion."""
-        position = self.rest()[0]
+        position = self._known(self._reference.rest()[0])
         still = np.zeros(len(position))
         return Setpoint(self._by_kind(position, still), position, still, STOP, math.inf)
 
@@ -425,12 +434,18 @@ class TrajectoryExecutor:
 
         The points end at rest within max_open_loop. If that cuts the motion, `cut` is the moment
         at which the points leave it, else inf; see `ReferenceTrajectory.after`. While the
-        reference waits for the arm, the only point is the position at which it waits.
+        reference waits for the arm, the only point is the position at which it waits. The
+        positions of a joint are NaN if its own is unknown; see `brake`.
 
         Points that the controller cannot join within the limits are left out; if it can join none,
         all points are delayed; see `Join`.
         """
-        now = self._advance(now)
+        times, points, velocities = self._points(self._advance(now), measured)
+        return times, self._known(points), velocities
+
+    def _points(
+        self, now: float, measured: Measured | None
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         times, points, velocities, self.cut = self._reference.after(now, LEAD, self.max_open_loop)
         if self.waits:  # the controller waits with the reference
             times, points, self.cut = np.array([LEAD]), self._reference.at(now)[0][None], math.inf
@@ -466,7 +481,8 @@ class TrajectoryExecutor:
 
     def rest(self) -> np.ndarray:
         """Return where the arm comes to rest, float64 [1, joints]; [0, joints] if unknown."""
-        return self._reference.rest()
+        rest = self._reference.rest()
+        return rest[:0] if self._unknown.any() else rest
 
     def lost(self, now: float, measured: Measured | None) -> str:
         """Return why the position of the arm is unknown; '' if it is known."""
@@ -475,6 +491,18 @@ class TrajectoryExecutor:
     def moves(self, measured: Measured | None) -> str:
         """Return which joint moves, for any cause; '' if the arm stands."""
         return self._tracking.moves(measured)
+
+    def unrest(self, now: float, measured: Measured | None) -> str:
+        """Return why the arm is not known to stand, for a client of a stop; '' if it is known."""
+        if measured is None or now - measured.moment > STALE:
+            return 'it is not known whether the arm stands, because no joint state is recent'
+        for moves, state in (
+            (np.abs(measured.agreed) > STANDS, 'moves'),
+            (~np.isfinite(measured.position) & ~self.limits.unbounded, 'is not measured'),
+        ):
+            if moves.any():
+                return f'joint {self.limits.joints[int(moves.argmax())]} {state}'
+        return ''
 
     # ------------------------------------------------------------------
 
@@ -492,6 +520,7 @@ class TrajectoryExecutor:
         motion = self._confine(wanted)
         if motion is None:
             return 'it leaves the workspace'
+        self._unknown = np.zeros(self.joints, bool)
         self._send(motion, now)
         return ''
 
@@ -501,6 +530,10 @@ class TrajectoryExecutor:
         _, velocities = self._reference.sample(self.plan.moments + self.dt - _TICK)
         met = self._by_kind(positions, velocities)
         return bool((np.abs(met - self.plan.actions) <= FOLLOWED).all())
+
+    def _known(self, positions: np.ndarray) -> np.ndarray:
+        """Return positions [..., joints] of the reference, NaN where they mean nothing."""
+        return np.where(self._unknown, math.nan, positions)
 
     def _by_kind(self, positions: np.ndarray, velocities: np.ndarray) -> np.ndarray:
         return np.where(self.limits.by_velocity, velocities, positions)

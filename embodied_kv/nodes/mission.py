@@ -131,11 +131,16 @@ class Mission(SuiteNode):
             handle_accepted_callback=self._accept,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
-        self._session.register(self._part)
         self._release.callback(self._close)
         self.every(FEEDBACK, self._look)
 
+    def start(self) -> None:
+        self._coming = ()
+        self._session.register(self._part)
+
     def stop(self) -> None:
+        self._session.unregister(self._part)  # an inactive node resumes no mission
+        self._coming = ()
         self.end_mission(INACTIVE, ErrorCode.NOT_ACTIVE)
         leaving = self._leaving
         if leaving is not None and leaving.thread is not None:
@@ -144,7 +149,6 @@ class Mission(SuiteNode):
 
     def _close(self) -> None:
         self.stop()
-        self._session.unregister(self._part)
         self._server.destroy()
 
     @property
@@ -181,6 +185,7 @@ class Mission(SuiteNode):
     def _accept(self, handle: ServerGoalHandle) -> None:
         request = handle.request
         words, limit = request.mission.strip(), request.step_time_limit
+        self._coming = ()
         self._begin(MissionState(words, step_time_limit=limit), handle)
 
     def _begin(self, state: MissionState, handle: ServerGoalHandle | None) -> None:
@@ -313,6 +318,7 @@ class Mission(SuiteNode):
         """
         before, self._arm = self._arm, message.state
         if message.state not in (before, ControlState.ARMED):
+            self._coming = ()  # restored, but not started yet
             self.end_mission(f'the arm may not be moved: {message.reason}', ErrorCode.STOPPED)
 
     def _resume_mission(self, state: MissionState | None) -> None:

@@ -97,9 +97,12 @@ class NoteTaker:
         It replaces the record of the current instruction, if it is about that instruction.
         """
         own = self._instruction and f'{text},'.startswith(f'{self._instruction},')
-        drafts = self._record(text, self._number if own else 0)
+        number = self._number
+        drafts = self._record(text, number if own else 0)
         if own:
             self._done = True
+        else:
+            self._number = number  # still that of the current instruction
         return drafts + (self._domain.facts_of_record(drafts[0]) if drafts else [])
 
     def _record(self, text: str, number: int = 0) -> list[Draft]:

@@ -285,7 +285,11 @@ class Planning(AbstractContextManager['Planning']):
                 return ask(True, retries)
             except KvLostError as lost:
                 log.info('plan is retried (reason: %s)', lost)
-                self.memory.store.forget_kv(lost.unit)
+                try:
+                    self.memory.store.forget_kv(lost.unit)
+                except RobotMemoryError as fault:  # the disk is read-only
+                    log.warning('plan is computed without stored KV (reason: %s)', fault)
+                    break
             except RobotMemoryError as fault:  # KV could not be stored
                 log.warning('plan is computed without stored KV (reason: %s)', fault)
                 break

@@ -9,9 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from embodied_kv.engine.engine_thread import EngineThread
@@ -70,6 +71,10 @@ class Memories:
         device: EngineThread,
         kv_budget: KvBudget,
     ) -> None:
+        self._ending = ExitStack()
+        if not params.storage_directory:  # a memory that is closed to make room must not be lost
+            root = self._ending.enter_context(TemporaryDirectory())
+            params = replace(params, storage_directory=root)
         self._params, self._config, self._device = params, config, device
         self._planner = load_planner(path, device=device.engine.config.device)
         self._encoder, self._kv_budget = encoder(params.text_encoder), kv_budget
@@ -87,6 +92,7 @@ class Memories:
             with memory.plans:
                 memory.close()
         self._kv_budget.leave(self._rows)
+        self._ending.close()
 
     def call(self, name: str, verb: str, given: Mapping[str, object]) -> dict[str, object]:
         """Return the result of a verb of VERBS on a memory, as plain values.

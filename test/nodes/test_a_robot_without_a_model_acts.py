@@ -28,6 +28,7 @@ from embodied_kv.robots.reading import load
 from embodied_kv.serving.websocket.calls import ID
 from embodied_kv.serving.websocket.extensions import Extensions, meaning
 
+IMAGE = 28  # pixels of the images of the stand-in robot
 HERE = 0.1  # rad or m, positions of the stand-in's joints
 DT = 0.1
 
@@ -187,6 +188,17 @@ def test_no_deadline_is_told_in_simulated_time(robot, monkeypatch):
         acting(robot, server.address)
         robot.until(lambda: fresh(robot) >= 3)
         assert not any('deadline_ms' in request for request in server.asked)
+
+
+@pytest.mark.parametrize(
+    ('resize', 'longer'), [('', 8), ('pillow', 8), ('bilinear', IMAGE), ('uint8', IMAGE)]
+)
+def test_images_are_reduced_only_as_the_policy_of_the_server_reduces_them(robot, resize, longer):
+    with PlainServer(repeating, ours(resize=resize)) as server:
+        acting(robot, server.address, server__image_size=8, **CHUNKS)
+        robot.until(lambda: len(server.asked) >= 2)
+        pictures = [x for x in server.asked[-1].values() if getattr(x, 'ndim', 0) == 3]
+        assert pictures and all(max(picture.shape) == longer for picture in pictures)
 
 
 def test_our_own_server_takes_what_runs(robot):

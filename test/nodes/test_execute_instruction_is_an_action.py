@@ -1,5 +1,7 @@
 """A goal of `execute_instruction` ends by success, standstill, time limit, client or stop."""
 
+import time
+
 import numpy as np
 import pytest
 from action_msgs.msg import GoalStatus
@@ -12,8 +14,10 @@ from embodied_kv.action import ExecuteInstruction
 from embodied_kv.errors import ErrorCode
 from embodied_kv.msg import TextDelta
 from embodied_kv.nodes.action import Action
+from embodied_kv.nodes.control.instruction_server import ASK_PERIOD
 from embodied_kv.nodes.language import Language
 from embodied_kv.nodes.perception import Perception
+from embodied_kv.srv import Ask
 
 SUITE = Perception, Action, Language
 
@@ -147,6 +151,32 @@ def test_yes_to_the_success_question_is_success(client, robot):
     robot.until(lambda: say() or goals._goal is None)
     status, result = client.result(goal)
     assert status == GoalStatus.STATUS_SUCCEEDED and result.success
+
+
+def test_an_answer_that_takes_longer_than_the_next_question_counts(robot):
+    robot.up(Perception, Action, instruction='')
+    robot.until(lambda: robot.suite[1]._joints.now() is not None)
+    publisher = robot.node.create_publisher(TextDelta, 'language/text', 10)
+    opened = []
+
+    def ask(request, response):
+        opened.append((response.stream or len(opened) + 1, time.monotonic()))
+        response.success, response.stream = True, opened[-1][0]
+        return response
+
+    robot.node.create_service(Ask, 'language/ask', ask)
+
+    def answer():
+        for stream, since in opened:
+            if time.monotonic() > since + 1.5 * ASK_PERIOD:
+                message = TextDelta(stream=stream, text='yes', finished=True)
+                publisher.publish(robot.stamped(message))
+
+    goal = Client(robot).send(success_question='Is it done?')
+    goals = robot.suite[1]._control_services.goals
+    robot.until(lambda: answer() or goals._goal is None)
+    assert len(opened) == 1
+    assert goal.accepted
 
 
 @pytest.fixture

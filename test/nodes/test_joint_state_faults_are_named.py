@@ -177,3 +177,13 @@ def test_continuous_joint_is_merged_unwrapped():
     np.testing.assert_allclose(made.rates(moment * MS, 200 * MS)[0], 1.0)
     made.wrap()
     np.testing.assert_allclose(made.at(moment * MS).positions[0], angle - 2 * np.pi, atol=1e-9)
+
+
+def test_position_of_a_driver_whose_clock_is_ahead_is_not_older_than_stated():
+    made = merger()
+    for moment in range(0, SECOND + 1, 10 * MS):  # 1 rad/s
+        at = moment * 1e-9
+        made.add('joint_states', moment + 150 * MS, NAMES, (at, -at), (), moment)
+    sample = made.known(SECOND)
+    np.testing.assert_allclose(sample.positions, [1.0, -1.0], atol=0.011)
+    assert abs(sample.stamp - SECOND) <= 10 * MS

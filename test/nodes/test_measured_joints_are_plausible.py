@@ -2,14 +2,17 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from observation_suite import joints as publisher_of
 
 from embodied_kv.control.limits_from_contract import limits_from_contract
+from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
+from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 from embodied_kv.robots.embodiment import Embodiment
 
 ROBOT = Embodiment.load('tabletop')
@@ -115,3 +118,22 @@ def test_second_publisher_is_named_and_the_first_one_counts_again_later(robot, a
     assert other.wait(60) == 0
     robot.until(lambda: sent(robot, arm) and not arm.joints.problem(), show=False)
     np.testing.assert_allclose(arm.joints.now().position, 0.02)
+
+
+def test_positions_of_topics_with_other_rates_are_of_one_moment():
+    """A slow gripper topic must not make positions of the arm older than they are, or newer."""
+    moment, fast, slow = 2_000 * MS, ['hip'], ['finger']
+    inputs = [JointInput('joint_states', ('hip',)), JointInput('gripper', ('finger',))]
+    bounds = {name: Bounds(-9.0, 9.0, 9.0) for name in (*fast, *slow)}
+    states = JointMerger(inputs, 0.5, bounds, lambda topic: ())
+    for at in range(0, moment + 1, 10 * MS):  # 1 rad/s
+        states.add('joint_states', at, fast, [at * 1e-9], (), at)
+        if at % (200 * MS) == 0 and at < moment:
+            states.add('gripper', at, slow, [at * 1e-9], (), at)
+    joints = MeasuredJoints.__new__(MeasuredJoints)
+    joints._states, joints._places, joints._size = states, [0, 1], 2
+    joints._clock = SimpleNamespace(stamp=moment, moment=lambda stamp: stamp * 1e-9)
+    measured = joints.now()
+    assert measured.moment == pytest.approx(1.8)
+    np.testing.assert_allclose(measured.position, 1.8, atol=1e-6)
+    np.testing.assert_allclose(measured.velocity, 1.0, atol=1e-6)

@@ -145,6 +145,8 @@ def test_a_task_that_is_concluded_has_one_record_and_says_where_it_moved_what_fr
     assert memory.tell('pick up the mug', 3 * 10**9) == [], 'it was concluded'
     other = [('task 3', 'task', 'task 3: reach the red cube')]
     assert memory.conclude('reach the red cube') == other, 'somebody else gave it'
+    mug = [('task 4', 'task', 'task 4: pick up the mug')]
+    assert memory.conclude('pick up the mug') == mug, 'it replaces no record of another task'
 
 
 def test_answers_tell_where_things_are_whoever_asked():

@@ -2,7 +2,9 @@
 
 import pytest
 
-from embodied_kv.nodes.missions.clients import MissionClients
+from embodied_kv.errors import ErrorCode
+from embodied_kv.nodes.missions import clients
+from embodied_kv.nodes.missions.clients import MissionClients, ServiceRefusedError
 from embodied_kv.planning.mission import MissionInterruptedError
 
 
@@ -43,3 +45,37 @@ def test_duplicate_questions_are_sent_once():
 def test_missing_answer_interrupts_the_mission():
     with pytest.raises(MissionInterruptedError, match=r'3 times .*: b \(raise engine.streams'):
         Recorded(2, cut='bbb').ask('ab')
+
+
+class Crowded(MissionClients):
+    """Language refuses the first questions, because another client's is open."""
+
+    def __init__(self, refused, code=ErrorCode.NO_ROOM):
+        self.asked, self._refused, self._failure = [], refused, code
+
+    def _send(self, name, question):
+        self.asked.append(question)
+        return question
+
+    def _answered(self, name, question):
+        if len(self.asked) <= self._refused:
+            raise ServiceRefusedError('too many questions at once', self._failure)
+        return type('Answer', (), {'stream': len(self.asked)})
+
+
+def test_questions_wait_for_those_of_another_client():
+    mission = Crowded(3)
+    assert mission._streams(['a']) == {'a': 4} and mission.asked == ['a'] * 4
+
+
+def test_questions_do_not_wait_for_ever(monkeypatch):
+    monkeypatch.setattr(clients, 'PATIENCE', 0.05)
+    with pytest.raises(ServiceRefusedError):
+        Crowded(10**9)._streams(['a'])
+
+
+def test_other_refusals_are_not_repeated():
+    mission = Crowded(9, ErrorCode.UNAVAILABLE)
+    with pytest.raises(ServiceRefusedError):
+        mission._streams(['a'])
+    assert mission.asked == ['a']

@@ -65,6 +65,12 @@ def test_images_are_never_enlarged():
         assert request['observation/image'].shape == expected
 
 
+def test_sides_are_rounded_down_as_by_openpis_client():
+    contract, images, state = seen('libero', 480, 848)
+    request = RequestWriter(contract, 224).write(images, state, 'x')
+    assert request['observation/image'].shape == (126, 224, 3)
+
+
 def test_a_view_may_be_missing_where_a_client_may_leave_it_out():
     contract, images, state = seen('aloha')
     del images['left_wrist_0_rgb']

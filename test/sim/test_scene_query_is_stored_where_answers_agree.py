@@ -86,6 +86,14 @@ def test_things_are_counted_only_where_one_is_missed():
     assert COUNT in asked(query_table(KNOWN), COLOURS - {'red'})
 
 
+def test_a_place_that_is_a_target_is_queried_once():
+    looked = asked(query_target('pick up the green bin', KNOWN))
+    assert len(looked) == len(set(looked)) and 'What is in the green bin?' in looked
+    facts, _ = seen(query_target('pick up the green bin', KNOWN))
+    ids = [id for id, *_ in facts]
+    assert len(ids) == len(set(ids))
+
+
 def test_what_is_known_is_confirmed():
     assert seen(query_table(KNOWN)) == (FACTS, ())
 

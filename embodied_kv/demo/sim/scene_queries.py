@@ -57,7 +57,7 @@ def query_target(instruction: str, known: KnownTable) -> SceneQuery:
     task = parse_task(instruction)
     held = [name for name, place in known.where.items() if place == ROBOT]
     things = [task.target, *held] if task is not None else held
-    return (yield from _query([*dict.fromkeys(things), *known.places], known))
+    return (yield from _query([*dict.fromkeys([*things, *known.places])], known))
 
 
 def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = ()) -> SceneQuery:

@@ -136,9 +136,12 @@ class GoalClient:
 
     def problem(self) -> str:
         """Return why goals do not arrive now; '' if they do."""
+        is_ready = self._client.server_is_ready()
         with self._lock:
+            if not is_ready:  # a server that ends does not answer its goals
+                self._asked.clear()
             oldest = min(self._asked.values(), default=None)
-        if not self._client.server_is_ready():
+        if not is_ready:
             return f'no action server is at {self.name}; start its controller'
         age = 0.0 if oldest is None else self._clock() - oldest
         if age > ANSWER:

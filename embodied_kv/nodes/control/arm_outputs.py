@@ -158,6 +158,8 @@ class ArmOutputs:
     def command(self, command: Command) -> None:
         """Send the motion of a command to trajectory controllers; a stop cancels gripper goals.
 
+        A controller with a joint at an unknown position (NaN) gets no message.
+
         Raises RefusedError if the process was suspended before the motion was sent.
         """
         began = time.monotonic()
@@ -172,6 +174,8 @@ class ArmOutputs:
         for controller in self._trajectories:
             index = list(controller.output.index)
             points, velocities = command.points[:, index], command.velocities[:, index]
+            if not np.isfinite(points).all():
+                continue
             parts = points, velocities, command.times, controller.output.axes, start
             messages.append((controller.publisher, conversions.trajectory_message(*parts)))
         for publisher, message in messages:
@@ -182,13 +186,14 @@ class ArmOutputs:
     def setpoint(self, setpoint: Setpoint) -> None:
         """Send a set-point to the other controllers, velocities through the command watchdog.
 
-        Unknown positions (NaN) are not sent. If the watchdog has a problem, this node sends zeros
-        to the velocity controllers.
+        Unknown positions (NaN) are not sent, nor goals of a gripper that a stop has cancelled. If
+        the watchdog has a problem, this node sends zeros to the velocity controllers.
         """
         if setpoint.positions is not None:
             for controller in self._positions:
                 values = setpoint.positions[list(controller.output.index)]
-                if np.isfinite(values).all():
+                is_cancelled = setpoint.source == STOP and controller.output.type in GRIPPERS
+                if np.isfinite(values).all() and not is_cancelled:
                     self._publish(controller, values.tolist())
         if self._link is None:
             return

@@ -34,7 +34,7 @@ from embodied_kv.text import LINE, reason, shown, trace
 CHECK_PERIOD = 1.0  # s between two checks whether the reason has changed
 WAKE = 0.1  # s between two checks whether the thread must end
 LAST = 3  # executor iterations that send the result of the last goal
-INACTIVE = 'the action node is not active'
+INACTIVE, AT_REST = 'the action node is not active', 'at rest'
 CONFIRM = 0.25  # longest time (s) until the control loop confirms a decision
 
 
@@ -188,7 +188,10 @@ class ControlServices:
         if self._loop is None:
             self.publish_state()
             return f'stopped; {INACTIVE} and commands nothing'
-        return f'stopped; {self._braking()}; to continue call control/reset, then control/arm'
+        braking = self._braking()
+        if braking == AT_REST and (unrest := self._loop.unrest()):
+            braking = f'{unrest}: if the arm moves, use the emergency stop'
+        return f'stopped; {braking}; to continue call control/reset, then control/arm'
 
     def _braking(self) -> str:
         """Return how the control loop responded. Raises RefusedError if it did not."""
@@ -199,7 +202,7 @@ class ControlServices:
                 f'the decision is latched, but the control loop did not confirm it within '
                 f'{CONFIRM:g} s: use the emergency stop'
             )
-        return f'braking, at rest in {left:.2f} s' if left > 0 else 'at rest'
+        return f'braking, at rest in {left:.2f} s' if left > 0 else AT_REST
 
     def _reset(self, safety: SafetyStateMachine, _: object) -> str:
         safety.reset()

@@ -33,6 +33,7 @@ from embodied_kv.text import shown
 CHECK_PERIOD = 0.1  # s between two checks of a goal, and between two feedbacks
 ECHOES = 16  # maximum number of this node's instructions that the topic has yet to return
 ASK_PERIOD = 1.0  # s between two success questions
+ANSWER = 30.0  # s after which a question without an answer is asked again
 
 
 class Goal:
@@ -110,7 +111,9 @@ class InstructionServer:
         self._ended: dict[bytes, Goal] = {}  # ended goals whose result is not returned yet
         self._expected: deque[str] = deque(maxlen=ECHOES)
         self._asked: int | None = None  # stream of the expected answer
-        self._next_question, self._words = 0.0, ''
+        self._next_question = self._asked_until = 0.0  # until then, an answer is awaited
+        self._words: dict[int, str] = {}  # answers to the success question so far, by stream
+        self._stamps: dict[int, int] = {}  # stamps (ns) of the frames of complete ones
         self._first_prompt = 0, ''  # newest stream of the first prompt, and its text so far
         self._instructions = node.create_publisher(String, 'instruction', qos.INSTRUCTION)
         node.create_subscription(String, 'instruction', self._on_instruction, qos.INSTRUCTION)
@@ -185,7 +188,8 @@ class InstructionServer:
         self._end(ErrorCode.PREEMPTED, 'replaced by another goal', stands=False)
         self._goal = goal = Goal(handle, self._language.success, self._now())
         goal.missed = self._missed()
-        self._asked, self._next_question = None, goal.began + ASK_PERIOD
+        self._forget_answers()
+        self._next_question = goal.began + ASK_PERIOD
         self._node.get_logger().info(f"goal: '{shown(goal.instruction)}'")
         self._publish(goal.instruction)
 
@@ -269,32 +273,59 @@ class InstructionServer:
             self._end(ErrorCode.PREEMPTED, why, stands=False)
 
     def _ask_if_due(self, goal: Goal) -> None:
-        """Ask the success question every ASK_PERIOD, once a chunk observed since was executed."""
+        """Ask the success question every ASK_PERIOD, once a chunk observed since was executed.
+
+        One question is open at a time: an answer may take longer than ASK_PERIOD.
+        """
         now = time.monotonic()
-        if not goal.was_seen:
+        if not goal.was_seen or now < self._asked_until:
             return
         if not goal.question or now < self._next_question or not self._ask.service_is_ready():
             return
-        self._next_question, self._asked, self._words = now + ASK_PERIOD, None, ''
+        self._forget_answers()
+        self._next_question, self._asked_until = now + ASK_PERIOD, now + ANSWER
         question = Ask.Request(question=goal.question)
-        self._ask.call_async(question).add_done_callback(self._on_asked)
+        asked = self._ask.call_async(question)
+        asked.add_done_callback(lambda future: self._on_asked(goal, future))
 
-    def _on_asked(self, future: Future) -> None:
+    def _forget_answers(self) -> None:
+        self._asked, self._asked_until = None, 0.0
+        self._words.clear()
+        self._stamps.clear()
+
+    def _on_asked(self, goal: Goal, future: Future) -> None:
         answer = future.result()
-        self._asked = answer.stream if answer is not None and answer.success else None
+        if goal is not self._goal:
+            return
+        if answer is None or not answer.success:
+            self._asked_until = 0.0
+            return
+        self._asked = answer.stream
+        self._judge(goal)  # its text may have arrived before
+
+    def _judge(self, goal: Goal) -> None:
+        """End the goal if the answer is complete and yes."""
+        if self._asked not in self._stamps:
+            return
+        words, stamp = self._words[self._asked].strip(), self._stamps[self._asked]
+        self._forget_answers()
+        if stamp < goal.stamp:
+            return  # about an earlier frame, which a capsule may restore
+        if words.lower().startswith('yes'):
+            self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
+        else:
+            goal.denial, goal.denied = words, time.monotonic()
 
     def _on_text(self, message: TextDelta) -> None:
         goal = self._goal
         if goal is None:
             return
-        if message.stream == self._asked:
-            self._words += message.text
-            # An answer about an earlier frame, which a capsule may restore, does not count.
-            if message.finished and nanoseconds(message.header.stamp) >= goal.stamp:
-                if self._words.strip().lower().startswith('yes'):
-                    self._end(ErrorCode.NONE, f"'{shown(goal.question)}' was answered with yes")
-                else:
-                    goal.denial, goal.denied = self._words.strip(), time.monotonic()
+        if message.stream == self._asked or message.query == goal.question:
+            stream = message.stream
+            self._words[stream] = self._words.get(stream, '') + message.text
+            if message.finished:
+                self._stamps[stream] = nanoseconds(message.header.stamp)
+                self._judge(goal)
         elif self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._first_prompt
             words = message.text if stream != message.stream else words + message.text

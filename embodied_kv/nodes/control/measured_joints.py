@@ -55,7 +55,8 @@ class MeasuredJoints:
         if self._places and np.isnan(sample.positions).all():
             return None
         position, velocity = np.full((2, self._size), np.nan)
-        position[self._places] = sample.positions
+        together = self._states.known(sample.stamp).positions  # of one moment, as the velocities
+        position[self._places] = np.where(np.isnan(sample.positions), np.nan, together)
         velocity[self._places] = self._states.rates(sample.stamp, WHILE)
         recent = np.full(self._size, np.nan)
         recent[self._places] = self._states.rates(sample.stamp, RECENT)

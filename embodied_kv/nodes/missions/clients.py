@@ -137,9 +137,23 @@ class MissionClients:
         return Outcome(result.success, result.message)
 
     def _streams(self, questions: Sequence[str]) -> dict[str, int]:
-        """Ask questions, and return the stream of each answer. Raises ServiceRefusedError."""
-        sent = {q: self._send('language/ask', question=q) for q in questions}
-        return {q: self._answered('language/ask', future).stream for q, future in sent.items()}
+        """Ask questions, and return the stream of each answer. Raises ServiceRefusedError.
+
+        A question for which there is no room, for example because an answer to another client is
+        not complete, is asked again for PATIENCE.
+        """
+        found: dict[str, int] = {}
+        until = time.monotonic() + PATIENCE
+        while left := [question for question in questions if question not in found]:
+            sent = {q: self._send('language/ask', question=q) for q in left}
+            for question, future in sent.items():
+                try:
+                    found[question] = self._answered('language/ask', future).stream
+                except ServiceRefusedError as error:
+                    if error.code != ErrorCode.NO_ROOM or time.monotonic() > until:
+                        raise
+            time.sleep(POLL if len(found) < len(questions) else 0.0)
+        return found
 
     def _said(self, stream: int) -> str | None:
         """Wait for the end of a stream, and return its text; None if it was cut off."""

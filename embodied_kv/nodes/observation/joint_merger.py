@@ -225,6 +225,8 @@ class JointMerger:
     ) -> None:
         """Add a message. Joints that are not wanted are ignored.
 
+        A stamp that is ahead of the arrival, by at most `max_age`, counts as the arrival.
+
         Args:
             topic: The topic of the message.
             stamp: The stamp of the message (ns).
@@ -241,6 +243,8 @@ class JointMerger:
             if not source.joints and not source.twice:
                 return
             source.record(stamp, received)
+            if received is not None and 0 < stamp - received <= self._max_age * SECOND:
+                stamp = received  # the driver's clock is ahead; no position is from the future
             if len(positions) < len(names):
                 refused = [joint for joint, _ in source.joints] + source.twice
                 for joint in refused:

@@ -27,6 +27,7 @@ from embodied_kv.nodes.observation.inputs import ObservationBuffer, ObservationP
 from embodied_kv.nodes.remote.server_link import ConnectedNode, ServerLink, session_id
 from embodied_kv.serving.remote_policy.connection import Reply, UnansweredError
 from embodied_kv.serving.remote_policy.messages import number
+from embodied_kv.session.participant import Done, Participant
 from embodied_kv.srv import Ask, Cancel
 from embodied_kv.text import shown
 from embodied_kv.types import TextDelta
@@ -53,7 +54,7 @@ class _Question:
         return request | ({'about': self.about} if self.about else {})
 
 
-class RemoteLanguage(ConnectedNode):
+class RemoteLanguage(ConnectedNode, Participant):
     """Serves `ask` and `cancel`, one question at a time, and continues the contract's prompts.
 
     Each text is published as one message when it is complete.
@@ -81,14 +82,21 @@ class RemoteLanguage(ConnectedNode):
         self._served = self._prompted = 0  # chunks so far, and their number at the last prompt
         self._prompting = False
         self._frames.restart()
+        self.host.session(self.robot).participants.join(self)
         self._server.open()
         if self.embodiment.contract.language.prompts:
             self._prompter.open()
 
     def stop(self) -> None:
+        self.host.session(self.robot).participants.leave(self)
         self._end('cancelled')
         self._server.close()
         self._prompter.close()
+
+    def on_done(self, done: Done) -> None:
+        """Ask about a new frame: the server's newest one is that of the capsule now."""
+        if done.verb in ('restore', 'rollback'):
+            self._chunk_at = -math.inf
 
     # ------------------------------------------------------------------ prompts
 

@@ -56,7 +56,8 @@ class RemoteParams:
     image_size: int = param(
         224,
         'Largest side (pixels) of the images that are sent; larger ones are scaled down, as the '
-        'clients of openpi do. 0: images are sent unchanged',
+        'clients of openpi do. 0: images are sent unchanged. To a server of this suite whose '
+        'policy resizes in another way than openpi, images are sent unchanged in any case',
         range=(0, 4096),
     )
     request_ahead: int = param(
@@ -157,6 +158,7 @@ class ServerLink:
     ) -> None:
         self._node, self._address, self._leftover_of = node, params.where, leftover_of
         self._fits = fits
+        self._image_size = params.image_size
         self._writer = RequestWriter(node.embodiment.contract, params.image_size)
         self._policy: RemotePolicy | None = None
 
@@ -210,6 +212,8 @@ class ServerLink:
                 f'{self._address.uri} does not state what its actions mean: names, order, kind '
                 f'and unit were not compared with those of {contract.robot_type}',
             )
+        resizes_alike = extensions is None or extensions.resize in ('', 'pillow')
+        self._writer = RequestWriter(contract, self._image_size if resizes_alike else 0)
         if extensions is None:
             return
         if extensions.action_dim != len(robot.axes):

@@ -80,9 +80,8 @@ class RequestWriter:
     def _picture(self, pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
         longer = max(pixels.shape[:2])
         if 0 < self.image_size < longer:
-            height, width = (
-                max(1, round(side * self.image_size / longer)) for side in pixels.shape[:2]
-            )
+            ratio = longer / self.image_size  # rounds down, as openpi's resize_with_pad
+            height, width = (max(1, int(side / ratio)) for side in pixels.shape[:2])
             small = Image.fromarray(pixels).resize((width, height), Image.Resampling.BILINEAR)
             pixels = np.asarray(small)
         if self.contract.clients.channels_first:

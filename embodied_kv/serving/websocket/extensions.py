@@ -111,6 +111,7 @@ class Extensions:
         words: `ask` accepts the contract's prompts and `about`, and `look` is supported.
         exports: `export` and `import` are supported.
         memory: The server keeps memories.
+        resize: How its policy resizes images, by the name of a `Resize`; empty if unknown.
     """
 
     chunk_size: int
@@ -129,6 +130,7 @@ class Extensions:
     words: bool = False
     exports: bool = False
     memory: bool = False
+    resize: str = ''
 
     @classmethod
     def of(
@@ -139,6 +141,7 @@ class Extensions:
         contract: Contract | None = None,
         fingerprint: str = '',
         memory: bool = False,
+        resize: str = '',
     ) -> Extensions:
         """Return the extensions of this server; `questions`: whether the contract allows any."""
         return cls(
@@ -158,6 +161,7 @@ class Extensions:
             words=True,
             exports=True,
             memory=memory,
+            resize=resize,
         )
 
     @property

@@ -110,6 +110,7 @@ class PolicyServer(threading.Thread):
             self._contract,
             context.sessions.fingerprint,
             memory=context.memories is not None,
+            resize=engine.policy.processing.resize.name,
         )
         context.metadata.update(extensions.metadata)
         super().start()
