@@ -121,7 +121,7 @@ def replaced_folder(path: Path) -> Iterator[Path]:
     new.mkdir(parents=True)
     try:
         yield new
-        for item in (*new.iterdir(), new):
+        for item in (*new.rglob('*'), new):
             sync(item)
         if path.exists():
             path.rename(old)

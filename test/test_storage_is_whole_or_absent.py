@@ -238,3 +238,12 @@ def test_error_names_the_remedy(tmp_path, error, message):
     with pytest.raises(RefusedError, match=message):
         with storage.explained('here', 'kept', RefusedError, storage.REMEDIES):
             raise error
+
+
+def test_each_file_of_a_folder_is_on_the_medium_before_its_name(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(storage, 'sync', lambda path: synced.append(path.name))
+    with storage.replaced_folder(tmp_path / 'data') as new:
+        (new / 'meta' / 'episodes').mkdir(parents=True)
+        (new / 'meta' / 'episodes' / 'file').write_bytes(b'deep')
+    assert {'meta', 'episodes', 'file'} <= set(synced)

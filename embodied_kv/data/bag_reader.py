@@ -9,6 +9,7 @@ of messages are parsed, and nothing in a file is executed or unpickled.
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +57,8 @@ class BagMessage(RecordedMessage):
         try:
             message = self.decode(self.data)
             header = getattr(message, 'header', None)
-            if header is not None and self.topic not in (CHUNK, CONTROL):
-                self._set_clock(header.stamp, where)
+            if header is not None:
+                self._set_clock(message, where)
         except BagError:
             raise
         except Exception as error:  # the decoder raises errors of many types for damaged data
@@ -68,9 +69,15 @@ class BagMessage(RecordedMessage):
             ) from error
         return message
 
-    def _set_clock(self, stamp: Any, where: str) -> None:
+    def _set_clock(self, message: Any, where: str) -> None:
+        stamp = message.header.stamp
         if self.bag.options.stamps == 'receive':
-            stamp.sec = stamp.nanosec = 0
+            # 0 is the time of recording; that of a chunk is the time of its observation.
+            age = message.age if self.topic == CHUNK else 0.0
+            at = self.stamp - round(age * SECOND) if age > 0 and math.isfinite(age) else 0
+            stamp.sec, stamp.nanosec = divmod(at, SECOND)
+            return
+        if self.topic in (CHUNK, CONTROL):  # a recorder may receive a state long after it changed
             return
         at = stamp.sec * SECOND + stamp.nanosec
         if at and abs(at - self.stamp) > CLOCKS * SECOND:

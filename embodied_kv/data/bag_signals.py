@@ -132,8 +132,9 @@ class BagSignals(Signals):
                 self._take_command(self._outputs[message.topic], message)
             if message.topic == self._bag.options.episode_topic:
                 self._take_mark(message.read().data, message.stamp)
-            if message.topic == self._task_topic:
-                self.instruction.add(message.stamp, message.read().data.strip())
+            if message.topic in (self._task_topic, INSTRUCTION):
+                if message.topic == self._task_topic and not self._bag.task:
+                    self.instruction.add(message.stamp, message.read().data.strip())
             else:
                 if message.topic == CHUNK:
                     self._check_order(message)
@@ -218,7 +219,7 @@ class BagSignals(Signals):
                 raise BagError(
                     f'{dimension.select} must be in a message of '
                     f'{self._bag.full(dimension.topic)} in {self._bag.path} (got '
-                    f'{listed(list(known))}); correct select in the contract'
+                    f'{listed(list(self.names))}); correct select in the contract'
                 )
 
 

@@ -155,6 +155,8 @@ class Episodes:
         for name, series in signals.all_series().items():
             if series.late:
                 self.skipped[f'late values of {name}'] += series.late
+            if series.early:
+                self.skipped[f'values of {name} with stamps from the future'] += series.early
 
     def _find(self) -> Iterator[Episode]:
         signals, settled = self._signals, None

@@ -16,22 +16,28 @@ from typing import Any
 import numpy as np
 
 from embodied_kv.data.recording_reader import MessageSource, RecordedMessage
-from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE, pose_values
+from embodied_kv.robots.channels import COMPRESSED, JOINT_STATE, pose_values, selects_velocity
 from embodied_kv.robots.contract import Contract
+from embodied_kv.robots.sources import limited
 from embodied_kv.robots.units import unwrapped
 
 FRESH, PREVIOUS, HOLD, STOP = range(4)  # sources of an ActionChunk
 ARMED, TAKEN_OVER = 1, 3  # states of a ControlState
 SECOND = 1_000_000_000  # ns
+AHEAD = 5 * SECOND  # ns: stamps further ahead of their arrival are wrong
 
 
 @dataclass
 class Series:
-    """Values in the order of their moments. late: number of ignored values older than the last."""
+    """Values in the order of their moments.
+
+    late, early: numbers of ignored values, older than the last one or from the future.
+    """
 
     stamps: list[int] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     late: int = 0
+    early: int = 0
 
     def add(self, stamp: int, value: object) -> None:
         """Append a value, unless it is older than the last one."""
@@ -40,6 +46,13 @@ class Series:
             return
         self.stamps.append(stamp)
         self.values.append(value)
+
+    def observe(self, stamp: int, came: int, value: object) -> None:
+        """Append an observation that arrived at `came`, unless its stamp is wrong."""
+        if stamp > came + AHEAD:
+            self.early += 1
+            return
+        self.add(stamp, value)
 
     def last(self, at: int) -> int | None:
         """Return the place of the newest value that is not later than a moment."""
@@ -85,8 +98,8 @@ class Control:
 class Signals:
     """The signals of an unbroken piece of a recording, as far as it has been read.
 
-    positions, velocities: by joint, or by selection of a pose. images: by view, places among its
-    images in the file.
+    positions, velocities: by joint, or by selection of a pose. names: all that messages named.
+    images: by view, places among its images in the file.
 
     Args:
         recording: The recording that contains the piece.
@@ -105,6 +118,7 @@ class Signals:
         self.beyond: RecordedMessage | None = None  # the first message of the next piece
         self.positions: dict[str, Series] = {}
         self.velocities: dict[str, Series] = {}
+        self.names: dict[str, None] = {}
         self.images = {view: Series() for view in contract.views}
         self.instruction, self.control, self.commands = Series(), Series(), Series()
         self._views = picture_topics(contract)
@@ -151,10 +165,10 @@ class Signals:
         if topic in self._views:
             at = _observed(message.read(), stamp)
             for view in self._views[topic]:
-                self.images[view].add(at, self.images_seen[view])
+                self.images[view].observe(at, stamp, self.images_seen[view])
                 self.images_seen[view] += 1
         elif topic in self._joints:
-            self._take_joints(message.read(), stamp, is_pose=self._joints[topic] != JOINT_STATE)
+            self._take_joints(message.read(), stamp, self._joints[topic])
         elif topic == 'instruction':
             self.instruction.add(stamp, message.read().data.strip())
         elif topic == 'control/state':
@@ -165,15 +179,23 @@ class Signals:
             at = _published(read, stamp)
             self.commands.add(at, _commanded(read, stamp, at))
 
-    def _take_joints(self, read: Any, stamp: int, is_pose: bool) -> None:
+    def _take_joints(self, read: Any, stamp: int, wanted: _Joints) -> None:
+        """Take the wanted joints of a message; another topic may publish the others better."""
         names, positions, velocities = (
-            pose_values(read) if is_pose else (read.name, read.position, read.velocity)
+            (read.name, read.position, read.velocity)
+            if wanted.type == JOINT_STATE
+            else pose_values(read)
         )
+        self.names |= dict.fromkeys(names)
         at = _observed(read, stamp)
-        positions = list(map(self._unwrapped, names, positions))
-        for known, values in ((self.positions, positions), (self.velocities, velocities)):
+        for known, among, values in (
+            (self.positions, wanted.positions, positions),
+            (self.velocities, wanted.velocities, velocities),
+        ):
             for name, value in zip(names, values, strict=False):  # velocities may be absent
-                known.setdefault(name, Series()).add(at, value)
+                if name in among:
+                    turned = self._unwrapped(name, value) if known is self.positions else value
+                    known.setdefault(name, Series()).observe(at, stamp, turned)
 
     def _unwrapped(self, name: str, position: float) -> float:
         """Return the position, of a continuous joint within pi of its last finite one."""
@@ -237,11 +259,26 @@ def newest(series: Mapping[str, Series], at: int, most: int) -> dict[str, float]
     return found
 
 
-def _joint_topics(contract: Contract) -> dict[str, str]:
-    """Return the message type of each topic of joint positions."""
-    return dict.fromkeys(contract.feedback, JOINT_STATE) | {
-        source.channel.topic: source.channel.type for source in contract.state
-    }
+@dataclass
+class _Joints:
+    """What is read of a topic: names of joints, or selections of a pose."""
+
+    type: str
+    positions: set[str] = field(default_factory=set)
+    velocities: set[str] = field(default_factory=set)
+
+
+def _joint_topics(contract: Contract) -> dict[str, _Joints]:
+    """Return what is read of each topic of joint positions, as a robot reads it."""
+    topics = {source.channel.topic: _Joints(source.channel.type) for source in contract.state}
+    for source in contract.state:
+        wanted = topics[source.channel.topic]
+        for select in source.select:
+            of = wanted.velocities if selects_velocity(select) else wanted.positions
+            of.add(limited(select))
+    for joint, topic in contract.measured.items():
+        topics.setdefault(topic, _Joints(JOINT_STATE)).positions.add(joint)
+    return topics
 
 
 def _observed(read: Any, came: int) -> int:

@@ -111,7 +111,10 @@ class Recorder(SuiteNode):
         )
         self._contract = to_text(self.embodiment.contract)
         self._kept = dict(topic.kept_as for topic in self._topics) | {STATE: RecordingState}
-        self._names = {topic: self.resolve_topic_name(topic) for topic in self._kept}
+        # The export reads topics by their names in the contract, so remappings are not applied.
+        self._names = {
+            topic: self.resolve_topic_name(topic, only_expand=True) for topic in self._kept
+        }
         if self._instruction is None:  # no message was received yet
             self._instruction = self.params.read(InstructionParams).instruction.strip() or None
         self._queue: RecordingQueue | None = None

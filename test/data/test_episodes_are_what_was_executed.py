@@ -3,12 +3,16 @@
 import numpy as np
 import pytest
 from bag_cases import BEGIN, CONTRACT, ROBOT, SECOND, Bag, position
+from sensor_msgs.msg import JointState
 
+from embodied_kv.data import bag_reader
+from embodied_kv.data.bag_options import BagOptions
+from embodied_kv.data.bag_signals import BagSignals
 from embodied_kv.data.episodes import Cut, Episodes
 from embodied_kv.data.recording_reader import Recording
-from embodied_kv.data.signals import recorded_images, unbroken
+from embodied_kv.data.signals import _joint_topics, recorded_images, unbroken
 from embodied_kv.msg import ActionChunk, ControlState
-from embodied_kv.robots.reading import of_text, to_text
+from embodied_kv.robots.reading import load, of_text, to_text
 
 
 def episodes(bag, **cut):
@@ -208,3 +212,52 @@ def test_two_views_of_one_topic_have_its_pictures_both(tmp_path):
     bag = Bag(tmp_path / 'walk.mcap', contract).lives(2.0, views=('front',))
     (signals,) = unbroken(Recording(bag.finish()))
     assert len(signals.images['front'].values) == len(signals.images['wrist'].values) == 40
+
+
+def test_values_with_stamps_from_the_future_cost_no_other(bag):
+    bag.lives(3.0)
+    bag.see(3601.0, delay=-3600.0)  # a driver with a wrong clock, for one message
+    bag.feel(3601.0, delay=-3600.0)
+    found = episodes(bag)
+    (episode,) = found.found
+    assert len(episode) >= 25
+    assert found.skipped['values of view front with stamps from the future'] == 1
+    assert any('position' in name and 'future' in name for name in found.skipped)
+
+
+def test_joints_count_only_on_their_own_topic(bag):
+    """Another publisher may name joints on a topic from which the contract does not read them."""
+    bag.lives(1.0)
+    names = [ROBOT.joints[0], 'stranger']
+    bag.put('joint_states', 0.5, JointState(name=names, position=[0.02, 5.0]))
+    (signals,) = unbroken(Recording(bag.finish()))
+    for _ in signals.read():
+        pass
+    assert 'stranger' in signals.names and 'stranger' not in signals.positions
+    topics = _joint_topics(load('ur5e'))
+    arm, gripper = topics['joint_states'], topics['gripper/joint_states']
+    assert arm.positions and gripper.positions and not arm.positions & gripper.positions
+
+
+@pytest.mark.parametrize('offset', [0, -900 * SECOND])
+def test_chunks_and_observations_of_another_clock_have_times_of_recording(bag, offset):
+    """`--stamps receive` replaces the stamps of all topics."""
+    bag.lives(3.0)
+    for _, _, message in bag.waiting:
+        if (header := getattr(message, 'header', None)) is not None:
+            at = header.stamp.sec * SECOND + header.stamp.nanosec + offset
+            header.stamp.sec, header.stamp.nanosec = divmod(max(at, 1), SECOND)
+    options = BagOptions(stamps='receive', namespace='/r')
+    signals = BagSignals(bag_reader.Bag(bag.finish(), CONTRACT, options))
+    (episode,) = Episodes(signals, Cut()).found
+    assert len(episode) >= 25
+    for moment in [*episode][3:-3]:
+        np.testing.assert_allclose(moment.action, 0.01 * since(moment), atol=2e-3)
+
+
+def test_a_given_task_is_that_of_episodes_which_a_topic_of_instructions_marks(bag):
+    bag.lives(3.0, instruction='words of the topic')
+    options = BagOptions(task='given', episode_topic='instruction', namespace='/r')
+    signals = BagSignals(bag_reader.Bag(bag.finish(), CONTRACT, options))
+    found = [*Episodes(signals, Cut()).found]
+    assert found and {moment.task for episode in found for moment in episode} == {'given'}

@@ -166,3 +166,19 @@ def test_the_config_of_a_language_model_that_the_files_name_is_fetched(server, f
     rewrite(folder / 'config.json', lambda value: value.update(vlm_model_name='somewhere/vlm'))
     server.push('somewhere/vlm', folder.parent / 'vlm')
     assert opened(folder).config == opened(SMOLVLA).config
+
+
+def test_a_tokenizer_in_a_folder_that_the_files_name_is_read(server, tmp_path, monkeypatch):
+    folder = named_tokenizer(tmp_path)
+    words = tmp_path / 'words'
+
+    def change(value):
+        (one,) = (s for s in value['steps'] if s['registry_name'] == 'tokenizer_processor')
+        one['config']['tokenizer_name'] = str(words)
+
+    rewrite(folder / PRE, change)
+    assert opened(folder).tokenizer().vocab_size == opened(LEROBOT).tokenizer().vocab_size
+    assert server.requests == []
+    shutil.rmtree(words)
+    with pytest.raises(CheckpointError, match='it has no tokenizer, and names'):
+        opened(folder)

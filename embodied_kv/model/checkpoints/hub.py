@@ -79,11 +79,16 @@ def locate(
 
 
 def fetch(repository: str, file: str, say: Say = silent) -> Path:
-    """Return a file of a repository, from the cache or the hub. Raises CheckpointError."""
-    cached = try_to_load_from_cache(repository, file)
-    if isinstance(cached, str):
-        return Path(cached)
+    """Return a file of a folder, or of a repository from the cache or the hub.
+
+    Raises CheckpointError.
+    """
+    if (local := Path(repository) / file).is_file():
+        return local
     try:
+        cached = try_to_load_from_cache(repository, file)
+        if isinstance(cached, str):
+            return Path(cached)
         path = Path(hf_hub_download(repository, file, etag_timeout=TIMEOUT))
     except (OSError, HTTPError, EntryNotFoundError, ValueError) as error:
         raise CheckpointError(_reason(repository, 'main', error)) from error
