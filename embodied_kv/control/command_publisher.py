@@ -24,6 +24,7 @@ from embodied_kv.control.command import (
     Setpoint,
     TakeOver,
 )
+from embodied_kv.control.tracking import STANDS
 from embodied_kv.control.trajectory_executor import PAUSE, STALE, TrajectoryExecutor
 from embodied_kv.types import ActionChunk
 
@@ -146,7 +147,7 @@ class CommandPublisher:
         if self._publish_setpoint is None or measured is None:
             return
         is_old = measured.moment < max(self._executor.ends, now - STALE)
-        if is_old or self._executor.moves(measured):
+        if is_old or (np.abs(measured.agreed) > STANDS).any():
             return
         by_velocity, position = self._executor.limits.by_velocity, measured.position
         values = np.where(by_velocity, 0.0, position)

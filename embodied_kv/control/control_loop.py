@@ -43,8 +43,8 @@ from embodied_kv.control.safety_state_machine import (
     SafetyStateMachine,
 )
 from embodied_kv.control.standstill import StandstillMonitor
-from embodied_kv.control.tracking import PROGRESS, STANDS
-from embodied_kv.control.trajectory_executor import TrajectoryExecutor
+from embodied_kv.control.tracking import STANDS
+from embodied_kv.control.trajectory_executor import PAUSED_SPEED, TrajectoryExecutor
 from embodied_kv.types import ActionChunk, Guide
 
 MONITOR_PERIOD = 0.02  # longest time (s) between two checks of a moving arm
@@ -149,7 +149,7 @@ class ControlLoop(threading.Thread):
         self._is_abandoned = False
         self._keep()
         self._taken_at = -math.inf  # when a chunk took over
-        self._paused_at = math.inf  # since when the robot is paused, with a chunk to execute
+        self._paused_at = -math.inf  # when the robot last was not paused, or had no chunk
         self._foreign_until = -math.inf  # until then, an arm that another program moves is braked
         self._watched_until = -math.inf  # until then, a trajectory that was sent late is braked
         self._standstill = StandstillMonitor(
@@ -398,14 +398,14 @@ class ControlLoop(threading.Thread):
         state, stops = self.safety.state, self.safety.stops
         if stops != self._stops:
             self._stops = stops
+            self._foreign_until = -math.inf if self.executor.is_moving(now) else now + FOREIGN
             self._brake(STOP, now, foreign=True)
             self._commands.publish_standstill(now)
-            self._foreign_until = -math.inf if self.executor.is_moving(now) else now + FOREIGN
         elif self._watches_foreign(now):
-            self.executor.brake(now, STOP, self._measured(), foreign=True)
-            if self.executor.is_moving(now):
-                self._foreign_until = -math.inf
-                self._commands.publish_braking(now)
+            if now >= self.executor.ends + HAND_OVER_AFTER:  # it no longer measures our motion
+                self.executor.brake(now, STOP, self._measured(), foreign=True)
+                if self.executor.is_moving(now):
+                    self._commands.publish_braking(now)
         elif (state != ARMED or self._stopping) and self._commands.source not in ('', STOP):
             self._brake(STOP, now)
         if self._hands_over and now >= self.executor.ends + HAND_OVER_AFTER:
@@ -416,10 +416,12 @@ class ControlLoop(threading.Thread):
     def _watches_foreign(self, now: float) -> bool:
         """Whether another program may still move the arm after a stop.
 
-        Its measurement may have been too old to brake from.
+        Its measurement may have been too old to brake from, or that of a joint may have lacked.
         """
-        is_own = now < self.executor.ends + HAND_OVER_AFTER  # it measures our own motion
-        return self.safety.state == STOPPED and not is_own and now < self._foreign_until
+        is_braked = self.executor.ends > self._foreign_until - FOREIGN
+        if is_braked and not self.executor.is_partial:
+            return False
+        return self.safety.state == STOPPED and now < self._foreign_until
 
     @property
     def _hands_over(self) -> bool:
@@ -457,11 +459,10 @@ class ControlLoop(threading.Thread):
             self._sent(positions)
         if self.executor.waits or waited:
             self._commands.resend(now, at_once=self.executor.waits != waited)
-        if speed > PROGRESS or not self.executor.plan:
-            self._paused_at = math.inf
-        self._paused_at = min(self._paused_at, now)
+        if speed > PAUSED_SPEED or not self.executor.plan:
+            self._paused_at = now
         if now - max(self._paused_at, self._taken_at) > self._resume_within:
-            self._brake(STOP, now)  # its actions are old where the pause ends
+            self._brake(HOLD, now)  # its actions are old when the pause ends
             return
         acts = self.safety.state == ARMED and self.executor.plan
         if acts and (missing := self.safety.missing(now)):
@@ -562,7 +563,10 @@ class ControlLoop(threading.Thread):
         if missing := self.safety.missing(now):
             return missing
         if observed < self.safety.since:
-            return 'it answers an observation from before the arm was armed or given back'
+            return (
+                'it answers an observation from before the arm was armed or given back, or its '
+                'instruction was cleared'
+            )
         if now - observed > self._max_chunk_age:
             return (
                 f'it answers an observation {now - observed:.2f} s old; max_chunk_age is '

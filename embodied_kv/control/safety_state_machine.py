@@ -124,10 +124,16 @@ class SafetyStateMachine:
         for watcher in self._watchers:
             watcher()
 
-    def set_instruction(self, instruction: str) -> None:
-        """Put an instruction in force; '' lets the arm stand."""
+    def set_instruction(self, instruction: str, now: float = -math.inf) -> None:
+        """Put an instruction in force; '' lets the arm stand.
+
+        now: the moment of ''. Chunks of earlier observations, for an earlier instruction, are
+        refused from then on.
+        """
         with self._lock:
             self._instruction = instruction
+            if not instruction.strip():
+                self.since = max(self.since, now)
         self._changed()
 
     @property

@@ -30,6 +30,7 @@ REACH = 1.0  # s at the velocity limit: default distance of the first action of 
 NEAREST = {False: 0.5, True: 0.1}  # rad and m: smallest derived bound of the first action
 CONFIRMED = 0.05  # least time (s) between two measurements of which the second confirms the first
 STALL = 0.5  # s without progress after which an arm does not follow
+SUPERVISED = 0.5  # speed scaling from which progress is required
 PROGRESS = 0.05  # share of the time that counts as progress
 LEAK = 1.0  # time constant (s) with which a difference of integrated velocities decays
 LONGEST_LAG = 0.2  # s: largest lag that an arm is granted
@@ -352,8 +353,9 @@ class TrackingMonitor:
         Args:
             now: The moment.
             measured: The measured arm.
-            speed: Speed scaling of the controller, 0 to 1. At 0 no progress is required. Below 1
-                a velocity joint is not compared, because its drive may be scaled, too.
+            speed: Speed scaling of the controller, 0 to 1. Below SUPERVISED no progress is
+                required. Below 1 a velocity joint is not compared, because its drive may be
+                scaled, too.
 
         Returns:
             The time (s) by which to delay the reference now, and why the arm does not follow;
@@ -368,10 +370,13 @@ class TrackingMonitor:
         self._updated = now
         behind = self._behind(measured)
         pause = min(behind, passed)
+        if speed < SUPERVISED:
+            self._pauses.clear()
+            return pause, ''
         self._pauses.append((now, passed, pause))
         while self._pauses[0][0] < now - STALL:
             self._pauses.popleft()
-        return pause, self._stalled(measured) if behind and speed > PROGRESS else ''
+        return pause, self._stalled(measured) if behind else ''
 
     def is_behind(self, measured: Measured, share: float = 0.5) -> bool:
         """Return whether a joint is more than a share of its tolerance from its reference."""

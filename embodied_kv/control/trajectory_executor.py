@@ -48,6 +48,7 @@ from embodied_kv.types import ActionChunk
 
 LEAD = 0.04  # s that a trajectory controller has to join a motion that it receives
 STALE = 0.2  # s after which a measured position is not used to brake or to hand over
+PAUSED_SPEED = 0.01  # speed scaling at which the robot counts as paused
 PAUSE = 0.1  # s without a set-point after which the arm counts as standing
 FOLLOWED = 1e-3  # rad, m, rad/s or m/s: largest distance from an action that is followed
 _TICK = 1e-9  # s; moments closer than this are the same
@@ -200,8 +201,8 @@ class TrajectoryExecutor:
     ) -> None:
         """Bring the arm to rest and drop the rest of the chunk.
 
-        The arm brakes along its reference. If it is more than half of its tolerance behind, it
-        brakes from its measured position instead.
+        The arm brakes along its reference. If it is more than half of its tolerance behind, or the
+        robot is paused, it brakes from its measured position instead.
 
         Args:
             now: The moment.
@@ -212,12 +213,18 @@ class TrajectoryExecutor:
         """
         now = self._advance(now)
         if self.is_moving(now):
-            held = measured is not None and self._tracking.is_behind(measured)
+            is_paused = self._speed <= PAUSED_SPEED  # then the arm stands
+            held = measured is not None and (is_paused or self._tracking.is_behind(measured))
             self._send(self._braking(now, measured if held else None), now)
         elif foreign and measured is not None and self._moves_now(now, measured):
             self._send(self._braking(now, measured), now)
             self._unknown = ~(np.isfinite(measured.position) | self.limits.by_velocity)
         self._end_plan(source)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a joint is not commanded, because it brakes from an unknown position."""
+        return bool(self._unknown.any())
 
     @staticmethod
     def _moves_now(now: float, measured: Measured) -> bool:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 TRIES = 3  # measurements of a size before it is judged
 RETRY = 256  # pieces of divided work after which all sizes are measured again
 STARVED = 8  # frames in a row without room for work, after which its estimate is doubted
+DOUBTS = 512  # largest number of such frames
 DOUBTED = 16  # chunks after which a measurement of more candidates, which do not fit, is dropped
 
 
@@ -113,9 +114,10 @@ class TimeBudget:
         self.forecast: Callable[[float], float] | None = None
         self._pieces = self._doubts = 0  # of divided work; candidates that do not fit
         self._last_frame = -math.inf
-        self._refused: dict[
-            str, tuple[float, int]
-        ] = {}  # by kind: last such frame, how many in a row
+        self.hopeless = 0  # batches in a row of which nothing was tried
+        # By kind of work: the last frame without room for it, how many there were in a row, and
+        # after how many its estimate is doubted.
+        self._refused: dict[str, tuple[float, int, int]] = {}
 
     def frame_began(self, now: float) -> None:
         """Record the start of a prefill; the next one is expected a period later."""
@@ -161,13 +163,16 @@ class TimeBudget:
             found = number
         return found
 
-    def doubt_frame(self, batch: int) -> None:
-        """Drop the oldest measurements by which no frame of a batch had time left.
+    def doubt_batch(self, batch: int) -> None:
+        """Note a batch of which nothing was tried, because no frame had time left.
 
-        As in `give_up`, but prefills, too, were not tried.
+        After STARVED in a row, each drops the oldest measurements, as in `give_up`; those of
+        prefills, too, because none was tried.
         """
-        self.latency.forget_oldest('prefill', batch)
-        self.latency.forget_oldest('denoise_step', batch)
+        self.hopeless += 1
+        if self.hopeless > STARVED:
+            self.latency.forget_oldest('prefill', batch)
+            self.latency.forget_oldest('denoise_step', batch)
 
     def give_up(self, batch: int = 1) -> None:
         """Drop the oldest measurement of an estimate by which no frame could be in time.
@@ -230,15 +235,18 @@ class TimeBudget:
         """Return whether work of this kind and size fits the idle time.
 
         The estimate is only renewed by work. So if no work of the kind fitted for STARVED frames
-        in a row, each further one drops its oldest measurement, until it is tried again.
+        in a row, each further one drops its oldest measurement, until it is tried again. If it
+        then still does not fit, the number of frames doubles each time, up to DOUBTS.
         """
         cost = self.latency.estimate(kind, size)
+        frame, number, most = self._refused.pop(kind, (-math.inf, 0, STARVED))
         if not self.enabled or cost <= self.slack(now):
-            self._refused.pop(kind, None)
+            if number > most:
+                self._refused[kind] = self._last_frame, 0, min(2 * most, DOUBTS)
             return True
-        frame, number = self._refused.get(kind, (-math.inf, 0))
         if frame != self._last_frame:
-            self._refused[kind] = self._last_frame, number + 1
-            if number >= STARVED:
+            number += 1
+            if number > most:
                 self.latency.forget_oldest(kind, size)
+        self._refused[kind] = self._last_frame, number, most
         return False

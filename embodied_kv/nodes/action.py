@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
@@ -181,7 +180,7 @@ class Action(SuiteNode, Participant):
             self.log_warning('respawned', RESPAWNED)
         self._source, self._in_time, self._steps = '', False, 0
         self._outcome: dict[str, str] = {}
-        self._latest, self._cleared = self._world.now(), -math.inf
+        self._latest = self._world.now()
         if not self._params.shadow:
             self._outputs.zero()  # before the control loop starts
         self._start_control(self._params.armed and not self.respawned)
@@ -301,7 +300,7 @@ class Action(SuiteNode, Participant):
 
     def _rewind(self) -> None:
         if self.active and self._world.now() < self._latest:
-            self._latest, self._cleared = self._world.now(), -math.inf
+            self._latest = self._world.now()
             self._restart_control()
 
     def _restart_control(self) -> None:
@@ -322,9 +321,7 @@ class Action(SuiteNode, Participant):
     # ------------------------------------------------------------------ session
 
     def on_instruction(self, instruction: str) -> None:
-        if not instruction.strip():
-            self._cleared = self._world.now()
-        self._safety.set_instruction(instruction)
+        self._safety.set_instruction(instruction, self._world.now())
         self._signal.restart()
 
     def on_hold(self) -> None:
@@ -382,7 +379,7 @@ class Action(SuiteNode, Participant):
             return
         if chunk is None:
             self._too_late += 1
-        elif frame.observed >= self._cleared:  # otherwise its instruction was cleared since
+        else:
             control = frame.control  # a control loop that was replaced executes nothing
             deadline = frame.observed + control.allowed
             if not self._is_refused(chunk, control):

@@ -184,8 +184,10 @@ def serve_in_time(
                 results[robot] = result if _steps(result) else spare.get(robot, result)
                 hand_on(frame, results[robot])
                 waiting.remove(frame)
-    if not tried and any(frame.deadline > began for frame in frames):
-        engine.budget.doubt_frame(len(frames))
+    if tried:
+        engine.budget.hopeless = 0
+    elif any(frame.deadline > began for frame in frames):
+        engine.budget.doubt_batch(len(frames))
     return [results[frame.robot] for frame in frames]
 
 

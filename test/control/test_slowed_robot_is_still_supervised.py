@@ -58,3 +58,30 @@ def test_a_short_pause_continues_the_chunk():
     share[0] = 0.0
     stand.run(0.5)
     assert stand.executor.plan
+
+
+def test_braking_in_a_pause_does_not_move_the_reference():
+    stand, share = slowed(1.0, by_execution=True, resume_within=1.0)
+    stand.offer(FAR)
+    stand.run(0.4)
+    share[0], stand.follows = 0.0, False
+    stand.run(0.2)
+    stand.arm[:] = stand.executor.due(stand.now).positions
+    before = stand.arm.copy()
+    stand.run(2.0)
+    assert not stand.executor.plan
+    np.testing.assert_allclose(stand.executor.rest()[0], before, atol=0.01)
+
+
+def test_a_short_pause_with_an_arm_behind_its_reference_disarms_nothing():
+    stand, share = slowed(1.0)
+    for _ in range(10):
+        stand.offer(np.linspace(stand.arm[0] + 0.1, stand.arm[0] + 1.0, 10))
+        stand.run(PERIOD)
+    stand.follows = False  # the robot is paused before the topic tells it
+    stand.run(0.1)
+    share[0] = 0.0
+    stand.run(1.0)
+    share[0], stand.follows = 1.0, True
+    stand.run(0.5)
+    assert stand.safety.state == ARMED

@@ -1,6 +1,7 @@
 """A stop brakes what another program moves from its measurement, and commands nothing unknown."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -123,3 +124,46 @@ def test_a_reset_during_a_takeover_publishes_no_position_of_a_moving_arm(stand):
     stand.run(0.5)
     assert len(stand.setpoints) == count
     assert not stand.executor.has_reference
+
+
+def test_the_watch_continues_until_each_joint_is_measured(stand):
+    measure, publish, hides = stand.loop._measure, stand.loop._publish, [True]
+
+    def partial():
+        measured = measure()
+        if measured is None or not hides[0]:
+            return measured
+        return replace(measured, position=measured.position * [1.0, math.nan])
+
+    def to_complete_controllers(command):  # as a node sends it
+        if np.isfinite(command.points).all():
+            publish(command)
+
+    stand.loop._measure, stand.loop._publish = partial, to_complete_controllers
+    stand.safety.stop('a test')
+    stand.run(0.3)
+    assert not stand.sent() and stand.executor.is_partial
+    assert 'joint_0 moves' in stand.loop.unrest()
+    hides[0] = False
+    stand.run(1.0)
+    assert stand.sent() and not stand.executor.is_partial
+    before = stand.arm.copy()
+    stand.run(0.5)
+    np.testing.assert_allclose(stand.arm, before, atol=1e-6)
+    assert stand.loop.unrest() == ''
+
+
+def test_a_chunk_of_a_cleared_instruction_is_refused():
+    stand = Stand()
+    stand.run(0.2)
+    observed = stand.now
+    stand.safety.set_instruction('push', stand.now)
+    stand.run(0.1)
+    stand.safety.set_instruction('', stand.now)
+    stand.safety.set_instruction('reach', stand.now)
+    stand.offer(np.linspace(0.1, 1.0, 10), age=stand.now - observed)
+    stand.run(0.1)
+    assert not stand.sent() and 'was cleared' in str(stand.failures[-1])
+    stand.offer(np.linspace(0.1, 1.0, 10), age=0.01)
+    stand.run(0.1)
+    assert stand.sent()

@@ -115,6 +115,14 @@ def test_language_that_fits_no_rest_of_a_period_is_tried_again_once_frames_have_
     assert _frames_without(make(), seconds=0.085, busy=0.03) == STARVED + 2
 
 
+def test_language_that_never_fits_is_tried_less_and_less_often():
+    budget, frames, tried = make(), 0, []
+    for _ in range(5):
+        tried.append(_frames_without(budget, seconds=0.5, first=frames))
+        frames = sum(tried) + len(tried)
+    assert [b - a for a, b in zip(tried, tried[1:], strict=False)] == [8, 16, 32, 64]
+
+
 def test_language_that_fits_now_and_then_keeps_its_estimate():
     budget = make()
     for _ in range(3):
@@ -126,13 +134,13 @@ def test_language_that_fits_now_and_then_keeps_its_estimate():
     assert budget.latency.count('decode', 4) == 3
 
 
-def _frames_without(budget, seconds, busy=0.01, most=100):
+def _frames_without(budget, seconds, busy=0.01, most=500, first=0):
     """Return the frames until a decode step is admitted that was measured three times."""
     for _ in range(3):
         budget.latency.observe('decode', seconds, size=4)
     for frame in range(most):
-        budget.frame_began(frame / 10)
-        if any(budget.admits(frame / 10 + busy, 'decode', 4) for _ in range(5)):
+        budget.frame_began((first + frame) / 10)
+        if any(budget.admits((first + frame) / 10 + busy, 'decode', 4) for _ in range(5)):
             return frame
     return most
 

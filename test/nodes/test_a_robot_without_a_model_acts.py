@@ -191,11 +191,21 @@ def test_no_deadline_is_told_in_simulated_time(robot, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ('resize', 'longer'), [('', 8), ('pillow', 8), ('bilinear', IMAGE), ('uint8', IMAGE)]
+    ('resize', 'size', 'longer'),
+    [
+        ('', -1, 8),
+        ('pillow', -1, 8),
+        ('bilinear', -1, IMAGE),
+        ('uint8', -1, IMAGE),
+        ('uint8', 9, 9),
+    ],
 )
-def test_images_are_reduced_only_as_the_policy_of_the_server_reduces_them(robot, resize, longer):
+def test_images_are_reduced_only_as_the_policy_of_the_server_reduces_them(
+    robot, monkeypatch, resize, size, longer
+):
+    monkeypatch.setattr(server_link, 'OPENPI', 8)
     with PlainServer(repeating, ours(resize=resize)) as server:
-        acting(robot, server.address, server__image_size=8, **CHUNKS)
+        acting(robot, server.address, server__image_size=size, **CHUNKS)
         robot.until(lambda: len(server.asked) >= 2)
         pictures = [x for x in server.asked[-1].values() if getattr(x, 'ndim', 0) == 3]
         assert pictures and all(max(picture.shape) == longer for picture in pictures)

@@ -181,6 +181,7 @@ def test_continuous_joint_is_merged_unwrapped():
 
 def test_position_of_a_driver_whose_clock_is_ahead_is_not_older_than_stated():
     made = merger()
+    made.clips = True
     for moment in range(0, SECOND + 1, 10 * MS):  # 1 rad/s
         at = moment * 1e-9
         made.add('joint_states', moment + 150 * MS, NAMES, (at, -at), (), moment)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from embodied_kv.engine.time_budget import LatencyEstimator, TimeBudget
+from embodied_kv.engine.time_budget import STARVED, LatencyEstimator, TimeBudget
 from embodied_kv.serving import batch
 from embodied_kv.serving.batch import LateError
 from embodied_kv.types import ActionChunk
@@ -45,7 +45,7 @@ class SlowEngine:
 
 @pytest.fixture
 def served(monkeypatch):
-    def serve(deadlines, most=0):
+    def serve(deadlines, most=0, repeats=1):
         slow = SlowEngine()
         monkeypatch.setattr(batch, 'time', slow)
         monkeypatch.setattr(batch, 'serve', slow.serve)
@@ -58,7 +58,8 @@ def served(monkeypatch):
             slow.handed[frame.robot] = slow.now
 
         engine = SimpleNamespace(budget=slow.budget)
-        made = batch.serve_in_time(engine, frames, None, hand_on)
+        for _ in range(repeats):
+            made = batch.serve_in_time(engine, frames, None, hand_on)
         steps = [getattr(one, 'steps', 0) for one in made]
         return dict(zip(deadlines, steps, strict=True)), slow
 
@@ -91,10 +92,12 @@ def test_equal_plans_are_one_batch(served):
     assert steps == {'one': 3, 'other': 3} and len(slow.batches) == 1
 
 
-def test_hopeless_estimates_are_dropped_once_per_batch(served):
-    steps, slow = served({'one': 1.0, 'other': 0.5, 'third': -3.0})
-    assert set(steps.values()) == {0} and not slow.batches
-    assert slow.forgotten == ['prefill', 'denoise_step']
+def test_estimates_are_dropped_after_several_hopeless_batches(served):
+    hopeless = {'one': 1.0, 'other': 0.5, 'third': -3.0}
+    steps, slow = served(hopeless, repeats=STARVED)
+    assert set(steps.values()) == {0} and not slow.batches and not slow.forgotten
+    steps, slow = served(hopeless, repeats=STARVED + 2)
+    assert slow.forgotten == 2 * ['prefill', 'denoise_step']
 
 
 def test_deadlines_that_have_passed_drop_no_estimate(served):

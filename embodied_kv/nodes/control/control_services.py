@@ -185,11 +185,13 @@ class ControlServices:
 
     def _stop(self, safety: SafetyStateMachine, _: object) -> str:
         safety.stop('a client of control/stop')
-        if self._loop is None:
+        loop = self._loop
+        if loop is None:
             self.publish_state()
             return f'stopped; {INACTIVE} and commands nothing'
         braking = self._braking()
-        if braking == AT_REST and (unrest := self._loop.unrest()):
+        is_known = braking != AT_REST and not loop.executor.is_partial
+        if not is_known and (unrest := loop.unrest()):
             braking = f'{unrest}: if the arm moves, use the emergency stop'
         return f'stopped; {braking}; to continue call control/reset, then control/arm'
 

@@ -223,7 +223,7 @@ class InstructionServer:
 
     def _bring_to_rest(self) -> None:
         if (safety := self._safety()) is not None:
-            safety.set_instruction('')
+            safety.set_instruction('', self._now())
         self._publish('')
 
     def _publish(self, instruction: str) -> None:
@@ -320,13 +320,13 @@ class InstructionServer:
         goal = self._goal
         if goal is None:
             return
-        if message.stream == self._asked or message.query == goal.question:
+        if message.stream == self._asked or (goal.question and message.query == goal.question):
             stream = message.stream
             self._words[stream] = self._words.get(stream, '') + message.text
             if message.finished:
                 self._stamps[stream] = nanoseconds(message.header.stamp)
                 self._judge(goal)
-        elif self._language.prompts and message.query == self._language.prompts[0]:
+        if self._language.prompts and message.query == self._language.prompts[0]:
             stream, words = self._first_prompt
             words = message.text if stream != message.stream else words + message.text
             self._first_prompt = message.stream, words

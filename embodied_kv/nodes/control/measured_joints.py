@@ -36,6 +36,7 @@ class MeasuredJoints:
         inputs = [JointInput(topic, tuple(joints)) for topic, joints in topics.items()]
         bounds = bounds_of(limits, linear_joints(robot))
         self._states = JointStates(node, inputs, max_age, bounds, age_name='max_joint_state_age')
+        self._states.clips = True
         self._places = [robot.axes.index(joint) for joint in self._states.names]
         self._size = len(robot.axes)
         node.every(COLLECT, self._states.collect)

@@ -152,7 +152,8 @@ class MissionClients:
                 except ServiceRefusedError as error:
                     if error.code != ErrorCode.NO_ROOM or time.monotonic() > until:
                         raise
-            time.sleep(POLL if len(found) < len(questions) else 0.0)
+            if len(found) < len(questions):
+                time.sleep(POLL)
         return found
 
     def _said(self, stream: int) -> str | None:

@@ -195,7 +195,7 @@ class JointMerger:
                         f'{given.topic})'
                     )
         self.names = tuple(topics)
-        self._max_age, self._publishers = max_age, publishers
+        self._max_age, self._publishers, self.clips = max_age, publishers, False
         self._allowed = f'{age_name} {max_age * 1e3:.0f} ms'
         bounds = bounds or {}
         self._joints = [
@@ -225,7 +225,8 @@ class JointMerger:
     ) -> None:
         """Add a message. Joints that are not wanted are ignored.
 
-        A stamp that is ahead of the arrival, by at most `max_age`, counts as the arrival.
+        With `clips`, a stamp that is ahead of the arrival, by at most `max_age`, counts as the
+        arrival.
 
         Args:
             topic: The topic of the message.
@@ -243,8 +244,9 @@ class JointMerger:
             if not source.joints and not source.twice:
                 return
             source.record(stamp, received)
-            if received is not None and 0 < stamp - received <= self._max_age * SECOND:
-                stamp = received  # the driver's clock is ahead; no position is from the future
+            ahead = 0 if received is None or not self.clips else stamp - received
+            if 0 < ahead <= self._max_age * SECOND:
+                stamp -= ahead  # the driver's clock is ahead; no position is from the future
             if len(positions) < len(names):
                 refused = [joint for joint, _ in source.joints] + source.twice
                 for joint in refused:

@@ -25,6 +25,7 @@ from embodied_kv.serving.remote_policy.remote_part import RemoteHost
 from embodied_kv.serving.websocket.extensions import Extensions, compared, meaning
 from embodied_kv.text import shown
 
+OPENPI = 224  # pixels to which openpi's clients reduce images
 DIMENSIONS = 'pi05'  # preset of the chunk size, if neither the contract nor a parameter names one
 
 
@@ -54,11 +55,11 @@ class RemoteParams:
         old=('answer_seconds',),
     )
     image_size: int = param(
-        224,
+        -1,
         'Largest side (pixels) of the images that are sent; larger ones are scaled down, as the '
-        'clients of openpi do. 0: images are sent unchanged. To a server of this suite whose '
-        'policy resizes in another way than openpi, images are sent unchanged in any case',
-        range=(0, 4096),
+        'clients of openpi do. 0: images are sent unchanged. -1: 224, or unchanged to a server of '
+        'this suite whose policy resizes in another way than openpi',
+        range=(-1, 4096),
     )
     request_ahead: int = param(
         -1,
@@ -159,7 +160,7 @@ class ServerLink:
         self._node, self._address, self._leftover_of = node, params.where, leftover_of
         self._fits = fits
         self._image_size = params.image_size
-        self._writer = RequestWriter(node.embodiment.contract, params.image_size)
+        self._writer = RequestWriter(node.embodiment.contract, self._size(''))
         self._policy: RemotePolicy | None = None
 
     def open(self) -> None:
@@ -212,8 +213,8 @@ class ServerLink:
                 f'{self._address.uri} does not state what its actions mean: names, order, kind '
                 f'and unit were not compared with those of {contract.robot_type}',
             )
-        resizes_alike = extensions is None or extensions.resize in ('', 'pillow')
-        self._writer = RequestWriter(contract, self._image_size if resizes_alike else 0)
+        size = self._size('' if extensions is None else extensions.resize)
+        self._writer = RequestWriter(contract, size)
         if extensions is None:
             return
         if extensions.action_dim != len(robot.axes):
@@ -234,6 +235,12 @@ class ServerLink:
                 'with the contract of this robot, or set the parameter contract to that of the '
                 'server'
             )
+
+    def _size(self, resize: str) -> int:
+        """Return the largest side (pixels) of images for a server that resizes in this way."""
+        if self._image_size >= 0:
+            return self._image_size
+        return OPENPI if resize in ('', 'pillow') else 0
 
     def _check_leftover(self, extensions: Extensions | None) -> None:
         """Raise ValueError if the server cannot continue leftover actions, as `rtc` requires."""
