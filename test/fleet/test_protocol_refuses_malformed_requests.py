@@ -9,11 +9,11 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
 @pytest.mark.parametrize(
     ('field', 'value', 'message'),
     [
-        ('robot', '', 'robot must be 1 to 128 printable'),
-        ('robot', 'a\n', 'robot must be 1 to 128 printable'),
-        ('robot', 'x' * 129, 'robot must be 1 to 128 printable'),
+        ('robot', '', 'robot must be 1 to 160 printable'),
+        ('robot', 'a\n', 'robot must be 1 to 160 printable'),
+        ('robot', 'x' * 129, 'robot must be 1 to 160 printable'),
         ('robot', 7, r"robot must be .* \(got '7'"),
-        ('task', '\x00', 'task must be 1 to 128 printable'),
+        ('task', '\x00', 'task must be 1 to 160 printable'),
         ('round', -1, 'round must be a whole number from 0'),
         ('round', 1.0, r'round must be a whole number from 0 \(got 1.0'),
         ('round', True, r'round must be .* \(got True'),
