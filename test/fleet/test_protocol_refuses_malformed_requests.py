@@ -11,7 +11,7 @@ from embodied_kv.fleet.protocol import LastExecution, ProtocolError
     [
         ('robot', '', 'robot must be 1 to 160 printable'),
         ('robot', 'a\n', 'robot must be 1 to 160 printable'),
-        ('robot', 'x' * 129, 'robot must be 1 to 160 printable'),
+        ('robot', 'x' * 161, 'robot must be 1 to 160 printable'),
         ('robot', 7, r"robot must be .* \(got '7'"),
         ('task', '\x00', 'task must be 1 to 160 printable'),
         ('round', -1, 'round must be a whole number from 0'),
