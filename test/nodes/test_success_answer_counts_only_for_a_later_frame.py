@@ -22,7 +22,8 @@ def server():
     request = ExecuteInstruction.Goal(instruction='go')
     server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
     server.now += 2.0
-    server._asked, server._words, server.ends = 7, '', []
+    server._asked, server._words, server._stamps, server.ends = 7, {}, {}, []
+    server._language = SimpleNamespace(prompts=())
     server._end = lambda code, why: server.ends.append(code)
     return server
 

@@ -17,7 +17,8 @@ def server():
     request = ExecuteInstruction.Goal(instruction='go')
     server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
     server.now += 2.0
-    server._next_question = 0.0
+    server._next_question = server._asked_until = 0.0
+    server._words, server._stamps = {}, {}
     future = SimpleNamespace(add_done_callback=lambda _: None)
     server._ask = SimpleNamespace(
         service_is_ready=lambda: True,
