@@ -24,7 +24,7 @@ from embodied_kv.demo.sim.scene import SceneConfig
 from embodied_kv.msg import ActionChunk, ControlState, KvHandle, TextDelta
 from embodied_kv.nodes.common import qos
 from embodied_kv.nodes.common.conversions import nanoseconds
-from embodied_kv.srv import Ask, KvStats
+from embodied_kv.srv import Ask, KvForget, KvStats
 
 CAMERAS = ('front', 'wrist')
 KEPT = 30  # stamps with stored images and joints
@@ -100,6 +100,7 @@ class Monitor(Node):
         self.create_subscription(ControlState, 'control/state', self._on_state, qos.STATUS)
         self.create_timer(ARM_EVERY, self._keep_armed)
         self._stats = self.create_client(KvStats, 'kv/stats')
+        self._forget = self.create_client(KvForget, 'kv/forget')
         self._perception = self.create_client(GetParameters, 'perception/get_parameters')
 
     @property
@@ -141,7 +142,12 @@ class Monitor(Node):
             self.destroy_timer(self._resetting)
             self._resetting = None
         if self._reset.service_is_ready():
-            self._reset.call_async(Trigger.Request())
+            self._reset.call_async(Trigger.Request()).add_done_callback(self._forget_frames)
+
+    def _forget_frames(self, _: object) -> None:
+        """Forget memory rows of the last scene: a table is not replaced in the real world."""
+        if self._forget.service_is_ready():
+            self._forget.call_async(KvForget.Request())
 
     def _on_state(self, message: ControlState) -> None:
         self._is_disarmed = message.state == ControlState.DISARMED

@@ -11,6 +11,7 @@ from embodied_kv.demo.director import Director
 from embodied_kv.demo.monitor import Monitor
 from embodied_kv.demo.sim.tasks import task_scene
 from embodied_kv.msg import TextDelta
+from embodied_kv.srv import KvForget
 
 SEED = 2_000_000
 PATIENCE = 60.0  # s
@@ -56,6 +57,13 @@ def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
         hindrance=lambda task, moment: '',
         fresh=True,
     )
+    forgotten = []
+
+    def forget(request, response):
+        forgotten.append(list(request.sequences))
+        return response
+
+    monitor.create_service(KvForget, 'kv/forget', forget)
     executor = SingleThreadedExecutor()
     executor.add_node(monitor)
     end, moments = time.monotonic() + PATIENCE, []
@@ -65,7 +73,10 @@ def test_a_task_is_told_in_the_next_scene_of_the_simulator(sim, monitor):
         while monitor.moments:
             moments.append(monitor.moments.popleft())
             director.add_moment(moments[-1])
+    while not forgotten and time.monotonic() < end:
+        executor.spin_once(timeout_sec=0.1)
     executor.shutdown()
+    assert forgotten == [[]], 'memory rows of the last scene'
     assert [moments[0].scene, moments[-1].scene] == [SEED, SEED + 1]
     told = director.told[0]
     assert told.scene == SEED + 1 and monitor.instruction == told.instruction
