@@ -26,20 +26,27 @@ def imported(client, capsule, **more):
     return client.infer({'endpoint': 'import', 'capsule': capsule} | ARM | more)
 
 
-def test_session_continues_at_another_server():
+@pytest.fixture
+def clients():
+    """Yield clients of two servers."""
     with (
         running_server() as first,
         running_server() as second,
         first.client() as here,
         second.client() as there,
     ):
-        capsule = exported(here)
-        expected = [here.infer(libero(n) | ARM)['actions'] for n in (1, 2)]
-        said = imported(there, capsule)
-        assert (said['status'], said['name'], said['capsules']) == ('import', 'a', ['a'])
-        assert there.infer({'endpoint': 'restore', 'name': 'a'} | ARM)['next'] == 1
-        for n, actions in enumerate(expected, 1):
-            np.testing.assert_array_equal(there.infer(libero(n) | ARM)['actions'], actions)
+        yield here, there
+
+
+def test_session_continues_at_another_server(clients):
+    here, there = clients
+    capsule = exported(here)
+    expected = [here.infer(libero(n) | ARM)['actions'] for n in (1, 2)]
+    said = imported(there, capsule)
+    assert (said['status'], said['name'], said['capsules']) == ('import', 'a', ['a'])
+    assert there.infer({'endpoint': 'restore', 'name': 'a'} | ARM)['next'] == 1
+    for n, actions in enumerate(expected, 1):
+        np.testing.assert_array_equal(there.infer(libero(n) | ARM)['actions'], actions)
 
 
 def test_capsule_is_imported_under_another_name():
@@ -103,18 +110,13 @@ def test_a_robot_of_a_policy_server_cannot_fork_a_capsule():
         session.fork('a', [Branch()])
 
 
-def test_newest_capsule_after_an_import_is_the_newest_of_this_server():
-    with (
-        running_server() as first,
-        running_server() as second,
-        first.client() as here,
-        second.client() as there,
-    ):
-        for n in range(4):
-            here.infer(libero(n) | ARM)
-        imported(there, exported(here, 'old'))
-        there.infer(libero() | ARM)
-        there.infer({'endpoint': 'snapshot', 'name': 'new'} | ARM)
-        there.infer({'endpoint': 'export', 'name': 'old'} | ARM)  # used most recently
-        assert there.infer({'endpoint': 'export'} | ARM)['name'] == 'new'
-        assert there.infer({'endpoint': 'restore'} | ARM)['name'] == 'new'
+def test_newest_capsule_after_an_import_is_the_newest_of_this_server(clients):
+    here, there = clients
+    for n in range(4):
+        here.infer(libero(n) | ARM)
+    imported(there, exported(here, 'old'))
+    there.infer(libero() | ARM)
+    there.infer({'endpoint': 'snapshot', 'name': 'new'} | ARM)
+    there.infer({'endpoint': 'export', 'name': 'old'} | ARM)  # used most recently
+    assert there.infer({'endpoint': 'export'} | ARM)['name'] == 'new'
+    assert there.infer({'endpoint': 'restore'} | ARM)['name'] == 'new'
