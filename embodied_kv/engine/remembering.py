@@ -4,7 +4,8 @@ Before a prefill, the robot's present frame becomes a memory row if it is the fi
 instruction changes, or if the newest memory row is older than an interval and the images have
 changed since. After a prefill, the new frame gets a copy of its row between the memory rows that
 the robot reads and its recall tokens, which all its readers read in place of the row. So graphs,
-streams and capsules know nothing of memory rows. The prefill itself reads none.
+streams and capsules know nothing of memory rows. The prefill itself reads none. Memory rows of the
+present instruction are read once it has ended.
 
 A robot may keep more memory rows than it reads. Then the words of a row, its instruction and the
 next one, select what is read, by a text encoder as sentences are retrieved (KEEP, section 4.1).
@@ -197,7 +198,7 @@ class Remembering:
 
     def _begun(self, handle: KvHandle, instruction: str) -> list[_Begun]:
         """Return the copy of a frame behind the memory rows of its robot; [] without one."""
-        memory = self.rows.placed(handle.robot, partial(self._closeness, instruction))
+        memory = self.rows.placed(handle.robot, instruction, partial(self._closeness, instruction))
         if not memory:
             return []
         ids = recall_ids(self._tokenizer, instruction)

@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import dropwhile
 from threading import RLock
 
 import numpy as np
@@ -153,11 +154,29 @@ def chosen(
     return tuple(left)
 
 
+def before_instruction(rows: Sequence[MemoryRow], instruction: str) -> tuple[MemoryRow, ...]:
+    """Return the memory rows of frames before the present instruction, the newest first.
+
+    The present frame has the results of the present instruction. Its other frames would make
+    words such as "where it was" ambiguous: after a mistake they contain the wrong place, too.
+
+    Args:
+        rows: Memory rows, the newest first.
+        instruction: The present instruction of their robot.
+    """
+
+    def is_present(row: MemoryRow) -> bool:
+        return row.instruction == instruction and row.until in ('', instruction)
+
+    return tuple(dropwhile(is_present, rows))
+
+
 class FrameMemory:
     """The memory rows of all robots. Any thread may call the methods.
 
     Args:
-        most: Maximum number of memory rows of a robot that are kept.
+        most: Maximum number of memory rows of a robot that are kept, in addition to one of the
+            interval that may be of the present instruction.
         prefix_tokens: Length of the longest prefix of the policy.
         move: Moves keys.
         kv_budget: The budget that the rows share.
@@ -188,7 +207,7 @@ class FrameMemory:
     def keep(self, frame: RememberedFrame, source: Arena, row: int) -> bool:
         """Keep tokens of a row as the newest memory row of its robot; return False without room.
 
-        Above `most` rows, some are removed (`chosen`).
+        Above the most, some are removed (`chosen`).
 
         Args:
             frame: What is known of the frame in the row.
@@ -257,17 +276,19 @@ class FrameMemory:
     def _add(self, row: MemoryRow) -> None:
         robot = row.handle.robot
         with self._lock:
-            self._rows[robot] = chosen([row, *self._rows.get(robot, ())], self.most)
+            most = self.most + (not row.is_last)
+            self._rows[robot] = chosen([row, *self._rows.get(robot, ())], most)
 
     def placed(
-        self, robot: str, closeness: Closeness | None = None
+        self, robot: str, instruction: str, closeness: Closeness | None = None
     ) -> tuple[tuple[Tensor, Tensor], ...]:
         """Return K and V of the memory rows that a robot reads by layer, in front of its frame.
 
-        [kv_heads, n, head_dim]; () for a robot without memory rows. closeness: of the rows to the
-        instruction, for `chosen`.
+        [kv_heads, n, head_dim]; () without memory rows before its present instruction. closeness:
+        of the rows to the instruction, for `chosen`.
         """
-        rows = chosen(self.rows(robot), self._read, closeness)
+        rows = before_instruction(self.rows(robot), instruction)
+        rows = chosen(rows, self._read, closeness)
         shifts = [memory_shift(age, self._prefix_tokens) for age in range(len(rows))]
         placed = []
         for layer, pairs in enumerate(zip(*(row.layers for row in rows), strict=True)):
@@ -314,10 +335,11 @@ class FrameMemory:
             return max((row.bytes for robot, row in held if self.forget(robot, row)), default=0)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless each robot has at most `most` rows."""
+        """Raise AssertionError unless each robot has at most `most` rows and one interval row."""
         with self._lock:
             for robot, rows in self._rows.items():
-                assert 0 < len(rows) <= self.most, f'{robot!r} has {len(rows)} memory rows'
+                most = self.most + (not all(row.is_last for row in rows))
+                assert 0 < len(rows) <= most, f'{robot!r} has {len(rows)} memory rows'
 
 
 def _frame(row: MemoryRow) -> tuple[object, ...]:

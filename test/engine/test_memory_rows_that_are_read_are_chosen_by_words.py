@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.frame_memory import chosen
+from embodied_kv.kv.frame_memory import before_instruction, chosen
 
 RED = 'put the red cube into the bin'
 OTHERS = (
@@ -36,10 +36,10 @@ def read_for(engine, observation):
     """Return the sequence numbers of the memory rows that the readers of a new frame read."""
     found, placed = [], engine.memory.placed
 
-    def recorded(robot, closeness):
-        rows = engine.memory.rows(robot)
+    def recorded(robot, instruction, closeness):
+        rows = before_instruction(engine.memory.rows(robot), instruction)
         found.extend(chosen(rows, engine.config.memory_rows, closeness))
-        return placed(robot, closeness)
+        return placed(robot, instruction, closeness)
 
     engine.memory.placed = recorded
     engine.prefill([observation])

@@ -314,7 +314,7 @@ def detect_losses(outputs: tuple[Tensor, ...], batch: Batch, patch_size: int) ->
         thing.squeeze(-1), taken.float(), pos_weight=thing.new_tensor(POSITIVE)
     )
     near = F.smooth_l1_loss(offset, offsets, beta=BETA, reduction='none').mean(-1)
-    attributes = 2 * classify(colour, colours) + 0.5 * classify(shape, shapes) + near
+    attributes = 2 * (classify(colour, colours) + classify(shape, shapes)) + near
     right = colour.detach().argmax(-1) == colours
     return {
         'detect': objectness + mean(attributes, taken),

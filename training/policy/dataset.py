@@ -41,13 +41,14 @@ from training.policy.remembered import RememberedFrames
 OWN, LOST = 0.6, 0.03  # shares of samples: recorded task, meaningless instruction
 STATE_SPAN, ACTION_SPAN = (0.1, 99.9), (1.0, 99.0)  # percentiles that become -1 and 1
 STRAYS, FLIPS, STRAY, GIVEN_RNG = 0.3, 0.15, 0.03, 1  # shares; rad, of a joint; stream
-PAST, BEGUN, PAST_RNG = 0.5, 30, 2  # share of tasks about the past; most frames of a task; stream
+PAST, BEGUN, PAST_RNG = 0.5, 50, 2  # share of tasks about the past; most frames of a task; stream
+RARE, OFTEN_PAST = 'sequence', 0.9  # the rarest of these families; share where it is possible
 MOST_ASKED = 3  # things of a sample whose positions in earlier frames are asked for
-QUESTIONS = 2  # scene questions of a sample, in addition to its subtask
+QUESTIONS = 3  # scene questions of a sample, in addition to its subtask
 # Relative frequency of the frames of a task, and of each kind of question; 1 by default: hard ones
 # are more frequent.
-FREQUENCY = dict(next=4.0, take=4.0, put=2.0, sequence=2.0, hidden=2.0) | {'return': 1.5}
-OFTEN = dict(held=1, exists=1, count=2, colour=2, shape=2, side=3, inside=3, where=2)
+FREQUENCY = dict(next=4.0, take=4.0, put=2.0, sequence=10.0, hidden=2.0) | {'return': 1.5}
+OFTEN = dict(held=1, exists=3, count=2, colour=2, shape=4, side=3, inside=4, where=3)
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +185,7 @@ class Sampler:
         if not 0 <= rtc < config.chunk_size:
             raise ValueError(f'rtc {rtc} is not in 0..{config.chunk_size - 1}: some must be left')
         self._batch, self._prompt = batch, prompt
-        self._packed = packed or (40 if memory else 32)
+        self._packed = packed or (48 if memory else 40)
         self._rtc, self._memory = rtc, memory
         views = len(config.views) * config.vision.tokens
         self._remembered = RememberedFrames(frames.images, prompt, views)
@@ -287,18 +288,20 @@ class Sampler:
         frame = int(at - first)
         begun = int(rng.integers(0, min(frame, BEGUN), endpoint=True))
         since = frame - begun * int(rng.random() < 0.5)
-        kept = memory.before(frame, since, most) if most else np.zeros(0, np.int64)
-        options = memory.tasks(frame, kept)
+        kept = memory.before(since, most) if most else np.zeros(0, np.int64)
+        options = memory.tasks(frame, kept, since)
         asked, points = self._questions_of_past(frames.truth(at), options)
         recorded = frames.tasks[episode][frames.task[at]]
         is_recorded, is_past = task is recorded, recorded.family in MEMORY_FAMILIES
-        if options and rng.random() < PAST and not (is_recorded and is_past):
+        is_rare = any(option.family == RARE for option in options)
+        replaces = is_rare or not (is_recorded and is_past)
+        if options and replaces and rng.random() < (OFTEN_PAST if is_rare else PAST):
             shares = np.array([frequency(option) for option in options])
             task = options[rng.choice(len(options), p=shares / shares.sum())]
         elif is_recorded:
             numbers = frames.task[first : at + 1]
             since = int(np.flatnonzero(numbers == numbers[-1])[0])
-            kept = memory.before(frame, since, most) if most else kept
+            kept = memory.before(since, most) if most else kept
             if not memory.determines(recorded, frame, kept):
                 task = self._other_task(frames.truth(at), rng)
         return _Past(

@@ -75,15 +75,14 @@ class EpisodeMemory:
         joints = self._frames['observation.state'].astype(np.float64)
         return TableMoment(joints, tables, orders).phase()
 
-    def before(self, frame: int, since: int | None = None, most: int | None = None) -> np.ndarray:
-        """Return the frames that a memory has kept before this one, int64 [K], in order.
+    def before(self, since: int, most: int | None = None) -> np.ndarray:
+        """Return the frames that a memory has when a task begins, int64 [K], in order.
 
-        since: the first frame with the present instruction, at most `frame`, which is the default.
-        most: the number of memory rows; None for no limit.
+        since: the first frame with the instruction of that task, which no earlier one has. most:
+        the number of memory rows; None for no limit.
         """
-        since = frame if since is None else since
-        told = np.where(np.arange(frame + 1) < since, self._number[: frame + 1], -1)
-        is_last, times = told[1:] != told[:-1], self._frames['timestamp'][:frame]
+        told = np.append(self._number[:since], -1)
+        is_last, times = told[1:] != told[:-1], self._frames['timestamp'][:since]
         rule = KeepRule()
         kept = np.flatnonzero([rule.keeps(*each) for each in zip(times, is_last, strict=True)])
         if most is None:
@@ -91,21 +90,25 @@ class EpisodeMemory:
         rows: list[int] = []
         for row in kept.tolist():  # as `FrameMemory.keep`: frames of the interval go first
             rows.append(row)
-            if len(rows) > most:
+            if len(rows) > most + (not is_last[row]):
                 older = rows[:-1] or rows
                 rows.remove(min(older, key=lambda r: (r == 0 or bool(is_last[r]), r)))
         return np.array(rows, np.int64)
 
-    def tasks(self, frame: int, kept: np.ndarray | None = None) -> list[Task]:
+    def tasks(
+        self, frame: int, kept: np.ndarray | None = None, since: int | None = None
+    ) -> list[Task]:
         """Return the tasks that kept frames and this frame determine and that are possible.
 
-        kept: `before(frame)` by default.
+        since: the frame in which the task began, this one by default. kept: `before(since)` by
+        default.
         """
         truth = self._truths[frame]
-        kept = self.before(frame) if kept is None else kept
+        since = frame if since is None else since
+        kept = self.before(since) if kept is None else kept
         if len(truth.covers):
             return [task for task in hidden_tasks(truth) if self._was_seen(task, frame, kept)]
-        wanted = (*self._returns(frame, kept), *self._sequences(frame, kept))
+        wanted = (*self._returns(frame, kept, since), *self._sequences(frame, kept))
         sees = partial(self._sees, frame)
         return [task for task in wanted if not hindrance(task, truth, sees)]
 
@@ -137,18 +140,20 @@ class EpisodeMemory:
                 rests[t, i] &= free and rests_at((x, y), thing, truth.things)
         return poses[..., :2], rests
 
-    def _returns(self, frame: int, kept: np.ndarray) -> Iterator[Task]:
+    def _returns(self, frame: int, kept: np.ndarray, since: int) -> Iterator[Task]:
         """Yield a task for each thing that rested at exactly one other place in kept frames.
 
-        A held thing may be above that place: it is put down there again.
+        Other than where it was when the task began: it may have been moved since, and put down at
+        a wrong place. A thing that was held then may be above its place: it is put down there
+        again.
         """
-        truth = self._truths[frame]
-        for i, thing in enumerate(truth.things):
+        truth, begun = self._truths[frame], self._truths[since]
+        for i, (thing, then) in enumerate(zip(truth.things, begun.things, strict=True)):
             if not (can_be_taken(thing) or thing.name == truth.held):
                 continue
             places = self._places(kept, i)
-            if thing.name != truth.held:
-                places = places[distances(places, thing.position) >= AWAY]
+            if then.name != begun.held:
+                places = places[distances(places, then.position) >= AWAY]
             if is_one_place(places):
                 x, y = places[-1].tolist()
                 yield Task('return', thing.name, spot=(x, y))

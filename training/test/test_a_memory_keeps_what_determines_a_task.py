@@ -60,9 +60,9 @@ def test_a_memory_has_the_last_frame_before_the_present_instruction(episodes):
     frame = len(episode) - 1
     changes = np.flatnonzero(np.diff(episode.frames['task_index'][: frame - 10]))
     for since in (frame, frame - 10, frame - 30):
-        before = memory.before(frame, since)
+        before = memory.before(since)
         assert since - 1 in before and {*changes[changes < since]} <= {*before}
-        assert np.diff([*before, frame]).max() <= 20
+        assert before.max() < since and np.diff([*before, since]).max() <= 20
 
 
 def test_every_family_occurs(found):
@@ -97,6 +97,20 @@ def test_a_thing_to_be_returned_was_there_in_a_kept_frame_and_is_away_or_held(fo
         assert away >= AWAY or is_held(episode, frame, task)
         then = [distances(pose(episode, t, task), task.spot) for t in memory.before(frame)]
         assert min(then) < 1e-3 < RETURNED
+
+
+def test_a_thing_that_was_put_down_at_a_wrong_place_is_returned_to_where_it_was_before(found):
+    """The place where the task began is not the wanted one, wherever the thing is now."""
+    misplaced = 0
+    for episode, memory, frame, _ in found:
+        for since in range(max(1, frame - 30), frame):
+            for task in memory.tasks(frame, since=since):
+                if task.family == 'return' and not is_held(episode, since, task):
+                    begun = pose(episode, since, task)
+                    assert distances(begun, task.spot) >= AWAY
+                    moved = distances(pose(episode, frame, task), begun[:2]) >= AWAY
+                    misplaced += moved and not is_held(episode, frame, task)
+    assert misplaced
 
 
 def test_the_thing_of_a_sequence_is_the_only_one_that_was_reached(found):
@@ -160,7 +174,7 @@ def test_the_memory_of_a_recorded_return_determines_where_the_thing_was(episodes
     found = []
     for episode, frame, since, task in recorded_returns(episodes):
         memory = memories[id(episode)]
-        found.append(memory.determines(task, frame, memory.before(frame, since, 4)))
+        found.append(memory.determines(task, frame, memory.before(since, 4)))
         assert not memory.determines(task, frame, np.zeros(0, np.int64))
     assert np.mean(found) > 0.9 and len(found) > 50
 

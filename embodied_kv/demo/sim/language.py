@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # imports mujoco
     from embodied_kv.demo.sim.tabletop import Truth
 
 T = TypeVar('T')
+SHAPES = (*MOVABLE[:2], *RECEPTACLES)  # scenes have no balls
 SUBTASK, NARRATE = 'Subtask:', 'Narrate:'
 DONE, HELD, COUNT = 'Is it done?', 'What is in the gripper?', 'How many objects are there?'
 BETWEEN = 0.03  # m, least distance in y for a question about left and right
@@ -221,11 +222,17 @@ def ask_side(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:
 
 
 def ask_exists(truth: Truth, rng: np.random.Generator) -> tuple[str, str]:
-    """Ask whether there is a thing of a colour and shape."""
-    if rng.random() < 0.5:
-        return f'Do you see the {_any(truth.things, rng).name}?', 'yes'
-    colours = sorted(COLOURS.keys() - {thing.colour for thing in truth.things})
-    return f'Do you see the {_any(colours, rng)} {_any(MOVABLE[:2], rng)}?', 'no'
+    """Ask whether there is a thing of a colour and shape; if not, one of both may be there."""
+    thing = _any(truth.things, rng)
+    match int(rng.integers(4)):
+        case 0:
+            colours = sorted(COLOURS.keys() - {thing.colour for thing in truth.things})
+            name = f'{_any(colours, rng)} {_any(SHAPES, rng)}'
+        case 1:
+            name = f'{thing.colour} {_any([s for s in SHAPES if s != thing.shape], rng)}'
+        case _:
+            return f'Do you see the {thing.name}?', 'yes'
+    return f'Do you see the {name}?', 'no'
 
 
 def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:

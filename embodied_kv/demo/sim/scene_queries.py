@@ -25,7 +25,7 @@ from embodied_kv.demo.sim.table_memory import (
 from embodied_kv.planning.domain import SceneFacts, SceneQuery
 
 NAMED = re.compile(rf'the ({NAME})')
-ASKED = MOVABLE[:2]  # shapes that the policy was trained to deny where no thing has the colour
+SHAPES = (*MOVABLE[:2], *RECEPTACLES)  # tables have no balls
 
 
 def query_table(known: KnownTable) -> SceneQuery:
@@ -35,17 +35,18 @@ def query_table(known: KnownTable) -> SceneQuery:
     A thing of an unseen colour is gone, unless another answer names it or as many things are
     counted as are known.
     """
-    pairs = [(colour, shape) for colour in COLOURS for shape in ASKED]
+    pairs = [(colour, shape) for colour in COLOURS for shape in SHAPES]
     seen = yield [f'Do you see the {colour} {shape}?' for colour, shape in pairs]
-    missed = {pair for pair, answer in zip(pairs, seen, strict=True) if answer.strip() != 'yes'}
-    colours = [c for c in COLOURS if not {(c, shape) for shape in ASKED} <= missed]
+    votes = Counter(pair for pair, said in zip(pairs, seen, strict=True) if said.strip() == 'yes')
+    colours = [colour for colour in COLOURS if any(votes[colour, shape] for shape in SHAPES)]
     names = {name.split()[0]: name for name in (*known.where, *known.places)}
     doubted = tuple(name for colour, name in names.items() if colour not in colours)
     new = [colour for colour in colours if colour not in names]
     shapes = yield [f'What shape is the {colour} thing?' for colour in new]
-    for colour, shape in zip(new, shapes, strict=True):
-        if shape.strip() in (*MOVABLE, *RECEPTACLES):
-            names[colour] = f'{colour} {shape.strip()}'
+    votes.update((colour, said.strip()) for colour, said in zip(new, shapes, strict=True))
+    for colour, said in zip(new, shapes, strict=True):  # of equal votes the stated shape wins
+        likely = sorted(SHAPES, key=lambda shape: shape != said.strip())
+        names[colour] = f'{colour} {max(likely, key=lambda shape: votes[colour, shape])}'
     return (yield from _query([*names.values()], known, doubted))
 
 
