@@ -90,7 +90,7 @@ class EpisodeMemory:
         rows: list[int] = []
         for row in kept.tolist():  # as `FrameMemory.keep`: frames of the interval go first
             rows.append(row)
-            if len(rows) > most + (not is_last[row]):
+            while len(rows) > most + (not is_last[row]):
                 older = rows[:-1] or rows
                 rows.remove(min(older, key=lambda r: (r == 0 or bool(is_last[r]), r)))
         return np.array(rows, np.int64)
