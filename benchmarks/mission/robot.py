@@ -150,11 +150,12 @@ class SimulatedRobot:
 
     # ------------------------------------------------------------------ looking and planning
 
-    def look(self, instruction: str = '') -> None:
+    def look(self, instruction: str = '', mission: str = '') -> None:
         if self._how.views == 'home':
             self._move(self._way_home())
         known = read_table(self.memory())
-        self._learn(query_target(instruction, known) if instruction else query_table(known))
+        whole = query_table(known, mission)
+        self._learn(query_target(instruction, known) if instruction else whole)
 
     def _learn(self, look: SceneQuery) -> None:
         seen, began = self._observe(''), self._charged()

@@ -27,8 +27,8 @@ def test_a_restored_step_is_in_force_once_the_robot_has_looked(tmp_path):
     acting = []
 
     class Looking(Blind):
-        def look(self, instruction=''):
-            super().look(instruction)
+        def look(self, instruction='', mission=''):
+            super().look(instruction, mission)
             if (restart := self._body.record.restart) is not None:
                 acting.append((self._state().acting, restart.acting))
 
@@ -127,9 +127,9 @@ def test_the_first_error_is_raised_and_those_of_who_ends_by_it_are_said(tmp_path
             except BaseException as error:
                 raise KeyError('a lesser one') from error
 
-        def look(self, instruction=''):
+        def look(self, instruction='', mission=''):
             try:
-                super().look(instruction)
+                super().look(instruction, mission)
             except BaseException as error:
                 raise KeyError('a lesser one') from error
 

@@ -67,10 +67,10 @@ class FleetRobot(SimulatedRobot):
 
     # ------------------------------------------------------------------ looking and planning
 
-    def look(self, instruction: str = '') -> None:
+    def look(self, instruction: str = '', mission: str = '') -> None:
         """Stop the arm, and query the scene."""
         self._turn.here(self._body.rest)
-        super().look(instruction)
+        super().look(instruction, mission)
 
     def _learn(self, look: SceneQuery) -> None:
         voices = self._process.voices

@@ -39,10 +39,10 @@ class TabletopDomain:
     def __init__(self, language: object = None) -> None:
         pass
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
+    def look(self, known: Sequence[Draft], instruction: str = '', mission: str = '') -> SceneQuery:
         """Return a query of the whole table, or of the target of an instruction and all places."""
         table = _table(known)
-        return query_target(instruction, table) if instruction else query_table(table)
+        return query_target(instruction, table) if instruction else query_table(table, mission)
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Return why an instruction is refused: it is unknown, or names an unseen thing."""

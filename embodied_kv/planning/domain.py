@@ -49,8 +49,11 @@ class Domain(Protocol):
     methods that have one.
     """
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
-        """Return a query of the whole scene, or of what an instruction was about."""
+    def look(self, known: Sequence[Draft], instruction: str = '', mission: str = '') -> SceneQuery:
+        """Return a query of the whole scene, or of what an instruction was about.
+
+        mission: the words of the client of the mission, with the names of objects in the scene.
+        """
 
     def refusal(self, instruction: str, known: Sequence[Draft]) -> str:
         """Return why an instruction of the planner may not be sent to the policy; '' if it may."""
@@ -93,7 +96,7 @@ class Domain(Protocol):
 OBJECT = 'object'  # the kind of a segment about one object, whose id is the name of the object
 LONGEST_NAME = 40  # letters
 LONGEST_ANSWER = 1000  # letters
-MOST_ASKED = 8  # objects in a query of the whole scene: those that changed last
+MOST_ASKED = 8  # objects in a query of the whole scene
 # Words that end the name of an object within an instruction. A number or punctuation, except a
 # decimal point, ends it too.
 END = (
@@ -125,11 +128,18 @@ class OpenDomain(Domain):
         self._success = language.success.strip()
         self._prompts = {self._success, *(prompt.strip() for prompt in language.prompts)}
 
-    def look(self, known: Sequence[Draft], instruction: str = '') -> SceneQuery:
-        """Query where the objects of the instruction are, or those that changed last."""
+    def look(self, known: Sequence[Draft], instruction: str = '', mission: str = '') -> SceneQuery:
+        """Query where the objects of the instruction are.
+
+        Without one, those of the mission, and of the others those that changed last.
+        """
         objects = [id for id, kind, _ in known if kind == OBJECT and len(id) <= LONGEST_NAME]
         ids = {id.casefold(): id for id in objects}  # as memory spells them
-        names = things(instruction) if instruction else list(ids.values())[-MOST_ASKED:]
+        names = things(instruction)
+        if not instruction:
+            names = [ids.get(name.casefold(), name) for name in things(mission)[:MOST_ASKED]]
+            others = [id for id in ids.values() if id not in names]
+            names += others[max(0, len(others) + len(names) - MOST_ASKED) :]
         questions = [f'Where is the {name}?' for name in names]
         answers = (yield questions) if questions else []
         drafts = []

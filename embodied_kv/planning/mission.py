@@ -46,8 +46,11 @@ class Robot(Protocol):
     Each method waits until it is done, or raises MissionInterruptedError.
     """
 
-    def look(self, instruction: str = '') -> None:
-        """Query the whole scene, or what a step was about, and remember the answers."""
+    def look(self, instruction: str = '', mission: str = '') -> None:
+        """Query the whole scene, or what a step was about, and remember the answers.
+
+        mission: the words of the client, with the names of objects in the scene.
+        """
 
     def moves(self) -> tuple[int, ...]:
         """Return the numbers of the records of steps that moved an object, newest first."""
@@ -197,7 +200,7 @@ class Mission:
         The step ends soon if it was done already.
         """
         state, robot = self.state, self._robot
-        robot.look()
+        robot.look(mission=state.words)
         if state.acting and not robot.refusal(state.acting):
             self._step(state.acting)
         elif state.acting:
@@ -209,7 +212,7 @@ class Mission:
         """Return a usable answer of the planner; query the scene after an unusable one."""
         for attempt in range(MOST_PLANS):
             if attempt:
-                self._robot.look()
+                self._robot.look(mission=self.state.words)
             try:
                 return self._answer()
             except ValueError as error:

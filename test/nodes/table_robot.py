@@ -48,10 +48,10 @@ class TableRobot:
 
     # ------------------------------------------------------------------ interface of a mission
 
-    def look(self, instruction=''):
+    def look(self, instruction='', mission=''):
         self.calls.append('look')
         known = read_table(self.memory())
-        look = query_target(instruction, known) if instruction else query_table(known)
+        look = query_target(instruction, known) if instruction else query_table(known, mission)
         try:
             questions = next(look)
             while True:

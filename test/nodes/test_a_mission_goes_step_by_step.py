@@ -43,6 +43,19 @@ def begun(robot, state=None, **how):
     return robot.run
 
 
+def test_the_query_of_the_whole_scene_gets_the_words_of_the_mission():
+    given = []
+
+    class Robot(TableRobot):
+        def look(self, instruction='', mission=''):
+            given.append((instruction, mission))
+            super().look(instruction, mission)
+
+    begun(Robot(LYING, TIDY)).run()
+    step = 'put the red cube into the green bin'
+    assert given[:2] == [('', 'tidy up'), (step, '')]
+
+
 def test_each_step_is_marked_acted_looked_at_and_remembered():
     robot = TableRobot(LYING, TIDY)
     end = begun(robot).run()

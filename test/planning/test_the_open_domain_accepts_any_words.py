@@ -92,6 +92,19 @@ def test_query_of_the_whole_scene_asks_about_the_objects_that_changed_last():
     assert looked(DOMAIN.look([]), {})[0] == []
 
 
+def test_query_of_the_whole_scene_asks_about_the_objects_of_the_mission_first():
+    mission = 'put the Cup on the shelf, then wipe the table'
+    known = [('cup', 'object', 'cup: in the sink'), ('lid', 'object', 'lid: here')]
+    questions, seen = looked(DOMAIN.look(known, mission=mission), {'Where is the cup?': 'here'})
+    assert questions == [f'Where is the {name}?' for name in ('cup', 'shelf', 'table', 'lid')]
+    assert seen.drafts == (('cup', 'object', 'cup: here'),)
+    many = [(f'cup {i}', 'object', f'cup {i}: on the shelf') for i in range(20)]
+    questions, _ = looked(DOMAIN.look(many, mission=mission), {})
+    assert len(questions) == MOST_ASKED and questions[0] == 'Where is the Cup?'
+    questions, _ = looked(DOMAIN.look(known, 'take the lid', mission), {})
+    assert questions == ['Where is the lid?']
+
+
 @pytest.mark.parametrize(
     'question, answer, fact',
     [

@@ -3,8 +3,8 @@
 import pytest
 
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.language import COUNT, HELD
-from embodied_kv.demo.sim.scene_queries import query_table, query_target
+from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
+from embodied_kv.demo.sim.scene_queries import SHAPES, query_table, query_target
 from embodied_kv.demo.sim.table_memory import TABLE
 from training.planner.simulated_table import SimulatedTable
 
@@ -31,16 +31,17 @@ COLOURS = {'red', 'blue', 'green', 'cyan'}
 def seen(look, **wrong):
     """Return the facts and the missing things that a scene query finds.
 
-    wrong: `answers` by question that differ from TRUE, `colours` that are seen.
+    wrong: `answers` by question that differ from TRUE, `colours` that are seen, and `exists`:
+    whether a thing is seen, by question, else by its colour.
     """
     answers = TRUE | wrong.get('answers', {})
-    colours = wrong.get('colours', COLOURS)
+    colours, exists = wrong.get('colours', COLOURS), wrong.get('exists', {})
     try:
         questions = next(look)
         while True:
             questions = look.send(
                 [
-                    ('yes' if set(q.split()) & colours else 'no')
+                    ('yes' if exists.get(q, set(q.split()) & colours) else 'no')
                     if q.startswith('Do you see')
                     else answers[q]
                     for q in questions
@@ -225,3 +226,33 @@ def test_what_was_held_is_looked_for_after_a_step_about_another_thing():
     assert facts['red cube'] == 'red cube: on the table' and not gone
     assert facts['robot'] == 'robot: holds nothing'
     assert facts['green bin'] == 'green bin: holds the blue cylinder'
+
+
+def names_found(mission='', **wrong):
+    """Return the names of the things of a table of which nothing is known."""
+    facts, _ = seen(query_table(SimulatedTable({}, ()), mission), **wrong)
+    return {*facts} - {'robot'}
+
+
+def answers_about_cyan(stated, *shapes):
+    """Return answers that state a shape of the cyan thing, and that it is seen as some shapes."""
+    exists = {f'Do you see the cyan {shape}?': shape in shapes for shape in SHAPES}
+    return {'What shape is the cyan thing?': stated}, exists
+
+
+@pytest.mark.parametrize(
+    'stated, shapes, mission, name',
+    [
+        ('plate', SHAPES, '', 'cyan plate'),
+        ('cube', ['plate'], '', 'cyan cube'),  # one answer each: the stated shape
+        ('cube', ['plate'], 'put the red cube onto the cyan plate', 'cyan plate'),
+        ('cube', SHAPES, 'put the red cube onto the cyan plate', 'cyan plate'),
+        ('plate', ['plate'], 'put the cyan cube into the green bin', 'cyan plate'),
+        ('sofa', ['plate'], '', 'cyan plate'),
+    ],
+)
+def test_two_answers_and_a_name_in_the_mission_vote_for_a_shape(stated, shapes, mission, name):
+    answers, exists = answers_about_cyan(stated, *shapes)
+    answers |= {f'Where is the {name}?': 'on the table'}
+    answers |= {f'What is {in_or_on(name)} the {name}?': 'nothing'}
+    assert name in names_found(mission, answers=answers, exists=exists)

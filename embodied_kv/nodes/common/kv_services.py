@@ -89,7 +89,7 @@ class MemoryRowServices:
         memory = self._host.engine.memory
         rows = memory.rows(self._robot)
         response.rows = [_message(row, request.pictures) for row in rows]
-        response.message = f'{len(rows)} memory rows; the limit is {memory.most} and an interval row'
+        response.message = f'{len(rows)} memory rows, at most {memory.most} and an interval row'
 
     def _forget(self, request: KvForget.Request, response: KvForget.Response) -> None:
         forgetting = partial(self._forgotten, set(request.sequences))

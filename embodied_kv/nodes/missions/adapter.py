@@ -56,8 +56,8 @@ class MissionAdapter:
         self._tasks = 0  # number of task records among them
         self._on_words, self._on_fault = on_words, on_fault
 
-    def look(self, instruction: str = '') -> None:
-        self._learn(self._domain.look(self._known(), instruction))
+    def look(self, instruction: str = '', mission: str = '') -> None:
+        self._learn(self._domain.look(self._known(), instruction, mission))
 
     def moves(self) -> tuple[int, ...]:
         return self._domain.moves(self._known())
