@@ -29,7 +29,7 @@ from embodied_kv.engine.recall import Layers, Recaller
 from embodied_kv.engine.shapes import copy_capacity
 from embodied_kv.engine.time_budget import LatencyEstimator
 from embodied_kv.engine_config import EngineConfig
-from embodied_kv.kv.frame_memory import FrameMemory, MemoryRow, RememberedFrame, chosen
+from embodied_kv.kv.frame_memory import FrameMemory, MemoryRow, RememberedFrame, limited
 from embodied_kv.kv.handle import KvHandle, Lease, Place
 from embodied_kv.kv.manager import LANGUAGE, KvManager
 from embodied_kv.memory.encoder import HashingEncoder
@@ -121,8 +121,7 @@ class Remembering:
             is_new = not known or known[0].handle.place != handle.place
             is_seen = seen.place == handle.place  # a capsule may have restored another frame
             if is_seen and is_new and (changes or self._is_due(handle, seen, known)):
-                is_last = changes or not known
-                frame = self._remembered(lease, seen, observation.instruction, is_last)
+                frame = self._remembered(lease, seen, observation.instruction, not known)
                 if frame and not self.rows.keep(frame, self._kv.prefixes, lease.row):
                     self._kv.copies.allocation_failures += 1
 
@@ -147,12 +146,12 @@ class Remembering:
             is_new = not known or known[0].handle.place != place
             if seen is None or seen.place != place or not is_new:
                 return known
-            if frame := self._remembered(lease, seen, '', True):
-                return chosen([frame.row(self._kv.prefixes, lease.row), *known], self.rows.most)
+            if frame := self._remembered(lease, seen, None, not known):
+                return limited([frame.row(self._kv.prefixes, lease.row), *known], self.rows.most)
         return known
 
     def _remembered(
-        self, lease: Lease, seen: _Seen, until: str, is_last: bool
+        self, lease: Lease, seen: _Seen, until: str | None, is_first: bool
     ) -> RememberedFrame | None:
         """Return the newest frame as one that becomes a memory row; None without its scores.
 
@@ -164,7 +163,7 @@ class Remembering:
         if kept is None:  # there was no room for its scores
             self._kv.copies.allocation_failures += 1
             return None
-        about = lease.handle, seen.instruction, until, is_last, kept
+        about = lease.handle, seen.instruction, until, is_first, kept
         return RememberedFrame(*about, self._latency.estimate('prefill'), seen.pictures)
 
     def after(self, handles: Sequence[KvHandle], observations: Sequence[Observation]) -> None:
@@ -217,10 +216,8 @@ class Remembering:
     def _closeness(self, instruction: str, rows: Sequence[MemoryRow]) -> list[float]:
         """Return the similarity of the words of memory rows to an instruction."""
         wanted = self._encode(instruction)
-        return [
-            max(float(wanted @ self._encode(words)) for words in (row.instruction, row.until))
-            for row in rows
-        ]
+        texts = [(row.instruction, row.until or '') for row in rows]
+        return [max(float(wanted @ self._encode(words)) for words in each) for each in texts]
 
     def forget(self, robot: str) -> int:
         """Forget all earlier frames of a robot; its newest one becomes no memory row.

@@ -41,8 +41,11 @@ def warm_up(engine: Engine) -> None:
 
 
 def _rehearse(engine: Engine) -> None:
-    for number in range(2 if engine.config.memory_rows else 1):  # then it reads a memory row
-        (handle,) = engine.prefill([replace(blank(engine), sequence=number)])
+    frame = blank(engine)
+    if engine.config.memory_rows:  # the next frame reads a memory row of another instruction
+        other = frame.instruction.replace('x', 'y')
+        engine.prefill([replace(frame, sequence=1, instruction=other)])
+    (handle,) = engine.prefill([frame])
     with engine.kv.acquire(handle) as lease:
         _denoise(engine, lease)
         _begin_all(engine, handle)

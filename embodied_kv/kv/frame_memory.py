@@ -46,14 +46,14 @@ class RememberedFrame:
     """A frame that becomes a memory row.
 
     Attributes:
-        handle, instruction, until, is_last, cost, pictures: As in `MemoryRow`.
+        handle, instruction, until, is_first, cost, pictures: As in `MemoryRow`.
         kept: Positions int64 [kv_heads, n] of each layer.
     """
 
     handle: KvHandle
     instruction: str
-    until: str
-    is_last: bool
+    until: str | None
+    is_first: bool
     kept: Sequence[Tensor]
     cost: float = 0.0
     pictures: tuple[np.ndarray, ...] = ()
@@ -75,7 +75,7 @@ class RememberedFrame:
             for (k, v), at in zip(source.layers, self.kept, strict=True)
         ]
         k, v = (torch.cat(parts, 1) for parts in zip(*picked, strict=True))
-        about = self.handle, self.instruction, self.until, self.is_last
+        about = self.handle, self.instruction, self.until, self.is_first
         return MemoryRow(*about, k, v, self.budgets, self.cost, self.pictures)
 
 
@@ -86,8 +86,8 @@ class MemoryRow:
     Attributes:
         handle: The frame; its row need not exist.
         instruction: The instruction in its prompt.
-        until: The instruction of the frame after it; '' if there is none yet.
-        is_last: Whether it was the last frame with its instruction, or the first of all.
+        until: The instruction of the frame after it; None if there is none yet.
+        is_first: Whether it was the first frame of its robot.
         k: Keys of the tokens that were kept of all layers in order, [kv_heads, tokens, head_dim],
             at the positions of the frame; it is never written again.
         v: Their values.
@@ -99,14 +99,24 @@ class MemoryRow:
 
     handle: KvHandle
     instruction: str
-    until: str
-    is_last: bool
+    until: str | None
+    is_first: bool
     k: Tensor
     v: Tensor
     budgets: tuple[int, ...]
     cost: float
     pictures: tuple[np.ndarray, ...] = ()
     since: float = field(default_factory=time.monotonic)
+
+    @property
+    def ends(self) -> bool:
+        """Return whether it was the last frame with its instruction."""
+        return self.until not in (None, self.instruction)
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether it was the last frame with its instruction, or the first of all."""
+        return self.is_first or self.ends
 
     @property
     def bytes(self) -> int:
@@ -164,19 +174,25 @@ def before_instruction(rows: Sequence[MemoryRow], instruction: str) -> tuple[Mem
         rows: Memory rows, the newest first.
         instruction: The present instruction of their robot.
     """
+    return tuple(dropwhile(lambda row: row.instruction == instruction and not row.ends, rows))
 
-    def is_present(row: MemoryRow) -> bool:
-        return row.instruction == instruction and row.until in ('', instruction)
 
-    return tuple(dropwhile(is_present, rows))
+def limited(rows: Sequence[MemoryRow], most: int) -> tuple[MemoryRow, ...]:
+    """Return at most `most` rows of the newest instruction, and as many of earlier ones.
+
+    So rows that are not read yet displace none that are read.
+    """
+    earlier = before_instruction(rows, rows[0].instruction) if rows else ()
+    present = rows[: len(rows) - len(earlier)]
+    return (*chosen(present, most), *chosen(earlier, most))
 
 
 class FrameMemory:
     """The memory rows of all robots. Any thread may call the methods.
 
     Args:
-        most: Maximum number of memory rows of a robot that are kept, in addition to one of the
-            interval that may be of the present instruction.
+        most: Maximum number of memory rows of a robot that are kept of earlier instructions, and
+            of the present one.
         prefix_tokens: Length of the longest prefix of the policy.
         move: Moves keys.
         kv_budget: The budget that the rows share.
@@ -207,7 +223,7 @@ class FrameMemory:
     def keep(self, frame: RememberedFrame, source: Arena, row: int) -> bool:
         """Keep tokens of a row as the newest memory row of its robot; return False without room.
 
-        Above the most, some are removed (`chosen`).
+        Above the limit, some are removed (`limited`).
 
         Args:
             frame: What is known of the frame in the row.
@@ -228,7 +244,7 @@ class FrameMemory:
         are left out is decided as in `keep`.
         """
         self.forget(robot)
-        left = tuple(map(self._shared, chosen(rows, self.most)))
+        left = tuple(map(self._shared, limited(rows, self.most)))
         while left:
             size = self._missing(left)
             try:
@@ -244,8 +260,9 @@ class FrameMemory:
         """Set the next instruction of a robot, if its newest memory row had none yet."""
         with self._lock:
             rows = self._rows.get(robot, ())
-            if rows and not rows[0].until:
-                self._rows[robot] = (replace(rows[0], until=instruction), *rows[1:])
+            if rows and rows[0].until is None:
+                rows = replace(rows[0], until=instruction), *rows[1:]
+                self._rows[robot] = limited(rows, self.most)
 
     def _missing(self, rows: Sequence[MemoryRow]) -> int:
         """Return the bytes of the rows that no robot has."""
@@ -276,8 +293,7 @@ class FrameMemory:
     def _add(self, row: MemoryRow) -> None:
         robot = row.handle.robot
         with self._lock:
-            most = self.most + (not row.is_last)
-            self._rows[robot] = chosen([row, *self._rows.get(robot, ())], most)
+            self._rows[robot] = limited([row, *self._rows.get(robot, ())], self.most)
 
     def placed(
         self, robot: str, instruction: str, closeness: Closeness | None = None
@@ -335,11 +351,12 @@ class FrameMemory:
             return max((row.bytes for robot, row in held if self.forget(robot, row)), default=0)
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless each robot has at most `most` rows and one interval row."""
+        """Raise AssertionError unless each robot has the rows that `limited` permits."""
         with self._lock:
             for robot, rows in self._rows.items():
-                most = self.most + (not all(row.is_last for row in rows))
-                assert 0 < len(rows) <= most, f'{robot!r} has {len(rows)} memory rows'
+                assert rows and len(limited(rows, self.most)) == len(rows), (
+                    f'{robot!r} has {len(rows)} memory rows'
+                )
 
 
 def _frame(row: MemoryRow) -> tuple[object, ...]:

@@ -6,6 +6,7 @@ A memory row is never written again, so a capsule on the device contains it with
 from __future__ import annotations
 
 import math
+from types import NoneType
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,7 @@ from embodied_kv.compress.budget import total_budget
 from embodied_kv.engine.engine import Engine
 from embodied_kv.engine.remembering import SIDE
 from embodied_kv.errors import ErrorCode
-from embodied_kv.kv.frame_memory import MemoryRow
+from embodied_kv.kv.frame_memory import MemoryRow, limited
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.kv.transfer import copy_to
 from embodied_kv.session.frozen_facts import INT64
@@ -31,8 +32,8 @@ FACTS = {
     'length': int,
     'layout': str,
     'instruction': str,
-    'until': str,
-    'is_last': bool,
+    'until': (str, NoneType),
+    'is_first': bool,
     'budgets': list,
     'cost': float,
     'pictures': int,
@@ -77,7 +78,8 @@ class FrameMemoryPart:
                 raise _damaged(f'the names in row {i}', facts)
             for name, kind in FACTS.items():
                 value = facts[name]
-                if type(value) is not kind or (kind is str and not is_text(value)):
+                kinds = kind if isinstance(kind, tuple) else (kind,)
+                if type(value) not in kinds or (type(value) is str and not is_text(value)):
                     raise _damaged(f'{name} of row {i}', value)
             numbers = facts['sequence'], facts['stamp'], facts['length'], facts['pictures']
             fits = 0 <= facts['cost'] < math.inf and facts['length'] > 0 <= facts['pictures']
@@ -111,7 +113,7 @@ class FrameMemoryPart:
                 ErrorCode.MISMATCH,
             )
         for name in ('instruction', 'until'):
-            if len(facts[name]) > LONGEST_TEXT:
+            if len(facts[name] or '') > LONGEST_TEXT:
                 raise _damaged(f'{name} of row {i}', f'{len(facts[name])} characters')
 
     def resume(self, frozen: FrozenPart) -> Note:
@@ -122,7 +124,8 @@ class FrameMemoryPart:
         room, most = self._memory.replace(self._robot, rows), self._memory.most
         if room == len(known):
             return None
-        why = 'there is no room for more' if room < most else f'a robot keeps at most {most}'
+        is_full = room < len(limited(rows, most))
+        why = 'there is no room for more' if is_full else f'a robot keeps at most {most}'
         return f'{room} of {len(known)} memory rows are restored: {why}'
 
     def _row(self, frozen: FrozenPart, i: int, facts: dict[str, Any]) -> MemoryRow:
@@ -132,7 +135,7 @@ class FrameMemoryPart:
             KvHandle('', -1, -1, *frame, -math.inf, robot=self._robot),
             facts['instruction'],
             facts['until'],
-            facts['is_last'],
+            facts['is_first'],
             _alone(copy_to(frozen.tensors[f'{i}/k'], device)),
             _alone(copy_to(frozen.tensors[f'{i}/v'], device)),
             tuple(facts['budgets']),
@@ -151,7 +154,7 @@ def _alone(tensor: Tensor) -> Tensor:
 
 def _facts(row: MemoryRow) -> dict[str, Any]:
     frame = {name: getattr(row.handle, name) for name in ('sequence', 'stamp', 'length', 'layout')}
-    own = {name: getattr(row, name) for name in ('instruction', 'until', 'is_last', 'cost')}
+    own = {name: getattr(row, name) for name in ('instruction', 'until', 'is_first', 'cost')}
     return frame | own | {'budgets': list(row.budgets), 'pictures': len(row.pictures)}
 
 

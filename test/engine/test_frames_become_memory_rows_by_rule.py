@@ -47,13 +47,15 @@ def test_a_frame_is_kept_after_each_interval(see):
 
 def test_above_the_limit_frames_of_the_interval_go_first_the_oldest_first(see):
     frames = [('a', 0), ('b', 1), ('b', 7), ('b', 13), ('b', 19), ('b', 25)]
-    assert [n for n, _, _ in see(frames, memory_rows=2)] == [4, 0]
-    assert [n for n, _, _ in see(frames, memory_rows=3)] == [4, 3, 0]
+    assert [n for n, _, _ in see(frames, memory_rows=2)] == [4, 3, 0]
+    ended = [*frames, ('c', 26)]
+    assert [n for n, _, _ in see(ended, memory_rows=2)] == [5, 0]
+    assert [n for n, _, _ in see(ended, memory_rows=3)] == [5, 4, 0]
 
 
 def test_the_newest_frame_is_kept_even_if_all_others_ended_an_instruction(see):
     frames = [('a', 0), ('b', 1), ('c', 2), ('c', 9), ('c', 10)]
-    assert [n for n, _, _ in see(frames, memory_rows=1)] == [3]
+    assert [n for n, _, _ in see(frames, memory_rows=1)] == [3, 1]
 
 
 def test_a_frame_of_the_interval_that_shows_nothing_new_is_not_kept(see):

@@ -130,8 +130,8 @@ def test_rows_without_room_are_left_out_with_a_remark(make_engine, observe):
     frozen = part.freeze()
     other, few = remembering(make_engine, memory_rows=2)
     few.check_resumable(frozen)
-    assert few.resume(frozen) == '2 of 3 memory rows are restored: a robot keeps at most 2'
-    assert [r.handle.sequence for r in other.memory.rows('')] == [3, 2]
+    assert few.resume(frozen) == '3 of 4 memory rows are restored: a robot keeps at most 2'
+    assert [r.handle.sequence for r in other.memory.rows('')] == [3, 2, 1]
 
 
 def broken(frozen, **facts):
@@ -156,7 +156,7 @@ def broken(frozen, **facts):
         {'sequence': -1},
         {'stamp': 2**62},
         {'until': 1},
-        {'is_last': 1},
+        {'is_first': 1},
         {'instruction': b'\\ud800'.decode('unicode_escape')},
         {'instruction': 'x' * 10_001},
         {'length': 10_000},
@@ -231,7 +231,7 @@ def test_the_limit_removes_the_same_rows_after_a_restore(make_engine, observe):
             session.rollback('here')
         act(engine, observe(5, instruction='a')), act(engine, observe(6, instruction='a'))
         kept.append([row.handle.sequence for row in engine.memory.rows('')])
-    assert kept[0] == kept[1] == [5, 4, 3, 1]
+    assert kept[0] == kept[1] == [5, 4, 1]
 
 
 def test_copies_with_unequal_layers_are_restored(make_engine, observe):
@@ -264,10 +264,10 @@ def test_a_smaller_limit_leaves_out_frames_of_the_interval_first(make_engine, ob
     for number, instruction in ((1, 'a'), (2, 'b'), (3, 'b'), (4, 'b'), (5, 'b')):
         act(engine, observe(number, instruction=instruction))
     frozen = part.freeze()
-    assert [facts['sequence'] for facts in frozen.facts] == [5, 4, 3, 1]
+    assert [facts['sequence'] for facts in frozen.facts] == [5, 4, 3, 2, 1]
     other, few = remembering(make_engine, memory_rows=2)
     few.resume(frozen)
-    assert [row.handle.sequence for row in other.memory.rows('')] == [5, 1]
+    assert [row.handle.sequence for row in other.memory.rows('')] == [5, 4, 1]
 
 
 def test_without_room_for_all_the_newest_rows_are_restored(make_engine, observe):

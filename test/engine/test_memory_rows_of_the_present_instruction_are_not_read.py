@@ -6,6 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from embodied_kv.kv.frame_memory import before_instruction
+from embodied_kv.session.frame_memory_part import FrameMemoryPart
+
 SECOND = 1_000_000_000
 ROWS = 3
 
@@ -40,7 +43,7 @@ def test_a_robot_with_one_instruction_acts_as_without_memory(engines, act):
     remembering, plain = engines
     chunks = [act(engine, *['a'] * 5) for engine in (remembering, plain)]
     assert np.array_equal(*chunks)
-    assert len(sequences(remembering)) == ROWS + 1
+    assert len(sequences(remembering)) == ROWS
 
 
 def test_the_next_instruction_reads_them(engines, act):
@@ -65,13 +68,46 @@ def test_an_instruction_that_is_repeated_after_another_one_reads_its_former_fram
     assert sequences(remembering) == [1, 0]
 
 
-def test_one_row_of_the_present_instruction_is_kept_in_addition_to_the_others(engines, act):
+def test_rows_of_the_present_instruction_displace_none_of_those_that_are_read(engines, act):
     remembering, _ = engines
-    act(remembering, 'a', 'b', 'c', *['d'] * 4)
-    assert sequences(remembering) == [5, 2, 1, 0]
-    act(remembering, 'e', first=7)
-    assert sequences(remembering) == [6, 2, 1], 'the last frame of an instruction takes a place'
+    act(remembering, 'a', 'a', 'a', 'b')
+    read = before_instruction(remembering.memory.rows(''), 'b')
+    assert [row.handle.sequence for row in read] == [2, 1, 0]
+    act(remembering, *['b'] * 6, first=4)
+    assert before_instruction(remembering.memory.rows(''), 'b') == read
+    assert sequences(remembering) == [8, 7, 6, 2, 1, 0]
     remembering.kv.check_integrity()
+    act(remembering, 'c', first=10)
+    assert sequences(remembering) == [9, 2, 0], 'the last frames of instructions and the first'
+    remembering.kv.check_integrity()
+
+
+def test_a_capsule_of_an_instruction_changes_no_row_that_is_read(engines, act, make_engine):
+    remembering, _ = engines
+    act(remembering, 'a', 'b', 'c', *['d'] * 3)
+    expected = act(remembering, 'd', first=6)
+    for _ in range(3):
+        frozen = FrameMemoryPart(remembering, '').freeze()
+        restored = make_engine(memory_rows=ROWS, memory_keep_ratio=1.0, memory_interval=1.0)
+        part = FrameMemoryPart(restored, '')
+        part.check_resumable(frozen)
+        assert part.resume(frozen) is None
+        assert np.array_equal(act(restored, 'd', first=6), expected)
+        remembering = restored
+
+
+def test_the_instruction_after_a_restore_decides_what_the_frame_of_the_capsule_was(
+    engines, act, make_engine
+):
+    remembering, _ = engines
+    act(remembering, 'a', 'b')
+    frozen = FrameMemoryPart(remembering, '').freeze()
+    for instruction, ends in (('b', False), ('c', True), ('', True)):
+        restored = make_engine(memory_rows=ROWS, memory_keep_ratio=1.0)
+        FrameMemoryPart(restored, '').resume(frozen)
+        act(restored, instruction, first=2)
+        newest = restored.memory.rows('')[0]
+        assert (newest.handle.sequence, newest.until, newest.ends) == (1, instruction, ends)
 
 
 def test_a_robot_without_an_instruction_remembers_what_is_done_by_hand(engines, act):

@@ -136,7 +136,7 @@ class TableRobot:
             case 'Where':
                 return self.table.lies(name)
             case 'Do':
-                return 'yes' if any(words[-2] in name for name in self.things) else 'no'
+                return 'yes' if name in self.things else 'no'
             case 'What' if words[1] == 'shape':
                 (name,) = [name for name in self.things if words[4] in name]
                 return name.split()[1]

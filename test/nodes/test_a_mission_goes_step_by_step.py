@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from table_robot import TableRobot
 
 from embodied_kv.capsule.capsule import facts_of
-from embodied_kv.demo.sim.table_memory import TABLE
+from embodied_kv.demo.sim.table_memory import FLOOR, TABLE
 from embodied_kv.planning.mission import (
     MOST_PLANS,
     Mission,
@@ -86,6 +86,14 @@ def test_what_the_rules_do_with_the_truth_a_mission_does_from_what_was_seen(seed
         *_, turn = roll_out(mission, table, np.random.default_rng(0), 1.0)
         assert robot.table.where == turn.table.where
         assert end.success == (turn.right.kind == 'over')
+
+
+def test_a_thing_on_the_floor_stays_known_although_it_is_not_seen():
+    table = SimulatedTable({'red cube': TABLE, 'blue cylinder': FLOOR}, ('green bin',))
+    asks = Parsed((Part('say', Which(names=('blue cylinder',)), about='where'),))
+    robot = TableRobot(table, asks)
+    assert begun(robot).run().success
+    assert robot.said == ['the blue cylinder is on the floor']
 
 
 def test_a_failed_step_rewinds_the_computation_and_is_planned_anew():

@@ -27,7 +27,10 @@ def remembering(robot):
 def test_rows_are_listed_the_newest_first(remembering):
     response = remembering.call(KvMemory, 'kv/memory')
     assert response.success
-    assert response.message == '2 memory rows, at most 2 and an interval row'
+    assert (
+        response.message
+        == '2 memory rows, at most 2 of the present instruction and 2 of earlier ones'
+    )
     newest, oldest = response.rows
     assert newest.sequence > oldest.sequence
     assert (newest.stamp.sec, newest.stamp.nanosec) > (oldest.stamp.sec, oldest.stamp.nanosec)

@@ -290,7 +290,6 @@ class Sampler:
         since = frame - begun * int(rng.random() < 0.5)
         kept = memory.before(since, most) if most else np.zeros(0, np.int64)
         options = memory.tasks(frame, kept, since)
-        asked, points = self._questions_of_past(frames.truth(at), options)
         recorded = frames.tasks[episode][frames.task[at]]
         is_recorded, is_past = task is recorded, recorded.family in MEMORY_FAMILIES
         is_rare = any(option.family == RARE for option in options)
@@ -304,6 +303,8 @@ class Sampler:
             kept = memory.before(since, most) if most else kept
             if not memory.determines(recorded, frame, kept):
                 task = self._other_task(frames.truth(at), rng)
+            options = memory.tasks(frame, kept, since)
+        asked, points = self._questions_of_past(frames.truth(at), options)
         return _Past(
             task, since, tuple((first + kept[::-1]).tolist()), int(first), '', asked, points
         )

@@ -87,13 +87,9 @@ class EpisodeMemory:
         kept = np.flatnonzero([rule.keeps(*each) for each in zip(times, is_last, strict=True)])
         if most is None:
             return kept
-        rows: list[int] = []
-        for row in kept.tolist():  # as `FrameMemory.keep`: frames of the interval go first
-            rows.append(row)
-            while len(rows) > most + (not is_last[row]):
-                older = rows[:-1] or rows
-                rows.remove(min(older, key=lambda r: (r == 0 or bool(is_last[r]), r)))
-        return np.array(rows, np.int64)
+        extra = max(0, len(kept) - most)  # as `FrameMemory`: frames of the interval go first
+        interval = [row for row in kept.tolist() if row and not is_last[row]][:extra]
+        return kept[~np.isin(kept, interval)][-most:]
 
     def tasks(
         self, frame: int, kept: np.ndarray | None = None, since: int | None = None

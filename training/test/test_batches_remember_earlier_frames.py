@@ -117,6 +117,23 @@ def test_hidden_things_are_no_target_of_what_the_cameras_see(frames, batches):
     assert hidden
 
 
+def test_an_earlier_position_is_asked_for_only_where_a_memory_row_contains_it(frames, tokenizer):
+    normalizer = measure(frames, TABLETOP, seed=0, samples=256)
+    sampler = Sampler(frames, TABLETOP, tokenizer, normalizer, batch=64, seed=1, memory=ROWS)
+    asked = 0
+    for number in range(30):
+        rng = np.random.default_rng(number)
+        at = sampler.draw(rng)
+        tasks = [frames.tasks[e][t] for e, t in zip(frames.episode[at], frames.task[at])]
+        for past in sampler._pasts(at, tasks, number):
+            asked += len(past.points)
+            assert past.kept or not past.points
+            for thing, point in past.points.items():
+                then = frames.things[list(past.kept), thing, :2]
+                assert np.hypot(*(then - point).T).min() < 0.01
+    assert asked
+
+
 def test_without_memory_rows_batches_are_as_before(frames, tokenizer):
     normalizer = measure(frames, TABLETOP, seed=0, samples=256)
     plain = Sampler(frames, TABLETOP, tokenizer, normalizer, batch=SIZE, seed=1)

@@ -140,7 +140,7 @@ def served_copies(model, batch, earlier):
             at = batch.memory_seen[sample, age].nonzero()[:, 0].expand(TINY.backbone.kv_heads, -1)
             handle = KvHandle('', 0, 0, age, 1, '', 0, 0.0)
             kept = [at] * TINY.backbone.layers
-            assert memory.keep(RememberedFrame(handle, '', '', True, kept), arenas[age], row)
+            assert memory.keep(RememberedFrame(handle, '', 'now', True, kept), arenas[age], row)
         placed, length = memory.placed('', 'now'), int(prefixes.lengths[0, row])
         budgets = np.array([k.shape[1] + length for k, _ in placed])
         whole = [torch.arange(length).expand(TINY.backbone.kv_heads, -1)] * len(budgets)

@@ -88,8 +88,10 @@ def _query(names: Sequence[str], known: KnownTable, doubted: tuple[str, ...] = (
         answers[end],
         answers[end + 1 :],
     )
-    fewer = not all(n.strip().isdecimal() and int(n) >= len(known.where) for n in count)
+    visible = sum(place != FLOOR for place in known.where.values())
+    fewer = not all(n.strip().isdecimal() and int(n) >= visible for n in count)
     lost = tuple(name for name in doubted if not resolver.in_any(name, answers))
+    lost = tuple(name for name in lost if known.where.get(name) != FLOOR)  # out of sight
     gone = tuple(name for name in lost if fewer or name in known.places)
     holds = dict(zip(places, inside, strict=True)) | {ROBOT: held}
     lie = {name: place for name, place in known.where.items() if name not in gone}

@@ -89,7 +89,10 @@ class MemoryRowServices:
         memory = self._host.engine.memory
         rows = memory.rows(self._robot)
         response.rows = [_message(row, request.pictures) for row in rows]
-        response.message = f'{len(rows)} memory rows, at most {memory.most} and an interval row'
+        most = (
+            f'at most {memory.most} of the present instruction and {memory.most} of earlier ones'
+        )
+        response.message = f'{len(rows)} memory rows, {most}'
 
     def _forget(self, request: KvForget.Request, response: KvForget.Response) -> None:
         forgetting = partial(self._forgotten, set(request.sequences))
