@@ -124,7 +124,9 @@ def test_an_earlier_position_is_asked_for_only_where_a_memory_row_contains_it(fr
     for number in range(30):
         rng = np.random.default_rng(number)
         at = sampler.draw(rng)
-        tasks = [frames.tasks[e][t] for e, t in zip(frames.episode[at], frames.task[at])]
+        tasks = [
+            frames.tasks[e][t] for e, t in zip(frames.episode[at], frames.task[at], strict=True)
+        ]
         for past in sampler._pasts(at, tasks, number):
             asked += len(past.points)
             assert past.kept or not past.points
