@@ -112,6 +112,24 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder for new files, which becomes `path` at the end, on the medium.
+
+    Raises OSError if there is a file, or a folder that is not empty, by then.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(prefix=f'.{path.name}.new-', dir=path.parent))
+    try:
+        yield new
+        for item in (*new.rglob('*'), new):
+            sync(item)
+        new.rename(path)
+        sync(path.parent)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+@contextmanager
 def replaced_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder for new files, which replaces `path` at the end, on the medium.
 

@@ -131,7 +131,8 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
             started.append(Node(executable='remote_robot', parameters=parameters, **client, **own))
             started.append(watchdog(respawn, parameters=parameters, **own))
         if given['sim'].lower() == 'true':
-            started.append(Node(executable='sim', parameters=[params, {'seed': seed}], **own))
+            parameters = [params, {'seed': seed}]
+            started.append(Node(executable='sim', name='sim', parameters=parameters, **own))
     return started
 
 

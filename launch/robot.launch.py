@@ -106,8 +106,9 @@ def nodes(context: LaunchContext) -> list[LaunchDescriptionEntity]:
         watchdog(respawn, parameters=[params, {**chosen, **flags}], **common),
     ]
     if given['sim'].lower() == 'true':
-        clock = {'publish_clock': flags.get('use_sim_time', False)}
-        started.append(Node(executable='sim', parameters=[params, clock], **common))
+        clock = {'publish_clock': flags['use_sim_time']} if 'use_sim_time' in flags else {}
+        # By the node's name, because the node's section of params_file has priority.
+        started.append(Node(executable='sim', name='sim', parameters=[params, clock], **common))
     return started
 
 

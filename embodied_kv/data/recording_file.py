@@ -9,6 +9,7 @@ Source: the MCAP file format specification, https://mcap.dev/spec.
 from __future__ import annotations
 
 import builtins
+import errno
 import io
 import os
 from collections import Counter
@@ -27,6 +28,7 @@ CHUNK = 256 * 1024  # bytes of messages after which a chunk is written
 MESSAGE = 96  # bytes of a message in addition to its data, with its entries in two indices
 INDEX = 128  # bytes of a chunk in addition to its messages, with its entry in the summary
 PER_CHANNEL = 64  # bytes of a channel in a chunk, with its entry in the summary
+NO_LINKS = errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP  # of a file system such as exFAT
 TAIL = 16 * 1024  # bytes of the end of a file in addition to the counted ones
 
 
@@ -149,10 +151,22 @@ class RecordingFile:
         self._writer.finish()
         self._stream.flush()
         self._whole = self._stream.size
-        os.link(self.part, self.path)  # a rename would overwrite
-        self.part.unlink()
+        self._publish()
         storage.sync(self.path.parent)
         self._opened.close()
+
+    def _publish(self) -> None:
+        """Give the part its name. Raises OSError, FileExistsError if there is such a file."""
+        try:
+            os.link(self.part, self.path)  # a rename would overwrite
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            if self.path.exists():
+                raise FileExistsError(errno.EEXIST, 'the file exists', str(self.path)) from error
+            self.part.rename(self.path)
+        else:
+            self.part.unlink()
 
     def abandon(self) -> Counter[str]:
         """Leave the part, whole up to its last chunk; return the lost messages by topic."""

@@ -316,6 +316,10 @@ class Detokenizer:
         """Return the number of a stream's tokens whose text was handed out."""
         return self._decoders[stream][1] if stream in self._decoders else 0
 
+    def said(self, stream: DecodeStream) -> str:
+        """Return the text of a stream that was handed out, also that before a capsule of it."""
+        return StreamDecoder(self._tokenizer).feed(stream.tokens[: self.position(stream.id)])
+
     def resume(self, stream: DecodeStream, position: int) -> None:
         """Continue a stream whose first `position` tokens were handed out as text."""
         decoder = StreamDecoder(self._tokenizer)

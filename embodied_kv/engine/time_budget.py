@@ -117,7 +117,7 @@ class TimeBudget:
         self.hopeless = 0  # batches in a row of which nothing was tried
         # By kind of work: the last frame without room for it, how many there were in a row, and
         # after how many its estimate is doubted.
-        self._refused: dict[str, tuple[float, int, int]] = {}
+        self._refused: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def frame_began(self, now: float) -> None:
         """Record the start of a prefill; the next one is expected a period later."""
@@ -234,19 +234,19 @@ class TimeBudget:
     def admits(self, now: float, kind: str, size: int = 1) -> bool:
         """Return whether work of this kind and size fits the idle time.
 
-        The estimate is only renewed by work. So if no work of the kind fitted for STARVED frames
-        in a row, each further one drops its oldest measurement, until it is tried again. If it
-        then still does not fit, the number of frames doubles each time, up to DOUBTS.
+        The estimate is only renewed by work. So if no work of the kind and size fitted for STARVED
+        frames in a row, each further one drops its oldest measurement, until it is tried again. If
+        it then still does not fit, the number of frames doubles each time, up to DOUBTS.
         """
         cost = self.latency.estimate(kind, size)
-        frame, number, most = self._refused.pop(kind, (-math.inf, 0, STARVED))
+        frame, number, most = self._refused.pop((kind, size), (-math.inf, 0, STARVED))
         if not self.enabled or cost <= self.slack(now):
             if number > most:
-                self._refused[kind] = self._last_frame, 0, min(2 * most, DOUBTS)
+                self._refused[kind, size] = self._last_frame, 0, min(2 * most, DOUBTS)
             return True
         if frame != self._last_frame:
             number += 1
             if number > most:
                 self.latency.forget_oldest(kind, size)
-        self._refused[kind] = self._last_frame, number, most
+        self._refused[kind, size] = self._last_frame, number, most
         return False

@@ -114,11 +114,15 @@ def plain(mission: str) -> str:
 
 
 def read_answer(text: str) -> PlannerAnswer:
-    """Return the parsed answer of the planner. Raises ValueError for an empty text."""
-    text = text.strip()
-    if not text:
+    """Return the parsed answer of the planner, its first line. Raises ValueError without text.
+
+    Dialogue models begin their answers with a capital letter, or end them with a full stop.
+    """
+    if not (text := text.strip()):
         raise ValueError('the planner returned no text')
-    head, colon, words = text.partition(': ')
-    if colon and head in ('say', 'impossible', 'give up'):
-        return PlannerAnswer(head, words)
-    return PlannerAnswer(text) if text in ('done', 'over') else PlannerAnswer('step', text)
+    text = text.splitlines()[0].strip()
+    head, _, words = text.partition(':')
+    if head.casefold() in ('say', 'impossible', 'give up') and words.strip():
+        return PlannerAnswer(head.casefold(), words.strip())
+    alone = text.casefold().rstrip('.! ')
+    return PlannerAnswer(alone) if alone in ('done', 'over') else PlannerAnswer('step', text)

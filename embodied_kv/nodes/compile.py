@@ -19,13 +19,17 @@ from embodied_kv.engine_config import EngineConfig
 from embodied_kv.nodes.common.parameters import SuiteParams
 from embodied_kv.serving.load import load_policy
 
+DOTTED = 'engine.'  # ROS accepts `engine.rtc: x` and `engine: {rtc: x}`
+
 
 def parameters(path: Path) -> tuple[SuiteParams, EngineConfig]:
     """Return the parameters in section `/**` of a file. Raises ValueError, OSError."""
     try:
         values = yaml.safe_load(path.read_text())['/**']['ros__parameters']
         suite = {f.name: values[f.name] for f in fields(SuiteParams) if f.name in values}
-        return SuiteParams(**suite), EngineConfig(**values.get('engine', {}))
+        engine = dict(values.get('engine', {}))
+        engine |= {k.removeprefix(DOTTED): v for k, v in values.items() if k.startswith(DOTTED)}
+        return SuiteParams(**suite), EngineConfig(**engine)
     except (yaml.YAMLError, TypeError, KeyError) as error:
         raise ValueError(f'{path} must contain ROS parameters of a suite: {error}') from error
 

@@ -10,7 +10,7 @@ most. A separate torch thread would compete with the actions for cores.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -21,6 +21,7 @@ from rclpy.duration import Duration
 from std_msgs.msg import String
 
 from embodied_kv.kv.budget import OverBudgetError
+from embodied_kv.kv.decode_stream import DecodeStream
 from embodied_kv.memory.encoder import encoder
 from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.model.planner_checkpoint import load_planner
@@ -34,6 +35,7 @@ from embodied_kv.planning.memory_part import MemoryPart
 from embodied_kv.planning.notes import NoteTaker
 from embodied_kv.planning.planner_rows import PlannerRows
 from embodied_kv.planning.planning import Planning, open_planning, planner_folder
+from embodied_kv.session.participant import Participant
 from embodied_kv.srv import MemoryPlan, MemoryQuery, MemoryRemove, MemoryStats, MemoryUpsert
 from embodied_kv.text import reason
 
@@ -57,7 +59,7 @@ class BranchParams:
     )
 
 
-class Memory(SuiteNode):
+class Memory(SuiteNode, Participant):
     """Serves `memory/*`, and stores observations, instructions, answers and mission results."""
 
     may_wait = True
@@ -146,6 +148,15 @@ class Memory(SuiteNode):
 
     def start(self) -> None:
         self._begin()
+        self.host.session(self.robot).participants.join(self)
+
+    def stop(self) -> None:
+        self.host.session(self.robot).participants.leave(self)
+
+    def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
+        """Begin the answers of resumed streams, whose deltas have the rest of their texts."""
+        detokenizer = self.host.engine.detokenizer
+        self._answers |= {stream.id: detokenizer.said(stream) for stream in streams}
 
     def _begin(self, *_: object) -> None:
         """Ignore answers from before now; also called when the clock is set back."""

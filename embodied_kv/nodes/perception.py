@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from embodied_kv.capsule.reentry import SceneSummary
 from embodied_kv.kv.handle import KvHandle
 from embodied_kv.msg import KvHandle as KvHandleMsg
@@ -36,12 +38,19 @@ class Perception(SuiteNode, Participant):
         self._period.restart()
         self._frames.restart()
         self._part = InstructionPart(
-            lambda: self._frames.instruction, self._frames.publish_instruction
+            lambda: self._frames.instruction,
+            lambda instruction: self.submit(partial(self._put_back, instruction)),
         )
         session = self.host.session(self.robot)
         session.register(self._part)
         session.participants.join(self)
         self._on_told(self._frames.instruction)
+        self._frames.publish_missed()
+
+    def _put_back(self, instruction: str) -> None:
+        """Put the instruction of a capsule in force, unless that in force was cleared since."""
+        if self._frames.instruction:
+            self._frames.publish_instruction(instruction)
 
     def stop(self) -> None:
         session = self.host.session(self.robot)

@@ -48,6 +48,7 @@ class PolicyServerNode(SuiteNode):
     """Accepts connections while it is active."""
 
     engine_config = ServedEngineConfig
+    defers_traces = False  # it cannot know when the arms of its clients are at rest
     _config: ServerConfig  # set by configure
 
     def __init__(self, **arguments: object) -> None:

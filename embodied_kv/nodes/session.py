@@ -150,6 +150,7 @@ class Session(SuiteNode, Participant):
         params = self.params.read(SessionParams)
         folder = Path(params.capsule_directory).expanduser() / self.robot.strip('/')
         self._session = self.host.session(self.robot)
+        self._release.callback(self._free_capsules)
         self._registry = Registry(
             self.host.fingerprint,
             params.capacities,
@@ -179,6 +180,10 @@ class Session(SuiteNode, Participant):
                 'drop': (CapsuleDrop, self._drop),
             },
         )
+
+    def _free_capsules(self) -> None:
+        """Free the memory of the capsules; those on the disk outlive it."""
+        self.__dict__.pop('_registry', None)
 
     def start(self) -> None:
         self._session.participants.join(self)
@@ -223,18 +228,23 @@ class Session(SuiteNode, Participant):
 
     def _restore(self, request: CapsuleRestore.Request, response: CapsuleRestore.Response) -> None:
         self._session.limits = self.params.read(SessionParams).limits
+        known = self._found(request.name)  # the restore itself may evict it
         resumed = self._session.restore(request.name, self._session.observer.present_scene())
-        self._fill_resumed(response, resumed)
+        self._fill_resumed(response, resumed, known)
 
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
     ) -> None:
-        self._fill_resumed(response, self._session.rollback(request.name))
+        known = self._found(request.name)
+        self._fill_resumed(response, self._session.rollback(request.name), known)
 
     def _fill_resumed(
-        self, response: CapsuleRestore.Response | CapsuleRollback.Response, resumed: Resumed
+        self,
+        response: CapsuleRestore.Response | CapsuleRollback.Response,
+        resumed: Resumed,
+        known: CapsuleRecord | None,
     ) -> None:
-        record = self._record(resumed.capsule.name)
+        record = known or self._record(resumed.capsule.name)
         conversions.fill_capsule(response, record, resumed.seconds, resumed.decision.depth)
         response.streams = resumed.streams
         remarks = resumed.decision.reason, _going_on(resumed.streams), *resumed.notes
@@ -252,8 +262,10 @@ class Session(SuiteNode, Participant):
         one_of([*forks])(kind)
         if kind != 'plan' and (request.questions or request.temperature):
             raise ValueError(f'questions and temperature must be empty for kind {kind}')
+        known = self._found(request.name)
         seconds = forks[kind](request, response)
-        conversions.fill_capsule(response, self._record(request.name), seconds, Depth.PLANNER)
+        record = known or self._record(request.name)
+        conversions.fill_capsule(response, record, seconds, Depth.PLANNER)
 
     def _fork_streams(self, request: CapsuleFork.Request, response: CapsuleFork.Response) -> float:
         branches = _seeded(request, self._session.engine_part.streams_max or BRANCHES)
@@ -315,10 +327,13 @@ class Session(SuiteNode, Participant):
 
     def _record(self, name: str) -> CapsuleRecord:
         """Return the record of a capsule. Raises LookupError if it was evicted just now."""
-        for record in self._registry.entries():
-            if record.name == name:
-                return record
-        raise LookupError(f'capsule {name} was evicted for another one')
+        if (record := self._found(name)) is None:
+            raise LookupError(f'capsule {name} was evicted for another one')
+        return record
+
+    def _found(self, name: str) -> CapsuleRecord | None:
+        records = self._registry.entries()
+        return next((record for record in records if record.name == name), None)
 
     # ------------------------------------------------------------------ diagnostics
 

@@ -33,6 +33,7 @@ class NoteTaker:
         records = sorted((step, int(match[1])) for step, match in found if match)
         self._numbers = [number for _, number in records]  # oldest first
         self._instruction, self._told, self._done = '', 0, False
+        self._is_over = False  # the arm was brought to rest after it was done
         self._number = 0  # of the record of the current instruction; 0 before it is written
         self._newest: dict[str, int] = {}  # stamp of the newest frame with a statement, by id
         self._since = 0
@@ -58,12 +59,17 @@ class NoteTaker:
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
         """Record an instruction as of `stamp` (ns); return that of the last one if unfinished."""
         instruction = instruction.strip()
-        if not instruction or instruction == self._instruction:
+        if not instruction:
+            # A mission repeats a step under the number of its record.
+            self._is_over = self._done and self._looked < math.inf
+            return []
+        if instruction == self._instruction and not self._is_over:
             return []
         over = []
         if self._instruction and not self._done:
             over = self._record(self._domain.record(self._instruction, False, ()))
         self._instruction, self._told, self._done, self._number = instruction, stamp, False, 0
+        self._is_over = False
         return over
 
     def hear(self, query: str, answer: str, stamp: int) -> list[Draft]:

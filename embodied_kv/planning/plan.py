@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from embodied_kv.kernels import sampling
 from embodied_kv.memory.segment import Segment
 
+PLAN_SECONDS = 60.0  # longest time that a client waits for a plan of a server
+
 
 @dataclass(frozen=True)
 class Plan:

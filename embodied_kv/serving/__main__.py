@@ -82,7 +82,8 @@ def main(arguments: Sequence[str] | None = None, wait: Callable[[], object] | No
         embodiment.check(policy.config)
         with EngineRunner(policy, settings, say=print) as runner, ExitStack() as closing:
             contract = embodiment.contract
-            cloud = elsewhere.open(given['preset'], given['checkpoint'], settings, contract)
+            resolved = runner.engine.config  # with the memory rows of the policy
+            cloud = elsewhere.open(given['preset'], given['checkpoint'], resolved, contract)
             if cloud is not None:
                 closing.callback(cloud.close)
             profile = scheduling.profile_of(runner.engine.config.max_batch_robots, runner.profile)

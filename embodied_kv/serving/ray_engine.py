@@ -162,7 +162,10 @@ class RemoteEngine:
             frames: The batch.
             deadline: Latest deadline of all frames, s, steady clock of this machine.
         """
-        packed = pack_observations(frames, deadline)
+        images = (image for frame in frames for image in frame.images if image is not None)
+        way = self.link.upload_time(sum(image.nbytes for image in images))
+        way += self.link.download_time(len(frames) * self.profile.chunk_bytes)
+        packed = pack_observations(frames, deadline, way)
         promise: Future[list[ActionChunk | Exception]] = Future()
 
         def answered(work: Future[bytes]) -> None:
@@ -178,9 +181,14 @@ class RemoteEngine:
         self._ray.kill(self._actor)
 
 
-def pack_observations(frames: Sequence[TimedObservation], deadline: float) -> bytes:
-    """Return a batch as bytes, with the seconds that are left for each frame."""
-    now = time.monotonic()
+def pack_observations(
+    frames: Sequence[TimedObservation], deadline: float, way: float = 0.0
+) -> bytes:
+    """Return a batch as bytes, with the seconds that are left for each frame.
+
+    way: s that the network needs, there and back.
+    """
+    end = time.monotonic() + way
     return codec.pack(
         [
             {name: getattr(frame, name) for name in OBSERVED}
@@ -188,7 +196,7 @@ def pack_observations(frames: Sequence[TimedObservation], deadline: float) -> by
                 'images': frame.images,
                 'state': frame.state,
                 'guide': frame.guide and vars(frame.guide),
-                'seconds': min(frame.deadline, deadline) - now,
+                'seconds': min(frame.deadline, deadline) - end,
             }
             for frame in frames
         ]

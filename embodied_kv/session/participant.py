@@ -5,7 +5,7 @@
 | `makes_frames`, `scene` | perception; remote action | `SceneObserver`, its caller's |
 | `on_instruction` | action | perception, its own |
 | `on_hold` | action | a restore that resumes nothing, the engine's |
-| `on_resumed` | language | restore, rollback and fork, the engine's |
+| `on_resumed` | language, memory | restore, rollback and fork, the engine's |
 | `on_done` | session | each verb of a session, its caller's |
 
 A node joins in `start` and leaves in `stop`, so an inactive node takes no part. The action node

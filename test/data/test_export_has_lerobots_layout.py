@@ -13,6 +13,7 @@ from PIL import Image
 
 from embodied_kv.data.episodes import Cut
 from embodied_kv.data.export import export
+from embodied_kv.data.lerobot_writer import LeRobotWriter
 from embodied_kv.data.pictures import as_seen
 from embodied_kv.data.recording_reader import RecordingError
 from embodied_kv.robots.channels import COMPRESSED
@@ -187,6 +188,22 @@ def test_exported_images_are_grey_or_rgb_without_alpha(mode, format):
     seen = as_seen(message, view)
     assert Image.open(io.BytesIO(seen)).mode == ('RGB' if mode == 'RGBA' else mode)
     assert (seen == message.data) == (mode != 'RGBA')
+
+
+def test_a_data_set_that_was_written_meanwhile_is_not_overwritten(tmp_path, monkeypatch):
+    bag, out = Bag(tmp_path / 'walk.mcap').lives(4.0).finish(), tmp_path / 'out'
+    finish = LeRobotWriter.finish
+
+    def finish_late(writer):
+        finish(writer)
+        out.mkdir()
+        (out / 'other').write_text('of another export')
+
+    monkeypatch.setattr(LeRobotWriter, 'finish', finish_late)
+    with pytest.raises(OSError, match='not empty'):
+        export([bag], out, Cut())
+    assert [path.name for path in out.iterdir()] == ['other']
+    assert sorted(path.name for path in tmp_path.iterdir()) == ['out', 'walk.mcap']
 
 
 def test_what_fails_leaves_no_folder(tmp_path):

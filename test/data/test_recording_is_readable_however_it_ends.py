@@ -1,5 +1,6 @@
 """A recording has all its messages or reports what is missing; a file cut anywhere is readable."""
 
+import errno
 import os
 import random
 import subprocess
@@ -33,6 +34,24 @@ for i in range(100, 120):
 print('flushed', flush=True)
 time.sleep(600)
 """
+
+
+@pytest.mark.parametrize('exists', [True, False])
+def test_a_file_system_without_hard_links_keeps_recordings(tmp_path, monkeypatch, exists):
+    def refuse(*_):
+        raise OSError(errno.EPERM, 'no links')
+
+    monkeypatch.setattr(os, 'link', refuse)
+    file = begin(tmp_path)
+    file.add(TOPIC, 1, b'x')
+    if exists:
+        file.path.write_bytes(b'another recording')
+        with pytest.raises(FileExistsError):
+            file.finish({})
+        assert file.path.read_bytes() == b'another recording' and part(file).exists()
+    else:
+        file.finish({})
+        assert file.path.exists() and not part(file).exists()
 
 
 def test_a_finished_file_has_messages_contract_and_both_ends(tmp_path):

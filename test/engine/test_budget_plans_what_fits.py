@@ -134,6 +134,20 @@ def test_language_that_fits_now_and_then_keeps_its_estimate():
     assert budget.latency.count('decode', 4) == 3
 
 
+def test_a_long_prompt_is_tried_although_short_ones_fit():
+    budget = make()
+    for _ in range(3):
+        budget.latency.observe('begin', 0.01, size=8)
+        budget.latency.observe('begin', 0.05, size=64)
+    for frame in range(4 * STARVED):
+        budget.frame_began(frame / 10)
+        now = frame / 10 + 0.06
+        if budget.admits(now, 'begin', 64):
+            return
+        assert budget.admits(now, 'begin', 8)
+    raise AssertionError('the long prompt is never tried')
+
+
 def _frames_without(budget, seconds, busy=0.01, most=500, first=0):
     """Return the frames until a decode step is admitted that was measured three times."""
     for _ in range(3):

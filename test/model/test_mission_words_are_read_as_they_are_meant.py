@@ -58,6 +58,11 @@ def test_no_mission_is_no_question():
     ('text', 'answer'),
     [
         (f' {PUT}', PlannerAnswer('step', PUT)),
+        (f'{PUT}\nThis puts it away.', PlannerAnswer('step', PUT)),
+        ('Done.', PlannerAnswer('done')),
+        ('OVER', PlannerAnswer('over')),
+        ('Say: it is here', PlannerAnswer('say', 'it is here')),
+        ('say:', PlannerAnswer('step', 'say:')),
         ('done', PlannerAnswer('done')),
         ('over', PlannerAnswer('over')),
         ('say: I hold nothing', PlannerAnswer('say', 'I hold nothing')),

@@ -3,7 +3,23 @@
 No frame was due before, so the time limit begins with the instruction.
 """
 
+from embodied_kv.nodes.common.lifecycle_node import OK, WARN
 from embodied_kv.nodes.perception import Perception
+
+
+def test_the_reason_why_there_are_no_frames_is_reported(robot, monkeypatch):
+    perception = robot.up(Perception)
+    robot.until(lambda: robot.handles)
+    assert perception.report()[0] == OK
+
+    def refuse(message):
+        raise ValueError('the image is damaged')
+
+    monkeypatch.setattr('embodied_kv.nodes.common.images.rgb', refuse)
+    robot.until(lambda: perception.report()[0] == WARN, show=False)
+    assert 'the image is damaged' in perception.report()[1]
+    monkeypatch.undo()
+    robot.until(lambda: perception.report()[0] == OK, show=False)
 
 
 def test_a_robot_that_stood_is_not_warned_of(robot):

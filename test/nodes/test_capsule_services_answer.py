@@ -1,6 +1,8 @@
 """The services of the session node answer direct calls."""
 
+import gc
 import os
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -143,6 +145,32 @@ def test_a_fork_of_the_chunk_returns_candidates_that_are_not_executed(robot, tmp
     done(robot, 'snapshot', name='bare')
     refused = call(robot, 'fork', name='bare', kind='chunk', branches=1)
     assert refused.error_code == ErrorCode.NOT_FOUND and 'store_frame' in refused.message
+
+
+def test_a_capsule_that_its_own_restore_evicts_is_restored(robot, tmp_path, monkeypatch):
+    begin(robot, tmp_path)
+    done(robot, 'snapshot', name='home', tier='device')
+    (session,) = (node for node in robot.suite if isinstance(node, Session))
+    restore = session._session.restore
+
+    def evicting(*arguments):
+        resumed = restore(*arguments)
+        session._registry.drop('home')
+        return resumed
+
+    monkeypatch.setattr(session._session, 'restore', evicting)
+    assert done(robot, 'restore', name='home').name == 'home'
+
+
+def test_cleanup_frees_the_capsules(robot, tmp_path):
+    begin(robot, tmp_path)
+    done(robot, 'snapshot', name='home', tier='host')
+    (session,) = (node for node in robot.suite if isinstance(node, Session))
+    registry = weakref.ref(session._registry)
+    session.trigger_deactivate()
+    session.trigger_cleanup()
+    gc.collect()
+    assert registry() is None
 
 
 def test_rollback_goes_back_to_the_newest_boundary_and_its_instruction(robot, tmp_path):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from embodied_kv.nodes.compile import main
+from embodied_kv.nodes.compile import main, parameters
 from embodied_kv.runtime import compiled, graph_cache
 
 
@@ -52,6 +52,15 @@ def test_each_graph_is_named_and_compiled_once(params, monkeypatch, capsys):
         assert name in said.splitlines()[-1]
     main(['--params', str(params())])
     assert 'compiling' not in capsys.readouterr().out, 'nothing is compiled twice'
+
+
+def test_engine_parameters_with_dotted_names_are_read(params):
+    path = params()
+    values = yaml.safe_load(path.read_text())
+    values['/**']['ros__parameters'] |= {'engine.compile': 'now', 'engine.streams': 3}
+    path.write_text(yaml.safe_dump(values))
+    _, config = parameters(path)
+    assert (config.compile, config.streams, config.rows) == ('now', 3, 4)
 
 
 def test_where_nothing_is_to_be_compiled_it_says_what_to_set(params, capsys):

@@ -1,5 +1,7 @@
 """Memory stores observations of any node, answers of language, and results of tasks."""
 
+from types import SimpleNamespace
+
 from memory_suite import begin, done, segments, texts
 from rclpy.parameter import Parameter
 from std_msgs.msg import String
@@ -92,6 +94,26 @@ def test_a_task_is_recorded_once_when_it_is_done():
     assert memory.tell('reach the plate', 6 * 10**9) == [unfinished]
 
 
+def test_a_task_that_is_given_again_after_its_end_is_recorded_again():
+    memory = NoteTaker(TabletopDomain(), 48)
+    memory.tell(PUT, 0)
+    assert memory.hear(SUBTASK, DONE, 10**9)
+    memory.tell('', 2 * 10**9)
+    lies = [('red cube', 'object', 'red cube: in the blue bin')]
+    assert memory.hear(NARRATE, 'the red cube is in the blue bin', 2 * 10**9) == lies
+    memory.tell(PUT, 3 * 10**9)
+    assert memory.hear(SUBTASK, DONE, 4 * 10**9) == [('task 2', 'task', f'task 2: {PUT}')]
+    memory.tell('', 5 * 10**9), memory.tell(PUT, 6 * 10**9)
+    unfinished = ('task 3', 'task', f'task 3: {PUT}, not finished')
+    assert memory.tell('pick up the mug', 7 * 10**9) == [unfinished]
+
+
+def test_a_task_that_is_interrupted_by_a_pause_is_one_task():
+    memory = NoteTaker(TabletopDomain(), 48)
+    memory.tell(PUT, 0), memory.tell('', 10**9), memory.tell(PUT, 2 * 10**9)
+    assert memory.hear(SUBTASK, DONE, 3 * 10**9) == [('task 1', 'task', f'task 1: {PUT}')]
+
+
 def test_what_is_narrated_of_a_task_that_is_done_is_where_things_are():
     memory = NoteTaker(TabletopDomain(), 0)
     memory.tell(PUT, 0)
@@ -169,3 +191,18 @@ def test_a_task_without_an_id_gets_its_number(robot, tmp_path):
         'last red cube': 'last move of the red cube: task 1',
         'task 2': 'task 2: reach the red cube',
     }
+
+
+def test_an_answer_of_a_restored_stream_is_stored_whole(robot, tmp_path):
+    """A delta of a restored stream has only the text since the capsule."""
+    node = begin(robot, tmp_path)
+    speak = robot.node.create_publisher(TextDelta, 'language/text', 10)
+    robot.until(lambda: speak.get_subscription_count() > 1, show=False)
+    engine = node.host.engine
+    stream = SimpleNamespace(id=77, tokens=engine.policy.tokenizer.encode(' the red'))
+    engine.detokenizer.resume(stream, len(stream.tokens))
+    node.host.session(node.robot).participants.on_resumed([stream])
+    tail = TextDelta(stream=77, query=HELD, text=' cube', finished=True, reason='eos')
+    speak.publish(robot.stamped(tail, robot.now() + INSTRUCTION_DELAY))
+    robot.until(lambda: 'robot' in texts(robot), show=False)
+    assert texts(robot) == {'robot': 'robot: holds the red cube'}

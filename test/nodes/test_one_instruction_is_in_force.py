@@ -69,6 +69,26 @@ def test_a_parameter_begins_anew_with_the_next_configuration(robot, perception):
     assert told(perception) == 'pull'
 
 
+def test_an_instruction_that_is_set_while_inactive_is_published_by_the_activation(
+    robot, perception
+):
+    heard = []
+    robot.node.create_subscription(
+        String, 'instruction', lambda message: heard.append(message.data), 10
+    )
+    robot.spin(0.3)
+    perception.trigger_deactivate()
+    set_parameter(perception, 'pull')
+    robot.spin(0.3)
+    heard.clear()
+    perception.trigger_activate()
+    robot.until(lambda: heard == ['pull'], show=False)
+    perception.trigger_deactivate()
+    perception.trigger_activate()
+    robot.spin(0.3)
+    assert heard == ['pull'], 'it is published once'
+
+
 def test_who_asked_hears_each_instruction(robot, monkeypatch):
     heard = []
     prepare = Perception.setup

@@ -93,6 +93,15 @@ def test_invalid_capsule_is_refused_by_its_key(session, wrong):
     assert 'capsule' in imported(client, wrong, name='none')['error']
 
 
+def test_a_capsule_that_no_message_could_bring_back_is_not_exported(monkeypatch):
+    monkeypatch.setattr('embodied_kv.serving.websocket.session.packed', lambda _: bytes(2**20))
+    with running_server(max_message_mib=1) as opened, opened.client() as client:
+        reply = client.infer({'endpoint': 'snapshot', 'name': 'a'} | ARM)
+        reply = client.infer({'endpoint': 'export', 'name': 'a'} | ARM)
+        assert 'raise max_message_mib' in reply['error'] and 'capsule' not in reply
+        assert client.infer({'endpoint': 'restore', 'name': 'a'} | ARM)['name'] == 'a'
+
+
 def test_export_without_a_capsule_is_refused():
     with running_server() as opened, opened.client() as client:
         assert 'must have a capsule' in client.infer({'endpoint': 'export'} | ARM)['error']

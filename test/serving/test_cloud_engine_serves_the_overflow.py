@@ -1,6 +1,8 @@
 """An additional engine in a Ray cluster serves the requests that it answers sooner."""
 
+import math
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
@@ -13,10 +15,12 @@ from embodied_kv.fleet.engines import Link
 from embodied_kv.fleet.profile import Profile
 from embodied_kv.robots.reading import load
 from embodied_kv.serving.__main__ import main
+from embodied_kv.serving.batch import TimedObservation
 from embodied_kv.serving.ray_engine import (
     CloudConfig,
     EngineActor,
     pack_observations,
+    unpack_observations,
     unpack_results,
 )
 
@@ -111,6 +115,17 @@ def test_without_ray_the_command_states_what_to_install(monkeypatch, capsys):
             ]
         )
     assert ended.value.code == 2 and 'pip install ray' in capsys.readouterr().err
+
+
+def test_the_network_is_part_of_a_deadline():
+    image, end = np.zeros((8, 8, 3), np.uint8), time.monotonic() + 1.0
+    frame = TimedObservation((image,), np.zeros(7, np.float32), '', 0, end, 1)
+    left = [
+        unpack_observations(pack_observations([frame], math.inf, way))[0].deadline
+        - time.monotonic()
+        for way in (0.0, 0.4)
+    ]
+    assert left[0] - left[1] == pytest.approx(0.4, abs=0.2) and left[1] < 0.65
 
 
 def test_a_cloud_without_a_preset_is_refused():

@@ -40,12 +40,20 @@ class EngineHost(EngineRunner):
     _doing: tuple[str, float] | None = None  # step of the build under way, and when it began (s)
 
     @classmethod
-    def share(cls, suite: SuiteParams, config: EngineConfig, say: Say, warn: Say) -> EngineHost:
+    def share(
+        cls,
+        suite: SuiteParams,
+        config: EngineConfig,
+        say: Say,
+        warn: Say,
+        defers_traces: bool = True,
+    ) -> EngineHost:
         """Return the host of this process, which is built at the first call.
 
         Args:
             suite, config: Parameters of the engine.
             say, warn: Receive a line for the log.
+            defers_traces: As for `EngineRunner`.
 
         Raises:
             ValueError: if the engine was built from other parameters, or cannot be built.
@@ -59,7 +67,7 @@ class EngineHost(EngineRunner):
                         suite.embodiment(), suite.preset, suite.checkpoint, config, say, warn
                     )
                     cls._begin(WARMING)
-                    cls._shared = cls(policy, config, suite.period, wish, say)
+                    cls._shared = cls(policy, config, suite.period, wish, say, defers_traces)
                 finally:
                     cls._doing = None
             for name, value in wish.items():
@@ -90,7 +98,13 @@ class EngineHost(EngineRunner):
             gc.unfreeze()
 
     def __init__(
-        self, policy: Policy, config: EngineConfig, period: float, identity: dict, say: Say
+        self,
+        policy: Policy,
+        config: EngineConfig,
+        period: float,
+        identity: dict,
+        say: Say,
+        defers_traces: bool = True,
     ) -> None:
         began = time.monotonic()
         self.identity = identity
@@ -105,7 +119,7 @@ class EngineHost(EngineRunner):
                 self._begin(line.partition(', once')[0] if compiling else WARMING)
             say(line)
 
-        super().__init__(policy, config, period, say_step, defers_traces=True)
+        super().__init__(policy, config, period, say_step, defers_traces)
         if self.compiling is not None:
             say(LATER)
         gc.collect()

@@ -64,14 +64,15 @@ class SuiteNode(LifecycleNode):
 
     suite, embodiment, host: set by configure. may_wait: whether its callbacks may wait, so that
     the process serves them on a separate thread. on_engine: whether `host` is the engine of the
-    process, with the parameters of `engine_config`.
+    process, with the parameters of `engine_config`. defers_traces: whether this engine traces
+    graphs after the start, while no arm of this process is armed.
 
     Args:
         name: The name of the node.
         own: The dataclasses of its parameters, in addition to SuiteParams.
     """
 
-    may_wait, on_engine, engine_config = False, True, EngineConfig
+    may_wait, on_engine, engine_config, defers_traces = False, True, EngineConfig, True
     description = ''  # the URDF that the node was configured with, '' for none
     respawned = False  # whether the previous process ended unexpectedly, or with a stopped arm
     starting = False  # whether the process is about to configure or activate it
@@ -142,7 +143,8 @@ class SuiteNode(LifecycleNode):
         topics, services or timers.
         """
         log, config = self.get_logger(), self.params.read(self.engine_config)
-        return EngineHost.share(self.suite, config, log.info, log.warning)
+        defers = self.defers_traces
+        return EngineHost.share(self.suite, config, log.info, log.warning, defers)
 
     def setup(self) -> None:
         """Create topics, services and timers; an exception fails configure."""

@@ -149,6 +149,8 @@ class ObservationInputs:
         types |= {view.channel.topic: cameras[name] for name, view in views.items()}
         types |= {'/clock': Clock} if self.clock.is_simulated else {}
         self._monitor = TopicMonitor(node, types)
+        self.refusal = ''  # why the newest moment became no frame
+        self._is_unpublished = bool(self.instruction)  # set while the node was inactive
         self._ahead: dict[str, str] = {}  # by view: why the clock of its camera is wrong
         self._max_ahead = params.max_joint_state_skew / 2
         self.joints = JointStates(
@@ -178,6 +180,7 @@ class ObservationInputs:
         """Forget everything that has arrived."""
         self._latest = self.clock.now()
         self._monitor.restart()
+        self.refusal = ''
         self._ahead.clear()
         self.joints.restart()
         self.joints.wrap()
@@ -186,7 +189,14 @@ class ObservationInputs:
     def publish_instruction(self, instruction: str) -> None:
         """Set the instruction and publish it on its topic."""
         self.set_instruction(instruction)
+        self._is_unpublished = not self._node.active
         self._instructions.publish(String(data=self.instruction))
+
+    def publish_missed(self) -> None:
+        """Publish an instruction that was set while the node was inactive."""
+        if self._is_unpublished and self.instruction:
+            self._instructions.publish(String(data=self.instruction))
+        self._is_unpublished = False
 
     def set_instruction(self, instruction: str) -> None:
         """Set the instruction; blank: none."""
@@ -202,7 +212,7 @@ class ObservationInputs:
         if not self.instruction:
             return 'no instruction'
         ahead = '; '.join(self._ahead.values())  # the cause of all other problems
-        return ahead if ahead and self._sync.waits else self._sync.waits
+        return ahead if ahead and self._sync.waits else self._sync.waits or self.refusal
 
     def now(self) -> float:
         """Return the time on the world's clock (s); restart if time has begun or was set back."""
@@ -235,7 +245,8 @@ class ObservationInputs:
                 dict(zip(names, sample.velocities, strict=True)),
             )
         except ValueError as error:
-            self._node.warn_throttled('state', f'no state: {error}')
+            self.refusal = f'no state: {error}'
+            self._node.warn_throttled('state', self.refusal)
             return None
 
     def messages(self, moment: SyncedMoment) -> list[tuple[str, AnyImage]]:
@@ -302,10 +313,12 @@ class ObservationInputs:
 
     def _on_instruction(self, message: String) -> None:
         if message.data != self.instruction:  # `publish_instruction` is received here, too
+            self._is_unpublished = False
             self.set_instruction(message.data)
 
     def _refuse(self, name: str, error: ValueError) -> None:
-        self._node.warn_throttled(f'image of {name}', f'image of view {name} refused: {error}')
+        self.refusal = f'image of view {name} refused: {error}'
+        self._node.warn_throttled(f'image of {name}', self.refusal)
 
 
 class ObservationBuffer(ObservationInputs):

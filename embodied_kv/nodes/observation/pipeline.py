@@ -150,8 +150,10 @@ class ObservationPipeline(ObservationInputs):
         except CancelledError:
             return  # a newer frame replaced it
         except Exception as error:  # any error of the engine; the next frame may succeed
-            self._node.warn_throttled('prefill', f'prefill failed: {error!r}')
+            self.refusal = f'prefill failed: {error!r}'
+            self._node.warn_throttled('prefill', self.refusal)
             return
+        self.refusal = ''
         self._prefilled = observation, moment
         if observation.instruction and self._node.active and self.instruction:
             self._on_handle(handle)

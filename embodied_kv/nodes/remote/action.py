@@ -102,6 +102,7 @@ class RemoteAction(ConnectedNode, Action):
         super().start()
         self._frames.restart()
         self.on_instruction(self._frames.instruction)
+        self._frames.publish_missed()
         self._restart_requests()
         self._server.open()
         self._remote_part.attach(self._server.policy)

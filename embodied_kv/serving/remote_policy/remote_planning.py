@@ -13,11 +13,10 @@ from embodied_kv.errors import CodedError, ErrorCode
 from embodied_kv.memory.segment import RobotMemoryError, Segment
 from embodied_kv.memory.store import Change
 from embodied_kv.planning.domain import Draft
-from embodied_kv.planning.plan import Match, MemoryStats, Plan
+from embodied_kv.planning.plan import PLAN_SECONDS, Match, MemoryStats, Plan
 from embodied_kv.serving.remote_policy.connection import RemotePolicy, ask
 
 T = TypeVar('T')
-SECONDS = 60.0  # maximum for a plan
 SENT = 256  # segments of one request, at most
 
 
@@ -90,7 +89,7 @@ class RemotePlanning:
     def _read(self, verb: str, given: Mapping[str, object], read: Callable[[Mapping], T]) -> T:
         request = {'endpoint': 'memory', 'memory': self._name, 'verb': verb, 'given': dict(given)}
         try:
-            reply = ask(self._policy(), 'memory', request, SECONDS)
+            reply = ask(self._policy(), 'memory', request, PLAN_SECONDS)
         except CodedError as error:
             raise RobotMemoryError(str(error), error.code) from error
         try:

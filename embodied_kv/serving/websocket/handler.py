@@ -21,17 +21,19 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
+from embodied_kv.capsule.capsule import CapsuleError
 from embodied_kv.control.execution_horizon import AtMost
 from embodied_kv.errors import CodedError, ErrorCode, code_of
 from embodied_kv.kv.budget import OverBudgetError
 from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.memory.segment import RobotMemoryError
+from embodied_kv.planning.plan import PLAN_SECONDS
 from embodied_kv.serving.batch import LateError, TimedObservation
 from embodied_kv.serving.memories import Memories
 from embodied_kv.serving.websocket import calls, codec
 from embodied_kv.serving.websocket.accounts import Account, Bucket
 from embodied_kv.serving.websocket.calls import Call
-from embodied_kv.serving.websocket.config import ServerConfig
+from embodied_kv.serving.websocket.config import MIB, ServerConfig
 from embodied_kv.serving.websocket.metered_connection import MeteredConnection
 from embodied_kv.serving.websocket.metrics import Metrics
 from embodied_kv.serving.websocket.observation_parser import ObservationParser, RefusedError
@@ -46,6 +48,7 @@ BURST = 8  # warnings of a kind, of all clients, that are logged at once; others
 GOODBYE_SECONDS = 2.0  # time for a client to read the reason of the end, and then to close
 RENAME_RATE, RENAME_BURST = 1.0, 8  # changes of a connection's session, per second and at once
 ANSWER_SECONDS = 2.0  # time for the answer to a ping that protects a session without keys
+ENVELOPE = 4096  # bytes of a message besides its capsule, at most
 Reply = dict[str, object]
 
 log = logging.getLogger(__name__)
@@ -229,7 +232,8 @@ class ConnectionHandler:
         self._connection.requests += 1
         self._account.requests += 1
         await self._pace()
-        end = time.monotonic() + self._server.config.request_timeout
+        seconds = self._server.config.request_timeout
+        end = time.monotonic() + seconds
         try:
             if isinstance(message, str):
                 raise RefusedError('messages must be binary frames of msgpack (got a text frame)')
@@ -237,6 +241,9 @@ class ConnectionHandler:
             request = await self._in_time(read, gone, end)
             call = calls.named(request)  # gives the reply its id, even if the rest is refused
             call = await self._elsewhere(self._server.work, calls.read, request)
+            if call.endpoint == calls.MEMORY:  # a plan takes many steps
+                seconds = max(seconds, PLAN_SECONDS)
+                end = began + seconds
             reply = await self._in_time(self._answer(call, request, began), gone, end)
             await self._reply(call, reply)
             outcome = 'missed' if 'missed' in reply else 'answered'
@@ -245,7 +252,7 @@ class ConnectionHandler:
             forget(error)
         except TimeoutError as error:
             outcome = 'late'
-            text = f'no answer within {self._server.config.request_timeout:g} s'
+            text = f'no answer within {seconds:g} s'
             forget(error)
         except (ConnectionClosed, ClientLeftError):
             outcome = 'left'
@@ -304,9 +311,7 @@ class ConnectionHandler:
         verbs: dict[str, Callable[[], Reply | None]] = {
             calls.SNAPSHOT: lambda: {'name': session.snapshot(call.name)},
             calls.RESTORE: lambda: {'name': session.restore(call.name)},
-            calls.EXPORT: lambda: dict(
-                zip(('name', 'capsule'), session.export(call.name), strict=True)
-            ),
+            calls.EXPORT: lambda: self._export(session, call.name),
             calls.IMPORT: lambda: {'name': session.take_over(call.name, call.capsule)},
             calls.RESET: lambda: self._server.sessions.reset(session),
         }
@@ -314,6 +319,19 @@ class ConnectionHandler:
             result = await self._elsewhere(self._server.waits, verbs[call.endpoint])
         state = {'status': call.endpoint, 'next': session.next, 'capsules': session.capsules}
         return state | (result or {})
+
+    def _export(self, session: Session, name: str) -> Reply:
+        """Return a capsule that a later message can bring back. Raises CapsuleError."""
+        name, data = session.export(name)
+        most = self._server.config.max_message_mib
+        if len(data) + ENVELOPE > most * MIB:
+            raise CapsuleError(
+                f'capsule {shown(name)} must have less than {most} MiB, so that it can be '
+                f'imported again (got {len(data) / MIB:.1f}); raise max_message_mib of the '
+                'policy server',
+                ErrorCode.NO_ROOM,
+            )
+        return {'name': name, 'capsule': data}
 
     async def _remember(self, call: Call) -> Reply:
         server = self._server
