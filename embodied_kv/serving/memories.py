@@ -81,7 +81,12 @@ class Memories:
         self._rows = PlannerRows(self._planner.model, rows)
         self._most, self._lock = rows, threading.Lock()  # the lock guards `_open`
         self._open: dict[str, _Memory] = {}
+        self._is_ending = False
         kv_budget.join(self._rows)
+
+    def end_plans(self) -> None:
+        """End all plans after their present step; their callers get RobotMemoryError."""
+        self._is_ending = True
 
     def close(self) -> None:
         """Close all memories; their segments are always on the disk."""
@@ -152,6 +157,8 @@ class Memories:
         self._open.pop(oldest).close()
 
     def _step(self, client: str, work: Callable[[], T]) -> T:
+        if self._is_ending:
+            raise RobotMemoryError('the policy server is ending', ErrorCode.NOT_ACTIVE)
         return self._device.background(work, client).result()
 
 

@@ -16,10 +16,10 @@ def test_the_reason_why_there_are_no_frames_is_reported(robot, monkeypatch):
         raise ValueError('the image is damaged')
 
     monkeypatch.setattr('embodied_kv.nodes.common.images.rgb', refuse)
-    robot.until(lambda: perception.report()[0] == WARN, show=False)
+    robot.until(lambda: perception.report()[0] == WARN)
     assert 'the image is damaged' in perception.report()[1]
     monkeypatch.undo()
-    robot.until(lambda: perception.report()[0] == OK, show=False)
+    robot.until(lambda: perception.report()[0] == OK)
 
 
 def test_a_robot_that_stood_is_not_warned_of(robot):

@@ -97,6 +97,15 @@ def test_a_memory_that_plans_refuses_another_plan_and_remembers_meanwhile(robot,
         assert done(robot, 'plan', question=QUESTION).tokens
 
 
+def test_a_server_that_ends_ends_its_plans(robot, tmp_path):
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
+        remembering(robot, opened)
+        done(robot, 'upsert', segments=segments(*TABLE))
+        opened.memories.end_plans()
+        assert 'the policy server is ending' in call(robot, 'plan', question=QUESTION).message
+        assert texts(robot).keys() == {id for id, *_ in TABLE}
+
+
 @pytest.mark.parametrize('ours', [True, False])
 def test_a_server_without_memory_is_named(robot, ours):
     with running_server('tabletop') as mine, PlainServer(lambda request: actions(7)) as plain:

@@ -135,6 +135,8 @@ class PolicyServer(threading.Thread):
                 self._loop.call_soon_threadsafe(self._ending.set)
         if self.ident is not None:  # it was started
             self.join()
+        if (memories := self._context.memories) is not None:
+            memories.end_plans()
         for workers in (self._work, self._waits, self._plans):
             workers.shutdown(cancel_futures=True)
         self._probes.stop()
