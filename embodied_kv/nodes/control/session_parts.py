@@ -28,7 +28,7 @@ class InstructionPart:
 
     name, depth = 'perception', 'planner'
 
-    def __init__(self, instruction: Callable[[], str], tell: Callable[[str], None]) -> None:
+    def __init__(self, instruction: Callable[[], str], tell: Callable[[str], object]) -> None:
         self._instruction, self._tell = instruction, tell
 
     def freeze(self) -> FrozenPart:
