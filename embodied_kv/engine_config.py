@@ -148,8 +148,9 @@ class EngineConfig:
     )
     memory_kept_rows: int = _param(
         0,
-        'Maximum number of memory rows of a robot that are kept; of more than memory_rows, those '
-        'whose words are closest to the instruction are read. 0: as many as are read',
+        'Maximum number of memory rows of a robot that are kept of earlier instructions, and of '
+        'the present one; of more than memory_rows, those of earlier ones whose words are closest '
+        'to the instruction are read. 0: as many as are read',
         range=(0, 64),
     )
     memory_keep_ratio: float = _param(
@@ -226,7 +227,7 @@ class EngineConfig:
 
     @property
     def kept_rows(self) -> int:
-        """Return the maximum number of memory rows of a robot that are kept."""
+        """Return the maximum number of kept memory rows of earlier instructions of a robot."""
         return self.memory_kept_rows or self.memory_rows
 
     @property

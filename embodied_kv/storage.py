@@ -117,6 +117,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
     Raises OSError if there is a file, or a folder that is not empty, by then.
     """
+    path = path.resolve()  # a link may lead to another disk
     path.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f'.{path.name}.new-', dir=path.parent))
     try:

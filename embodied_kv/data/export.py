@@ -87,7 +87,7 @@ def _export(opened: Sequence[MessageSource], out: Path, cut: Cut, version: str) 
         )
     if out.exists() and any(out.iterdir()):
         raise ValueError(f'{out} must be empty; choose a new folder')
-    with storage.new_folder(out.absolute()) as folder:
+    with storage.new_folder(out) as folder:
         writer = WRITERS[version](folder, Embodiment.of(first.contract))
         skipped: Counter[str] = Counter()
         for recording in opened:

@@ -54,6 +54,13 @@ class LatencyEstimator:
         if not sizes[nearest]:
             del sizes[nearest]
 
+    def forget_oldest_from(self, kind: str, size: int = 1) -> bool:
+        """Drop the oldest measurement of the next size from this one on; return False if none."""
+        larger = [measured for measured in self._measured[kind] if measured >= size]
+        if larger:
+            self.forget_oldest(kind, size)
+        return bool(larger)
+
     def forget(self, kind: str, sizes: Collection[int]) -> None:
         """Drop the measurements of these sizes."""
         for size in sizes:
@@ -115,8 +122,8 @@ class TimeBudget:
         self._pieces = self._doubts = 0  # of divided work; candidates that do not fit
         self._last_frame = -math.inf
         self.hopeless = 0  # batches in a row of which nothing was tried
-        # By kind of work: the last frame without room for it, how many there were in a row, and
-        # after how many its estimate is doubted.
+        # By kind and size of work: the last frame without room for it, how many there were in a
+        # row, and after how many its estimate is doubted.
         self._refused: dict[tuple[str, int], tuple[float, int, int]] = {}
 
     def frame_began(self, now: float) -> None:
@@ -246,7 +253,9 @@ class TimeBudget:
             return True
         if frame != self._last_frame:
             number += 1
-            if number > most:
-                self.latency.forget_oldest(kind, size)
+            if number > most and not self.latency.forget_oldest_from(kind, size):
+                # It was never measured, and smaller sizes are measured again and again.
+                self._refused[kind, size] = self._last_frame, 0, min(2 * most, DOUBTS)
+                return True
         self._refused[kind, size] = self._last_frame, number, most
         return False

@@ -155,8 +155,9 @@ class Memory(SuiteNode, Participant):
 
     def on_resumed(self, streams: Sequence[DecodeStream]) -> None:
         """Begin the answers of resumed streams, whose deltas have the rest of their texts."""
-        detokenizer = self.host.engine.detokenizer
-        self._answers |= {stream.id: detokenizer.said(stream) for stream in streams}
+        if streams:  # a robot without a model has none, and no engine
+            detokenizer = self.host.engine.detokenizer
+            self._answers |= {stream.id: detokenizer.said(stream) for stream in streams}
 
     def _begin(self, *_: object) -> None:
         """Ignore answers from before now; also called when the clock is set back."""

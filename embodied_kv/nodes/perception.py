@@ -39,18 +39,13 @@ class Perception(SuiteNode, Participant):
         self._frames.restart()
         self._part = InstructionPart(
             lambda: self._frames.instruction,
-            lambda instruction: self.submit(partial(self._put_back, instruction)),
+            lambda instruction: self.submit(partial(self._frames.put_back, instruction)),
         )
         session = self.host.session(self.robot)
         session.register(self._part)
         session.participants.join(self)
         self._on_told(self._frames.instruction)
         self._frames.publish_missed()
-
-    def _put_back(self, instruction: str) -> None:
-        """Put the instruction of a capsule in force, unless that in force was cleared since."""
-        if self._frames.instruction:
-            self._frames.publish_instruction(instruction)
 
     def stop(self) -> None:
         session = self.host.session(self.robot)

@@ -235,7 +235,7 @@ class Session(SuiteNode, Participant):
     def _rollback(
         self, request: CapsuleRollback.Request, response: CapsuleRollback.Response
     ) -> None:
-        known = self._found(request.name)
+        known = self._found(request.name or self._session.newest())
         self._fill_resumed(response, self._session.rollback(request.name), known)
 
     def _fill_resumed(
@@ -244,7 +244,9 @@ class Session(SuiteNode, Participant):
         resumed: Resumed,
         known: CapsuleRecord | None,
     ) -> None:
-        record = known or self._record(resumed.capsule.name)
+        record = self._found(resumed.capsule.name) or known
+        if record is None:
+            raise LookupError(f'capsule {resumed.capsule.name} is resumed, and evicted since')
         conversions.fill_capsule(response, record, resumed.seconds, resumed.decision.depth)
         response.streams = resumed.streams
         remarks = resumed.decision.reason, _going_on(resumed.streams), *resumed.notes

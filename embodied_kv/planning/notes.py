@@ -55,6 +55,7 @@ class NoteTaker:
         """
         if running or self._looked == math.inf:
             self._looked = math.inf if running else stamp
+            self._is_over = self._done and not running
 
     def tell(self, instruction: str, stamp: int) -> list[Draft]:
         """Record an instruction as of `stamp` (ns); return that of the last one if unfinished."""

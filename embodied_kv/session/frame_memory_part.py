@@ -125,7 +125,7 @@ class FrameMemoryPart:
         if room == len(known):
             return None
         is_full = room < len(limited(rows, most))
-        why = 'there is no room for more' if is_full else f'a robot keeps at most {most}'
+        why = 'there is no room for more' if is_full else f'the limit is {most}'
         return f'{room} of {len(known)} memory rows are restored: {why}'
 
     def _row(self, frozen: FrozenPart, i: int, facts: dict[str, Any]) -> MemoryRow:

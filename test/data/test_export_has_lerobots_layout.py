@@ -206,6 +206,14 @@ def test_a_data_set_that_was_written_meanwhile_is_not_overwritten(tmp_path, monk
     assert sorted(path.name for path in tmp_path.iterdir()) == ['out', 'walk.mcap']
 
 
+def test_a_data_set_is_written_to_where_a_link_leads(tmp_path):
+    bag, disk = Bag(tmp_path / 'walk.mcap').lives(4.0).finish(), tmp_path / 'disk'
+    disk.mkdir()
+    (tmp_path / 'out').symlink_to(disk)
+    export([bag], tmp_path / 'out', Cut())
+    assert (disk / 'meta' / 'info.json').exists()
+
+
 def test_what_fails_leaves_no_folder(tmp_path):
     bag = Bag(tmp_path / 'walk.mcap').lives(0.5)
     with pytest.raises(ValueError, match='no episode'):

@@ -138,13 +138,16 @@ def test_a_long_prompt_is_tried_although_short_ones_fit():
     budget = make()
     for _ in range(3):
         budget.latency.observe('begin', 0.01, size=8)
+        budget.latency.observe('begin', 0.02, size=16)
         budget.latency.observe('begin', 0.05, size=64)
     for frame in range(4 * STARVED):
         budget.frame_began(frame / 10)
         now = frame / 10 + 0.06
         if budget.admits(now, 'begin', 64):
+            assert budget.latency.count('begin', 16) == 3, 'other sizes keep their measurements'
             return
         assert budget.admits(now, 'begin', 8)
+        budget.latency.observe('begin', 0.01, size=8)
     raise AssertionError('the long prompt is never tried')
 
 

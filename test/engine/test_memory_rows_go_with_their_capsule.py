@@ -130,7 +130,7 @@ def test_rows_without_room_are_left_out_with_a_remark(make_engine, observe):
     frozen = part.freeze()
     other, few = remembering(make_engine, memory_rows=2)
     few.check_resumable(frozen)
-    assert few.resume(frozen) == '3 of 4 memory rows are restored: a robot keeps at most 2'
+    assert few.resume(frozen) == '3 of 4 memory rows are restored: the limit is 2'
     assert [r.handle.sequence for r in other.memory.rows('')] == [3, 2, 1]
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.frame_memory import before_instruction
 from embodied_kv.session.frame_memory_part import FrameMemoryPart
 
@@ -80,6 +81,17 @@ def test_rows_of_the_present_instruction_displace_none_of_those_that_are_read(en
     act(remembering, 'c', first=10)
     assert sequences(remembering) == [9, 2, 0], 'the last frames of instructions and the first'
     remembering.kv.check_integrity()
+
+
+def test_without_room_rows_that_are_not_read_go_first(engines, act, make_engine):
+    remembering, _ = engines
+    act(remembering, 'a', 'b', 'c', *['d'] * 3)
+    frozen = FrameMemoryPart(remembering, '').freeze()
+    restored = make_engine(memory_rows=ROWS, memory_keep_ratio=1.0)
+    restored.memory._kv_budget = KvBudget(4.5 * remembering.memory.rows('')[0].bytes)
+    restored.memory._kv_budget.join(restored.memory)
+    FrameMemoryPart(restored, '').resume(frozen)
+    assert sequences(restored) == [5, 2, 1, 0]
 
 
 def test_a_capsule_of_an_instruction_changes_no_row_that_is_read(engines, act, make_engine):

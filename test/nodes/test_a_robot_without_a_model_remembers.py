@@ -97,6 +97,12 @@ def test_a_memory_that_plans_refuses_another_plan_and_remembers_meanwhile(robot,
         assert done(robot, 'plan', question=QUESTION).tokens
 
 
+def test_a_restore_of_the_server_concerns_no_answer_of_the_robot(robot, tmp_path):
+    with running_server('tabletop', memory=kept(tmp_path)) as opened:
+        node = remembering(robot, opened)
+        node.host.session(node.robot).participants.on_resumed([])
+
+
 def test_a_server_that_ends_ends_its_plans(robot, tmp_path):
     with running_server('tabletop', memory=kept(tmp_path)) as opened:
         remembering(robot, opened)

@@ -108,6 +108,14 @@ def test_a_task_that_is_given_again_after_its_end_is_recorded_again():
     assert memory.tell('pick up the mug', 7 * 10**9) == [unfinished]
 
 
+def test_a_task_that_is_given_again_after_a_mission_is_recorded_again():
+    memory = NoteTaker(TabletopDomain(), 48)
+    memory.follow_mission(True, 0), memory.tell(PUT, 10**9)
+    memory.conclude(f'{PUT}, from the table'), memory.tell('', 2 * 10**9)
+    memory.follow_mission(False, 3 * 10**9), memory.tell(PUT, 4 * 10**9)
+    assert memory.hear(SUBTASK, DONE, 5 * 10**9) == [('task 2', 'task', f'task 2: {PUT}')]
+
+
 def test_a_task_that_is_interrupted_by_a_pause_is_one_task():
     memory = NoteTaker(TabletopDomain(), 48)
     memory.tell(PUT, 0), memory.tell('', 10**9), memory.tell(PUT, 2 * 10**9)

@@ -80,7 +80,7 @@ def main() -> None:
         paths = find_episodes(arguments.data)
         if arguments.out.exists() and any(arguments.out.iterdir()):
             raise ValueError(f'{arguments.out} is not empty: name a new folder')
-        with storage.new_folder(arguments.out.absolute()) as folder:
+        with storage.new_folder(arguments.out) as folder:
             writer = LeRobotWriter(folder, Embodiment.load('tabletop'))
             for path in paths:
                 for frames in tasks_of(read_episode(path)):

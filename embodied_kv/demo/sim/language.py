@@ -185,8 +185,9 @@ def ask_held(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
 
 
 def ask_count(truth: Truth, _: np.random.Generator) -> tuple[str, str]:
-    """Ask for the number of movable objects."""
-    return COUNT, str(sum(thing.shape in MOVABLE for thing in truth.things))
+    """Ask for the number of movable objects; those on the floor are out of sight."""
+    seen = [thing for thing in truth.things if thing.position[2] >= 0]
+    return COUNT, str(sum(thing.shape in MOVABLE for thing in seen))
 
 
 def ask_colour(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None:

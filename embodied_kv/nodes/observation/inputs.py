@@ -192,6 +192,11 @@ class ObservationInputs:
         self._is_unpublished = not self._node.active
         self._instructions.publish(String(data=self.instruction))
 
+    def put_back(self, instruction: str) -> None:
+        """Put the instruction of a capsule in force, unless that in force was cleared since."""
+        if self.instruction:
+            self.publish_instruction(instruction)
+
     def publish_missed(self) -> None:
         """Publish an instruction that was set while the node was inactive."""
         if self._is_unpublished and self.instruction:
@@ -227,12 +232,12 @@ class ObservationInputs:
 
         Warns, and returns None, if one of them cannot be read.
         """
-        pixels: dict[str, NDArray[np.uint8]] = {}
+        self.refusal, pixels = '', {}
         for name, message in self.messages(moment):
             try:
                 pixels[name] = self.views[name].framed(images.rgb(message))
             except ValueError as error:
-                self._refuse(name, error)
+                self.refusal = self._refuse(name, error)
                 return None
         return pixels
 
@@ -277,7 +282,8 @@ class ObservationInputs:
         try:
             images.check(message)
         except ValueError as error:
-            self._refuse(name, error)
+            refusal = self._refuse(name, error)
+            self.refusal = refusal if self.views[name].required else self.refusal
             return
         received = self.now()
         if not received:
@@ -316,9 +322,11 @@ class ObservationInputs:
             self._is_unpublished = False
             self.set_instruction(message.data)
 
-    def _refuse(self, name: str, error: ValueError) -> None:
-        self.refusal = f'image of view {name} refused: {error}'
-        self._node.warn_throttled(f'image of {name}', self.refusal)
+    def _refuse(self, name: str, error: ValueError) -> str:
+        """Log that an image is refused, and return the line."""
+        line = f'image of view {name} refused: {error}'
+        self._node.warn_throttled(f'image of {name}', line)
+        return line
 
 
 class ObservationBuffer(ObservationInputs):

@@ -53,6 +53,7 @@ class ObservationPipeline(ObservationInputs):
         self._last_steady = -math.inf  # the same, on the steady clock
         self.missing: tuple[str, ...] = ()
         self._prefilled: tuple[Observation, SyncedMoment] | None = None  # the newest
+        self._failure = ''  # of the newest prefill
         node.every(self._period, self._check_cameras)
 
     def restart(self) -> None:
@@ -60,7 +61,7 @@ class ObservationPipeline(ObservationInputs):
         self._last = self.clock.now()
         self._throttle.restart(self._last)
         self.missing = ()
-        self._prefilled = None
+        self._prefilled, self._failure = None, ''
         self._warn_if_cut()
 
     def set_instruction(self, instruction: str) -> None:
@@ -68,6 +69,10 @@ class ObservationPipeline(ObservationInputs):
             self._last = self.clock.now()  # none was due before
         super().set_instruction(instruction)
         self._warn_if_cut()
+
+    @property
+    def waits(self) -> str:
+        return super().waits or self._failure
 
     def scene(self) -> SceneSummary | None:
         """Return a summary of the newest frame; None if its row may no longer be used."""
@@ -150,10 +155,10 @@ class ObservationPipeline(ObservationInputs):
         except CancelledError:
             return  # a newer frame replaced it
         except Exception as error:  # any error of the engine; the next frame may succeed
-            self.refusal = f'prefill failed: {error!r}'
-            self._node.warn_throttled('prefill', self.refusal)
+            self._failure = f'prefill failed: {error!r}'
+            self._node.warn_throttled('prefill', self._failure)
             return
-        self.refusal = ''
+        self._failure = ''
         self._prefilled = observation, moment
         if observation.instruction and self._node.active and self.instruction:
             self._on_handle(handle)

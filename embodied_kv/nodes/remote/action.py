@@ -167,7 +167,7 @@ class RemoteAction(ConnectedNode, Action):
         return cast('RemotePart', self.host.session(self.robot).engine_part)
 
     def _tell(self, instruction: str) -> None:
-        self.submit(lambda: self._frames.publish_instruction(instruction))
+        self.submit(lambda: self._frames.put_back(instruction))
 
     @property
     def makes_frames(self) -> bool:
