@@ -138,7 +138,7 @@ def _serve(
     backlog = Backlog(engine)
     device = EngineThread(engine, workers.watched(backlog.on_deltas))
     device.start()
-    snapshots = Snapshots(engine, device)
+    snapshots = Snapshots(engine, device) if freeze else None  # reads all weights
     published: dict[int, tuple[float, int]] = {}  # frame -> when, Euler steps
     busy: list[float] = []
     costs: list[float] = []  # of a decode step, as it changes over the run
@@ -161,7 +161,7 @@ def _serve(
 
     with ExitStack() as running:
         running.callback(device.stop)
-        if freeze:
+        if snapshots is not None:
             snapshots.start()
             running.callback(snapshots.stop)
         for number in range(args.deadlines):
@@ -183,7 +183,7 @@ def _serve(
         mean_euler=statistics.mean([steps for _, steps in published.values()] or [0]),
         tokens_s=backlog.tokens / (args.deadlines * args.period),
         of_slack_pct=100 * backlog.tokens / (slack / step * STREAMS),
-        snapshots=snapshots.figures() if freeze else None,
+        snapshots=None if snapshots is None else snapshots.figures(),
         gave_way=sum(engine.kv.budget.evictions.values()),
         compiled=len(engine.graphs.compiled_names),
         load=os.getloadavg()[0],

@@ -173,7 +173,8 @@ def measure(
 @torch.inference_mode()
 def run(args: argparse.Namespace) -> dict:
     """Measure; with --json, print the results after each row, in case the run is cut short."""
-    policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
+    with torch.inference_mode(False):  # weights and traces as when serving
+        policy, ways = random_policy(args), list(WAYS)[: 1 + args.compile]
     with narrow(args.dry):
         ceilings = clock.ceilings(args.device, 1 if args.dry else 5)
     found = dict(ok=True, preset=args.preset, dtype=policy.config.dtype, rows=[], engines=[])

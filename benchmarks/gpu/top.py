@@ -38,7 +38,9 @@ def longest(phase: str, found: list[Kernel], calls: int) -> Iterator[dict]:
 def run(args: argparse.Namespace) -> dict:
     """Profile each phase once, print the table, and return all figures."""
     (views,) = args.views
-    made = engine(random_policy(args), views, 'captured', args.device)
+    with torch.inference_mode(False):  # weights and traces as when serving
+        policy = random_policy(args)
+    made = engine(policy, views, 'captured', args.device)
     phases, rows = [], []
     for phase, work, calls, _ in parts.phases(made, 1, BATCHES):
         found = kernels(work, args.device)

@@ -46,7 +46,7 @@ def post_vision_statistics(
     queries; the density is float32 [slots, heads], the share of visible entries that reach the
     threshold.
     """
-    if q.is_cuda:
+    if q.is_cuda and not is_traced():  # a trace records operators of torch only
         return kernel_post_vision_statistics(q, segments, p, queries)
     return torch_post_vision_statistics(q, segments, p, queries)
 

@@ -80,6 +80,7 @@ class Loader:
         device: The device that computes.
         after: What the device must complete before the first load writes; None: the work of the
             current stream.
+        stream: Where loads are enqueued; None: a new one. CUDA has 32, which are then shared.
     """
 
     def __init__(
@@ -88,9 +89,10 @@ class Loader:
         load: Callable[[str, int], None],
         device: str | torch.device = 'cpu',
         after: Event | None = None,
+        stream: Stream | None = None,
     ) -> None:
         self._pending, self._load, self._device = pending, load, torch.device(device)
-        self._stream, self._after = Stream.on(self._device), after
+        self._stream, self._after = stream or Stream.on(self._device), after
         self._changed = Condition()
         self._layer, self._computing, self._closed = 0, False, False
         self._error: BaseException | None = None

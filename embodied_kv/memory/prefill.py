@@ -114,6 +114,7 @@ class Prefill:
         self._block, self._layers = block, len(arena.layers)
         self._longest, self._most = longest, block
         self._took: list[tuple[int, float]] = []  # tokens and s of each block of a prompt
+        self._loads = Stream.on(arena.device)
         self._computed: Event | None = None  # the end of the last step on the computing stream
 
     def run(self, prompt: Prompt, reuse: Reuse) -> tuple[Tensor, Work]:
@@ -134,7 +135,7 @@ class Prefill:
         pieces = {piece.segment: i for i, piece in enumerate(prompt.pieces)}
         pending, work = self.queue(self._layers, list(pieces)), Work()
         load, device = partial(self._put, prompt, pieces), self._arena.device
-        with self.loader(pending, load, device, after=self._computed) as loader:
+        with self.loader(pending, load, device, self._computed, self._loads) as loader:
             absent = _absent(prompt, tokens.mask, resident)
             loader.drop(absent, 0)
             for layer in range(self._layers):
@@ -175,6 +176,8 @@ class Prefill:
         rope = self._model.rope(positions[None].to(self._arena.device))
         hidden = self._model.layer(layer, hidden, view, rope)
         assert view.queries is not None and view.sums is not None
+        if self._longest < math.inf:
+            Stream.current(self._arena.device).synchronize()  # else only the launch is measured
         self._took.append((len(positions), time.perf_counter() - began))
         return hidden, view.queries, view.sums
 

@@ -55,7 +55,8 @@ class Traced:
     def job(self, name: str, threads: int) -> Job:
         """Return the compile job, without the bytes of the inputs."""
         layouts = tuple(
-            Layout(t.shape, recipes.strides(t), t.dtype, t.device) for t in self.inputs
+            Layout(t.shape, recipes.strides(t), t.dtype, t.device, recipes.offset(t))
+            for t in self.inputs
         )
         return Job(name, self.digest(threads), self.module, layouts)
 
@@ -80,15 +81,21 @@ def compile_target(tensors: Iterable[Tensor], threads: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Layout:
-    """The layout of a tensor, without its bytes."""
+    """The layout of a tensor, without its bytes. offset: as of `recipes.offset`."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: torch.dtype
     device: torch.device
+    offset: int = 0
 
     def empty(self) -> Tensor:
-        return torch.empty_strided(self.shape, self.strides, dtype=self.dtype, device=self.device)
+        facts = {'dtype': self.dtype, 'device': self.device}
+        if not self.offset:
+            return torch.empty_strided(self.shape, self.strides, **facts)
+        last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
+        base = torch.empty(self.offset + last + 1, **facts)
+        return base.as_strided(self.shape, self.strides, self.offset)
 
 
 @dataclass(frozen=True, eq=False)

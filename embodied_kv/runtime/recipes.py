@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from embodied_kv import storage
 from embodied_kv.runtime.buffer import describe
 
+ALIGNMENT = 16  # bytes of an address that compiled code for a GPU may assume
 OWN = 'embodied_kv.'  # modules of classes whose attributes are followed, besides nn.Module
 
 
@@ -80,10 +81,20 @@ def strides(tensor: Tensor) -> tuple[int, ...]:
     return tensor.stride() if dense else (*tensor.shape[1:], 1)
 
 
+def offset(tensor: Tensor) -> int:
+    """Return the elements between an aligned address and a tensor on a GPU; 0 on a CPU.
+
+    Code for a GPU that assumes an aligned input copies one that is not, and then writes in place
+    to the copy.
+    """
+    return tensor.data_ptr() % ALIGNMENT // tensor.element_size() if tensor.is_cuda else 0
+
+
 def layout(tensor: Tensor) -> str:
     """Return all properties of a tensor that compiled code depends on, except its bytes."""
     packed = '' if tensor.layout == torch.strided else ' packed'
-    return f'{describe(tensor)} {strides(tensor)} {tensor.device}{packed}'
+    shift = f' +{offset(tensor)}' if offset(tensor) else ''
+    return f'{describe(tensor)} {strides(tensor)} {tensor.device}{packed}{shift}'
 
 
 def key(name: str, facts: str, tensors: Mapping[str, Tensor]) -> str:
