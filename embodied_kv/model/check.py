@@ -131,6 +131,9 @@ def pictures(robot: Embodiment, checkpoint: Checkpoint, given: dict[str, Path]) 
     given: picture file of a view, used instead of a test card. Raises ValueError, OSError.
     """
     size, resize = checkpoint.config.vision.image_size, checkpoint.processing.resize
+    if unknown := sorted(given.keys() - {*checkpoint.config.views}):
+        views = ', '.join(checkpoint.config.views)
+        raise ValueError(f'--image must name one of the views {views} (got {unknown[0]})')
     framed_views = []
     for name in checkpoint.config.views:
         view = robot.contract.views[name]

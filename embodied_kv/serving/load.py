@@ -60,5 +60,10 @@ def load_policy(
     found = open_checkpoint(path, embodiment.declared, preset(name) if name else None, say)
     for line in warnings(embodiment, found):
         warn(line)
+    if found.euler_steps not in (EngineConfig.euler_steps, config.euler_steps):
+        warn(
+            f'the checkpoint was made for {found.euler_steps} Euler steps, and engine.euler_steps '
+            f'is {config.euler_steps}: its chunks may differ from those of its authors'
+        )
     model = served(found.config, config.device, config.dtype, say)
     return found.load(config.device, model.dtype)

@@ -209,6 +209,10 @@ def test_pictures_of_several_sizes_are_refused_when_they_are_read(root):
             lambda root: change_info(root, lambda i: i.update(data_path='{nobody}')),
             'names no file',
         ),
+        (
+            lambda root: change_info(root, lambda i: i.update(data_path='{chunk_index:0999999d}')),
+            'names no file',
+        ),
         (lambda root: change_info(root, lambda i: i.update(features=[])), 'is damaged'),
         (lambda root: change_info(root, lambda i: i['features'][FRONT].clear()), 'is damaged'),
         (
@@ -230,6 +234,20 @@ def test_pictures_of_several_sizes_are_refused_when_they_are_read(root):
 def test_what_is_no_data_set_is_refused(root, change, said):
     change(root)
     assert said in refused(root)
+
+
+def test_files_that_are_links_are_read_as_in_the_cache_of_the_hub(exported, tmp_path):
+    blobs, root = tmp_path / 'blobs', tmp_path / 'snapshots' / 'main'
+    blobs.mkdir()
+    for path in (path for path in exported.rglob('*') if path.is_file()):
+        blob = blobs / f'{len(list(blobs.iterdir()))}'
+        shutil.copy(path, blob)
+        link = root / path.relative_to(exported)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(blob)
+    linked, plain = LeRobotDataSet(root, ROBOT), LeRobotDataSet(exported, ROBOT)
+    assert len(linked) == len(plain)
+    np.testing.assert_array_equal(linked.read(0).action, plain.read(0).action)
 
 
 def test_a_contract_of_another_rate_is_none_of_lerobots(tmp_path):

@@ -58,6 +58,7 @@ def test_untrained_weights_of_a_preset_fit_any_contract(capsys, preset):
         (['tabletop', '/nowhere'], '/nowhere does not exist'),
         (['tabletop', 'random', '--preset', 'huge'], 'preset must be one of'),
         (['tabletop', TABLETOP, '--image', 'front=/nowhere.png'], 'nowhere.png'),
+        (['tabletop', TABLETOP, '--image', 'top=/a.png', '--png', '/b'], 'one of the views front'),
     ],
 )
 def test_pair_that_cannot_run_is_refused_with_the_reason(arguments, reason, capsys, tmp_path):

@@ -9,8 +9,10 @@ Source: LeRobot 0.3.3 and 0.6.1, `lerobot/datasets`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os.path import normpath
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from embodied_kv.data.lerobot_layout import FILES, INFO, VERSION
 from embodied_kv.text import reason, shown
 from training.data.lerobot_checks import DataSetError, check_columns, check_names
 
+PATTERN = re.compile(r'(?:[^{}]|\{\w+(?::\d{1,2}d)?\})+')  # with the numbers of an episode
 LINES = 'v2.0', 'v2.1'  # versions whose descriptions are lines of JSON
 OF_EPISODES = ['episode_index', 'length', 'data/chunk_index', 'data/file_index']
 
@@ -79,8 +82,11 @@ class DataSetFiles:
             raise DataSetError(f'{path} cannot be read: {reason(error)}') from error
 
     def inside(self, path: Path) -> Path:
-        """Return a path of the data set. Raises DataSetError if it leads out of its folder."""
-        if not path.resolve().is_relative_to(self.root.resolve()):
+        """Return a path of the data set. Raises DataSetError if it leads out of its folder.
+
+        By its names alone: in the cache of the hub each file is a link to another folder.
+        """
+        if not Path(normpath(path)).is_relative_to(normpath(self.root)):
             raise DataSetError(f'{self.root} names a file outside of itself: {path}')
         return path
 
@@ -161,6 +167,8 @@ class DataSetFiles:
     def _file(self, pattern: str, **names: object) -> Path:
         """Return the path of a pattern of meta/info.json."""
         text = self.info[pattern]
+        if not PATTERN.fullmatch(str(text)):  # such as a width that takes all memory
+            raise DataSetError(f'{self.root}: {INFO} names no file: {text}')
         try:
             path = self.root / text.format(**names)
         except (KeyError, IndexError, AttributeError, ValueError) as error:

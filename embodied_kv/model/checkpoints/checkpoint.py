@@ -122,6 +122,8 @@ class Checkpoint:
             'relative actions': spell([names[i] for i in relative]) or 'none',
             'chunk': f'{c.chunk_size} actions, {rate}, {self.n_action_steps} executed '
             'by its authors',
+            'Euler steps': f'{self.euler_steps} by its authors; the engine takes '
+            'engine.euler_steps',
             'real-time chunking': f'trained, action prefix up to {self.max_action_prefix}'
             if self.max_action_prefix
             else 'guided, because the policy was not trained for it',

@@ -80,6 +80,7 @@ POSTPROCESSOR = {
     'absolute_actions_processor': {'enabled'},
     'device_processor': {'device'},
 }
+PROCESSORS = 'preprocessor', 'postprocessor'
 OPTIONAL = {
     *('rename_observations_processor', 'to_batch_processor', 'device_processor'),
     *('relative_actions_processor', 'absolute_actions_processor'),
@@ -277,6 +278,12 @@ class LeRobotFolder:
                 raise CheckpointError(
                     f'{config}: not supported: {name} = {settings[name]}; it must be {value}'
                 )
+        if not any((path / f'policy_{n}.json').is_file() for n in PROCESSORS):
+            raise CheckpointError(
+                f'{path} must have policy_preprocessor.json and policy_postprocessor.json; a '
+                'checkpoint of LeRobot before 0.4 has its statistics in the weights: convert it '
+                'with python -m lerobot.processor.migrate_policy_normalization'
+            )
         before, after = (
             read_steps(path / f'policy_{name}.json', known)
             for name, known in (

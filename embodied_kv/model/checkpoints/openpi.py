@@ -184,6 +184,11 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], WeightSource]:
     if is_jax(folder):  # a folder without a config
         weights = JaxWeights(folder)
         return {'action_dim': weights.action_dim}, weights
+    if not (folder / 'config.json').exists():
+        raise CheckpointError(
+            f'{folder} must have a config.json, which the training of openpi in PyTorch does not '
+            'write; write {"action_dim": 32} to it, or the action_dim of the training config'
+        )
     settings = read_json(folder / 'config.json')
     refuse_unknown(folder / 'config.json', settings, KNOWN)
     return settings, _weights(folder, settings)

@@ -30,7 +30,7 @@ def read_lerobot(path: Path, feature: str) -> Entries:
     """Return all statistics of a feature in a processor's state file. Raises CheckpointError."""
     tensors, head = Weights(path), f'{feature}.'
     names = [name for name in tensors.names if name.startswith(head)]
-    return {name.removeprefix(head): tensors.read(name).numpy() for name in names}
+    return {name.removeprefix(head): tensors.read(name).float().numpy() for name in names}
 
 
 def pick(
