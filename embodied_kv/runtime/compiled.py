@@ -90,11 +90,12 @@ class Layout:
     offset: int = 0
 
     def empty(self) -> Tensor:
-        facts = {'dtype': self.dtype, 'device': self.device}
         if not self.offset:
-            return torch.empty_strided(self.shape, self.strides, **facts)
+            return torch.empty_strided(
+                self.shape, self.strides, dtype=self.dtype, device=self.device
+            )
         last = sum((n - 1) * stride for n, stride in zip(self.shape, self.strides, strict=True))
-        base = torch.empty(self.offset + last + 1, **facts)
+        base = torch.empty(self.offset + last + 1, dtype=self.dtype, device=self.device)
         return base.as_strided(self.shape, self.strides, self.offset)
 
 
