@@ -147,7 +147,7 @@ def test_a_step_is_remembered_if_its_scene_query_is_interrupted():
     robot = TableRobot(LYING, TIDY)
     look = robot.look
 
-    def interrupt(instruction=''):
+    def interrupt(instruction='', mission=''):
         if instruction:
             raise MissionInterruptedError('the arm is stopped')
         look()
