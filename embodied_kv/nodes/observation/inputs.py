@@ -150,7 +150,7 @@ class ObservationInputs:
         types |= {'/clock': Clock} if self.clock.is_simulated else {}
         self._monitor = TopicMonitor(node, types)
         self.refusal = ''  # why the newest moment became no frame
-        self._is_unpublished = bool(self.instruction)  # set while the node was inactive
+        self._is_unpublished = False  # whether it was set while the node was inactive
         self._ahead: dict[str, str] = {}  # by view: why the clock of its camera is wrong
         self._max_ahead = params.max_joint_state_skew / 2
         self.joints = JointStates(
