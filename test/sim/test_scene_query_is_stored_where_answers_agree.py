@@ -3,8 +3,8 @@
 import pytest
 
 from embodied_kv.demo.domain import TabletopDomain
-from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
-from embodied_kv.demo.sim.scene_queries import SHAPES, query_table, query_target
+from embodied_kv.demo.sim.language import COUNT, HELD, SHAPES, in_or_on
+from embodied_kv.demo.sim.scene_queries import query_table, query_target
 from embodied_kv.demo.sim.table_memory import TABLE
 from training.planner.simulated_table import SimulatedTable
 

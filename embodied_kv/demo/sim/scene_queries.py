@@ -10,8 +10,8 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from embodied_kv.demo.sim.language import COUNT, HELD, in_or_on
-from embodied_kv.demo.sim.scene import COLOURS, MOVABLE, RECEPTACLES
+from embodied_kv.demo.sim.language import COUNT, HELD, SHAPES, in_or_on
+from embodied_kv.demo.sim.scene import COLOURS, RECEPTACLES
 from embodied_kv.demo.sim.table_memory import (
     FLOOR,
     NAME,
@@ -25,7 +25,6 @@ from embodied_kv.demo.sim.table_memory import (
 from embodied_kv.planning.domain import SceneFacts, SceneQuery
 
 NAMED = re.compile(rf'the ({NAME})')
-SHAPES = (*MOVABLE[:2], *RECEPTACLES)  # tables have no balls
 NAMED_BY_CLIENT, STATED = 1.5, 1.1  # votes for a shape; of an answer that it is seen: 1
 MENTIONED = re.compile(rf'\b({"|".join(COLOURS)}) ({"|".join(SHAPES)})\b')
 
