@@ -177,10 +177,15 @@ def before_instruction(rows: Sequence[MemoryRow], instruction: str) -> tuple[Mem
     return tuple(dropwhile(lambda row: row.instruction == instruction and not row.ends, rows))
 
 
+def _parted(rows: Sequence[MemoryRow]) -> tuple[Sequence[MemoryRow], tuple[MemoryRow, ...]]:
+    """Return the rows of the newest instruction, and those of earlier ones."""
+    earlier = before_instruction(rows, rows[0].instruction) if rows else ()
+    return rows[: len(rows) - len(earlier)], earlier
+
+
 def _with_one_less(rows: Sequence[MemoryRow]) -> tuple[MemoryRow, ...]:
     """Return the rows without one: of the present instruction, except the newest, or of all."""
-    earlier = before_instruction(rows, rows[0].instruction)
-    present = rows[: len(rows) - len(earlier)]
+    present, earlier = _parted(rows)
     if len(present) > 1:
         return (*chosen(present, len(present) - 1), *earlier)
     return chosen(rows, len(rows) - 1)
@@ -191,8 +196,7 @@ def limited(rows: Sequence[MemoryRow], most: int) -> tuple[MemoryRow, ...]:
 
     So rows that are not read yet displace none that are read.
     """
-    earlier = before_instruction(rows, rows[0].instruction) if rows else ()
-    present = rows[: len(rows) - len(earlier)]
+    present, earlier = _parted(rows)
     return (*chosen(present, most), *chosen(earlier, most))
 
 
