@@ -82,6 +82,7 @@ class Recaller:
         slots = smallest(self._sizes, len(asked), 'robots', 'recall fewer at once')
         inputs, counts = self._inputs.cut('ids', slots, RECALL_TOKENS), []
         inputs.host[:] = 0
+        self._own.clear([*range(slots)])  # NaN of a batch before must not reach this one
         for slot, (ids, _) in enumerate(asked):
             inputs.host[slot, : len(ids)] = ids
             self._own.set_length(slot, len(ids))

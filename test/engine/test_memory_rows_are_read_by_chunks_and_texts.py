@@ -141,6 +141,20 @@ def test_recall_tokens_of_a_batch_equal_those_of_each_alone(make_engine, observe
     together.kv.check_integrity()
 
 
+def test_nan_of_one_batch_of_recall_tokens_does_not_reach_the_next(make_engine, observe):
+    words = 'push', 'put the blue block onto the green plate'  # of two lengths
+    chunks = []
+    for value in (0.0, np.nan):
+        engine = make_engine(**REMEMBERING, max_batch_robots=2)
+        engine.prefill([observe(n, robot=f'{n}') for n in range(2)])
+        with torch.inference_mode():
+            engine._remembering._recaller._own.kv.fill_(value)
+        later = [observe(9, robot=f'{n}', instruction=text) for n, text in enumerate(words)]
+        leases = [engine.kv.acquire(handle) for handle in engine.prefill(later)]
+        chunks.append([chunk.values for chunk in engine.denoise(leases, [math.inf] * 2)])
+    assert np.array_equal(*chunks)
+
+
 def test_recall_tokens_that_fail_leave_the_row_alone(make_engine, observe, monkeypatch):
     engine = make_engine(**REMEMBERING)
     plain = make_engine()
