@@ -455,7 +455,7 @@ class ControlLoop(threading.Thread):
             self._hold(now, measured)
             return
         positions = self.executor.due(now).positions
-        if positions is not None:
+        if positions is not None and speed > PAUSED_SPEED:  # a paused controller stands
             self._sent(positions)
         if self.executor.waits or waited:
             self._commands.resend(now, at_once=self.executor.waits != waited)

@@ -223,8 +223,14 @@ class SafetyStateMachine:
         self._changed()
 
     def reset(self) -> None:
-        """End a stop; the arm is then disarmed."""
+        """End a stop: the arm is then disarmed, and has no instruction.
+
+        An instruction from before the reset, as that of a capsule that was being restored when the
+        stop came, moves nothing after it.
+        """
         with self._lock:
+            if self._stopped and self._instruction is not None:
+                self._instruction = ''
             self._stopped, self.reason = False, ''
         self._changed()
 

@@ -29,16 +29,20 @@ class Observed(Stand):
     """
 
     def __init__(self, publishes=0.0, **options):
+        self.reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
+        options['loop'] = dict(sent=self._note) | options.get('loop', {})
         super().__init__(
             LIMITS, missed_chunk_limit=100, **dict(max_tracking_error=np.nan) | options
         )
-        self.reference = ControllerReference('/arm', LIMITS.joints, ALLOWED)
         self.rejects, self.foreign, self.problems = False, None, []
         self._published, self._newest = deque(maxlen=1 + round(publishes / TICK)), None
         receive = self.controller.receive
         self.controller.receive = lambda *sent: 'rejected' if self.rejects else receive(*sent)
         self._receive = receive
         self.run(0.3)
+
+    def _note(self, positions):
+        self.reference.send(self.now, positions)
 
     def _control(self):
         super()._control()
@@ -49,8 +53,6 @@ class Observed(Stand):
             self._published.append(self.controller.positions)
             self._newest = self._published[0]
         if round(self.now / TICK) % round(POLL / TICK) == 0:
-            if self.executor.is_moving(self.now):
-                self.reference.send(self.now, self.executor.due(self.now).positions)
             self.reference.poll(self.now, self._newest)
             self._newest = None
             self.problems.append(self.reference.problem())
@@ -113,6 +115,20 @@ def test_controller_that_executes_its_trajectories_raises_no_alarm(
             stand.run(2.0)
             stand.safety.arm(stand.now)
     assert stand.rejected == []
+    assert stand.alarms == []
+
+
+def test_a_paused_controller_that_is_behind_raises_no_alarm():
+    share = [1.0]
+    restarting = dict(replacement=False, from_desired=False)  # it begins where the arm is
+    scaled = dict(speed=lambda: share[0])
+    stand = Observed(controller=restarting, loop=scaled, max_tracking_error=np.inf)
+    stand.act(0.7, -0.5)
+    stand.follows = False
+    stand.act(0.3, 0.0)
+    stand.follows = True
+    stand.controller.scale = share[0] = 0.0
+    stand.act(2 * PATIENCE, 0.0)
     assert stand.alarms == []
 
 

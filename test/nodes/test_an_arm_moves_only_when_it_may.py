@@ -83,6 +83,28 @@ def test_a_stop_is_latched_until_a_reset_and_arming(robot, states):
     moves(robot)
 
 
+def test_an_instruction_from_before_a_reset_moves_nothing_after_it(robot, states):
+    perception, _ = robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'stop').success
+    robot.until(lambda: not perception._frames.instruction)
+    tell(robot)  # as a capsule that was being restored when the stop came
+    assert call(robot, 'reset').success
+    robot.until(lambda: not perception._frames.instruction)
+    assert call(robot, 'arm', True).success
+    rests(robot)
+    assert states[-1].reason == 'no instruction'
+    tell(robot)
+    moves(robot)
+
+
+def test_a_reset_without_a_stop_leaves_the_instruction(robot, states):
+    robot.up(Perception, Action)
+    moves(robot)
+    assert call(robot, 'reset').success
+    moves(robot)
+
+
 def test_a_stop_outlives_deactivation_and_activation(robot, states):
     _, action = robot.up(Perception, Action)
     moves(robot)

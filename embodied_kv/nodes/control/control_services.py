@@ -207,10 +207,12 @@ class ControlServices:
         return f'braking, at rest in {left:.2f} s' if left > 0 else AT_REST
 
     def _reset(self, safety: SafetyStateMachine, _: object) -> str:
+        if safety.state == STOPPED:
+            self.goals.clear()  # an instruction may have come since the stop
         safety.reset()
         if self._loop is None:
             self.publish_state()
-        return 'reset; to continue call control/arm'
+        return 'reset; to continue call control/arm and publish an instruction'
 
     def _take_over(self, safety: SafetyStateMachine, wanted: bool) -> str:
         if wanted:
