@@ -28,7 +28,7 @@ from embodied_kv.demo.sim.scene import (
     Thing,
 )
 
-TIMESTEP = 0.005  # s
+TIMESTEP = 0.001  # s; at 5 ms a held thing ran ahead of the arm, and slid out of the fingers
 PARKED = (0.0, 0.0, -2.0)  # m, below the floor: no camera sees a cover there
 _AXES = ('0 0 1', '0 1 0', '0 1 0', '1 0 0', '0 1 0', '0 0 1')
 _GAINS = ((900, 60), (900, 60), (600, 36), (120, 5), (120, 5), (60, 2))  # Nm/rad, Nms/rad

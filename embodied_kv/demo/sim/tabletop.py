@@ -117,7 +117,7 @@ class Tabletop:
         self._data.ctrl[:] = np.clip(targets, self._lower, self._upper)
 
     def step(self, seconds: float) -> None:
-        """Simulate in steps of 5 ms; the next call adds the remaining part of a step.
+        """Simulate in steps of TIMESTEP; the next call adds the remaining part of a step.
 
         Raises ValueError for a time that is negative or not finite.
         """
