@@ -36,6 +36,24 @@ def test_it_is_where_it_lies(x, y, z, true):
     assert where_is('red cube', replace(truth, held='red cube')) == ('held by the robot',)
 
 
+@pytest.mark.parametrize(
+    ('under', 'x', 'z', 'true'),
+    [
+        ('blue cube', 0.415, 0.0735, ('in the cyan bin',)),  # on the cube in the bin
+        ('blue cylinder', 0.41, 0.0925, ('in the cyan bin',)),
+        ('blue cube', 0.415, 0.09, ('on the table',)),  # above it: it falls
+        ('blue cube', 0.445, 0.0735, ('on the table',)),  # beside it: the same
+    ],
+)
+def test_a_thing_on_a_thing_in_a_bin_is_in_the_bin(under, x, z, true):
+    height = SIZES[under.split()[1]][2]
+    below = thing(under, 0.40, 0.1, 0.006 + height / 2)
+    truth = Truth((thing('red cube', x, 0.1, z), below, *PLACES), np.zeros(3), '')
+    assert where_is('red cube', truth)[0] == true[0]
+    alone = Truth((thing('red cube', x, 0.1, z), *PLACES), np.zeros(3), '')
+    assert where_is('red cube', alone)[0] == 'on the table'
+
+
 def test_a_thing_that_is_not_there_is_nowhere():
     with pytest.raises(KeyError, match='blue cube'):
         where_is('blue cube', Truth(PLACES, np.zeros(3), 'blue cube'))

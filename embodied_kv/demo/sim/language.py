@@ -156,7 +156,7 @@ def where_is(name: str, truth: Truth) -> tuple[str, ...]:
     if name == truth.held:
         return ('held by the robot',)
     for place in truth.things:
-        if place.shape in RECEPTACLES and lies_in(thing, place):
+        if place.shape in RECEPTACLES and lies_in(thing, place, truth.things):
             return (f'{in_or_on(place.name)} the {place.name}',)
     if thing.position[2] < 0:
         return ('on the floor',)
@@ -245,7 +245,9 @@ def ask_inside(truth: Truth, rng: np.random.Generator) -> tuple[str, str] | None
     inside = sorted(
         f'the {thing.name}'
         for thing in truth.things
-        if thing.shape in MOVABLE and thing.name != truth.held and lies_in(thing, place)
+        if thing.shape in MOVABLE
+        and thing.name != truth.held
+        and lies_in(thing, place, truth.things)
     )
     return f'What is {in_or_on(place.name)} the {place.name}?', ' and '.join(inside) or 'nothing'
 

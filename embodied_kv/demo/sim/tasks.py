@@ -160,7 +160,8 @@ def draw_task(
 
 def _options(family: str, things: Sequence[ObjectTruth]) -> list[Task]:
     places = [t for t in things if t.shape in RECEPTACLES]
-    inside = {t.name: p for t in things for p in places if t.shape in MOVABLE and lies_in(t, p)}
+    movable = [t for t in things if t.shape in MOVABLE]
+    inside = {t.name: p for t in movable for p in places if lies_in(t, p, things)}
     free = [t for t in things if can_be_taken(t) and _is_upright(t, inside.get(t.name))]
     away = [t for t in free if t.name in inside]
     match family:
@@ -239,10 +240,22 @@ def bottom(thing: ObjectTruth) -> float:
     return float(thing.position[2] - thing.size[2] / 2)
 
 
-def lies_in(thing: ObjectTruth, place: ObjectTruth) -> bool:
-    """Return whether a thing rests on a plate or in a bin."""
-    apart = np.hypot(*(thing.position - place.position)[:2])
-    return bool(apart < INSIDE and bottom(thing) < LOWEST)
+def lies_in(thing: ObjectTruth, place: ObjectTruth, things: Sequence[ObjectTruth] = ()) -> bool:
+    """Return whether a thing rests on a plate or in a bin, or on one of the things that do."""
+    if distances(thing.position, place.position) >= INSIDE:
+        return False
+    return bottom(thing) < LOWEST or any(
+        _stands_on(thing, other) and lies_in(other, place)
+        for other in things
+        if other.shape in MOVABLE
+    )
+
+
+def _stands_on(thing: ObjectTruth, other: ObjectTruth) -> bool:
+    """Return whether the middle of a thing is above another thing, and nothing is between them."""
+    top = float(other.position[2] + other.size[2] / 2)
+    above = distances(thing.position, other.position) < circle(other.shape, other.size)
+    return bool(above and abs(bottom(thing) - top) < RESTING)
 
 
 def lies_on_the_table(thing: ObjectTruth, things: Sequence[ObjectTruth]) -> bool:
@@ -261,7 +274,8 @@ def rests_at(spot: tuple[float, float], thing: ObjectTruth, things: Sequence[Obj
     It rests on the table, or in the receptacle that the spot is in.
     """
     there = [p for p in things if p.shape in RECEPTACLES and distances(p.position, spot) < INSIDE]
-    rests = any(lies_in(thing, p) for p in there) if there else lies_on_the_table(thing, things)
+    inside = any(lies_in(thing, place, things) for place in there)
+    rests = inside if there else lies_on_the_table(thing, things)
     return bool(rests and distances(thing.position, spot) < RETURNED)
 
 
@@ -392,14 +406,14 @@ class Judge:
                 return bottom(thing) > 0.06
             case 'put' if place:
                 was_there = np.hypot(*(start.position - place.position)[:2]) < INSIDE
-                return not was_there and let_go and lies_in(thing, place)
+                return not was_there and let_go and lies_in(thing, place, truth.things)
             case 'return' if thing.name != self.task.target:
                 return bool(np.linalg.norm(moved) > RETURNED)
             case 'return' if self.task.spot:
                 was_away = distances(start.position, self.task.spot) >= AWAY
                 return bool(was_away and let_go and rests_at(self.task.spot, thing, truth.things))
             case 'take' if place:
-                was_there = lies_in(start, self._start[place.name])
+                was_there = lies_in(start, self._start[place.name], (*self._start.values(),))
                 return was_there and let_go and lies_on_the_table(thing, truth.things)
             case 'next' if place:
                 brought = np.hypot(*moved[:2]) > MOVED and let_go
