@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 
 import torch
 
@@ -63,6 +63,14 @@ class BranchingPart(Part, Protocol):
 
     def branch(self, frozen: FrozenPart, branches: Sequence[Any], /) -> list[Any]:
         """Return the result of each branch, on the thread of the client. Raises CapsuleError."""
+
+
+@runtime_checkable
+class WatchedPart(Protocol):
+    """A part that is not resumed if the robot gets other orders during the restore."""
+
+    def orders(self) -> object:
+        """Return a value that differs once an operator or a client has given other orders."""
 
 
 class Call(Protocol):
@@ -137,10 +145,20 @@ class RobotSession:
         """Resume from a capsule, as deep as the present scene allows; present streams end.
 
         now: the present scene, None if there is none. If it raises CapsuleError, nothing changes.
+
+        A policy server may take a minute for its part. Parts for which the capsule is too old by
+        then are not resumed, nor are instruction and actions if the robot got other orders.
         """
+        began, orders = time.monotonic(), self._orders()
         capsule = self.registry.get(name)
-        decision = choose_depth(_scene(capsule), now, self.limits)
-        return self._resume('restore', capsule, decision)
+        then = _scene(capsule)
+
+        def decision() -> Decision:
+            later = round((time.monotonic() - began) * 1e9)
+            scene = now and replace(now, stamp=now.stamp + later)
+            return choose_depth(then, scene, self.limits)
+
+        return self._resume('restore', capsule, decision, orders)
 
     def rollback(self, name: str = '', exclude: Collection[str] = ()) -> Resumed:
         """Resume from a capsule of this session, or from the newest one that no mission took.
@@ -149,6 +167,7 @@ class RobotSession:
         changed. exclude: names of parts that stay unchanged. Raises CapsuleError for a capsule of
         another session.
         """
+        orders = self._orders()
         capsule = self.registry.get(name or self.newest())
         if capsule.boundary.session != self.name:
             raise CapsuleError(
@@ -159,7 +178,7 @@ class RobotSession:
             )
         back = self.engine_part.committed - capsule.boundary.number
         decision = Decision(Depth.PLANNER, f'{back} steps back')
-        return self._resume('rollback', capsule, decision, exclude)
+        return self._resume('rollback', capsule, lambda: decision, orders, exclude)
 
     def fork(
         self, name: str, branches: Sequence[Branch]
@@ -280,10 +299,19 @@ class RobotSession:
         names = chain([first], (f'{first}-{i}' for i in count(2)))
         return next(name for name in names if name not in self.registry)
 
+    def _orders(self) -> dict[str, object]:
+        """Return the present orders of the robot, by the part that watches them."""
+        return {p.name: p.orders() for p in self.parts if isinstance(p, WatchedPart)}
+
     def _resume(
-        self, verb: str, capsule: Capsule, decision: Decision, exclude: Collection[str] = ()
+        self,
+        verb: str,
+        capsule: Capsule,
+        decide: Callable[[], Decision],
+        orders: Mapping[str, object],
+        exclude: Collection[str] = (),
     ) -> Resumed:
-        frozen = self._frozen(capsule)
+        frozen, decision = self._frozen(capsule), decide()
         deep = RESUMED_DEPTHS[decision.depth]
         named = frozen.keys() - {SCENE, DEPTHS, *exclude}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
@@ -291,7 +319,18 @@ class RobotSession:
         def work() -> tuple[tuple[int, ...], list[Note]]:
             for part in parts:
                 part.check_resumable(frozen[part.name])
-            notes = [self._resume_part(part, frozen[part.name]) for part in parts]
+            first = [p for p in parts if p is self.engine_part]  # may wait for a policy server
+            notes = [self._resume_part(part, frozen[part.name]) for part in first]
+            in_time, same = RESUMED_DEPTHS[decide().depth], self._orders() == orders
+            for part in parts:
+                if part in first:
+                    continue
+                if part.depth not in in_time:
+                    notes.append(f'the capsule is too old by now for its part {part.name}')
+                elif isinstance(part, WatchedPart) and not same:
+                    notes.append(f'the robot got other orders, so its part {part.name} is left out')
+                else:
+                    notes.append(self._resume_part(part, frozen[part.name]))
             if decision.depth is Depth.HOLD:
                 self.participants.on_hold()
             streams = tuple(s.id for s in self.engine_part.streams()) if parts else ()

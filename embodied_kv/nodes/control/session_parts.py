@@ -35,6 +35,10 @@ class InstructionPart:
         """Return the instruction in force; '' without one."""
         return FrozenPart(facts={'instruction': self._instruction()})
 
+    def orders(self) -> str:
+        """Return the instruction in force."""
+        return self._instruction()
+
     def check_resumable(self, frozen: FrozenPart) -> None:
         """Check that the capsule has an instruction. Raises CapsuleError."""
         if not isinstance(frozen.fact('instruction'), str):
@@ -70,6 +74,10 @@ class ActionPart:
     ) -> None:
         self._control, self._now = control, now
         self._dt, self._joints = dt, joints
+
+    def orders(self) -> tuple[int, float]:
+        """Return a value that differs after a stop, and once the arm is armed or given back."""
+        return self._control.safety.stops, self._control.safety.since
 
     def freeze(self) -> FrozenPart:
         """Return the remaining actions as `values`, float64 [n, joints]; empty without a chunk."""
