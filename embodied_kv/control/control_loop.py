@@ -144,6 +144,7 @@ class ControlLoop(threading.Thread):
         self._ends_by = math.inf  # s of the steady clock, set by `stop`
         self._holds_until = -math.inf  # moment until which a faulty arm is held
         self._turns, self._in_turn = 0, False  # completed turns; whether one is running
+        self._delivers = True  # whether the last turn published the commands it had to
         self._stops = safety.stops  # stops that were executed
         self._began = self._worked = -math.inf  # begin of the present work, end of the last one
         self._is_abandoned = False
@@ -253,13 +254,16 @@ class ControlLoop(threading.Thread):
             timeout: Longest time (s) to wait.
 
         Returns:
-            The time (s) until the arm is at rest, or None if the thread did not answer in time.
+            The time (s) until the arm is at rest, or None if the thread did not answer in time, or
+            could not publish its commands.
         """
         with self._wake:
             until = self._turns + (2 if self._in_turn else 1)
             self._changed = True
             self._wake.notify_all()
             if not self._wake.wait_for(lambda: self._turns >= until, timeout):
+                return None
+            if not self._delivers:
                 return None
         return max(0.0, self.executor.ends - self._clock())
 
@@ -310,17 +314,18 @@ class ControlLoop(threading.Thread):
                 self._deadline = max(self._expected, self._clock())
         self._try(self._commands.catch_up)  # after a suspension the arm must not jump
         self._keep()
+        self._try(self._standstill.check)
+        obeyed = self._try(self._obey)
         for work in (
-            self._standstill.check,
-            self._obey,
             self._monitor,
             *asked,
             lambda now: self._take(offered, now),
             self._end_period,
-            self._commands.send,
         ):
             self._try(work)
+        sent = self._try(self._commands.send)
         with self._wake:
+            self._delivers = obeyed and sent
             if self._offered is None:
                 self._settled.set()
             self._turns, self._in_turn = self._turns + 1, False
@@ -335,18 +340,24 @@ class ControlLoop(threading.Thread):
             due = min(due, now + MONITOR_PERIOD)
         return None if due == math.inf else max(0.0, due - now)
 
-    def _try(self, work: Work) -> None:
-        """Do a piece of work, unless the process was suspended during it or just before."""
+    def _try(self, work: Work) -> bool:
+        """Do a piece of work, unless the process was suspended during it or just before.
+
+        Returns whether it raised no error.
+        """
+        fails = False
         self._began = self._clock()
         if self._began - self._worked > MAX_LATENESS:
             self._undo(self._worked, self._began)
         try:
             work(self._began)
         except Exception as error:  # the loop must continue: the next turn tries again
+            fails = True
             self._report_failure(error)
         self._worked = self._clock()
         if self._worked - self._began > MAX_LATENESS:
             self._undo(self._began, self._worked)
+        return not fails
 
     def _undo(self, since: float, now: float) -> None:
         """Undo the motion that was not sent before the process was suspended, and brake.

@@ -290,7 +290,8 @@ class Action(SuiteNode, Participant):
         try:
             if self._is_controlled:
                 self._control.stop()
-            self._outputs.zero()
+            if not self._params.shadow:
+                self._outputs.zero()
         finally:
             self._is_controlled = False
             self._safety.end()
@@ -441,10 +442,10 @@ class Action(SuiteNode, Participant):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 
     def _publish(self, command: Command) -> None:
-        if command.source == STOP != self._source and self.active:
-            self._log_stop()
         if not self._params.shadow:
             self._outputs.command(command)
+        if command.source == STOP != self._source and self.active:
+            self._log_stop()
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if self._path is not None:

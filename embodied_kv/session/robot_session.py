@@ -328,7 +328,9 @@ class RobotSession:
                 if part.depth not in in_time:
                     notes.append(f'the capsule is too old by now for its part {part.name}')
                 elif isinstance(part, WatchedPart) and not same:
-                    notes.append(f'the robot got other orders, so its part {part.name} is left out')
+                    notes.append(
+                        f'the robot got other orders, so its part {part.name} is left out'
+                    )
                 else:
                     notes.append(self._resume_part(part, frozen[part.name]))
             if decision.depth is Depth.HOLD:

@@ -4,6 +4,8 @@ The same holds for a disarming, a takeover and the end of the control loop, for 
 trajectories, positions and velocities. The distance is counted from the measured position.
 """
 
+import threading
+
 import numpy as np
 import pytest
 from control_cases import limits
@@ -286,3 +288,20 @@ def test_suspension_brakes_an_arm_with_both_controller_types(seconds):
     stand.run(1.0)
     speeds, _ = stand.rates()
     assert speeds.min() >= -0.05 and speeds.max() <= 1.1 * VELOCITY
+
+
+def test_a_braking_that_is_not_published_is_not_confirmed():
+    stand = Stand()
+    stand.run(0.1)
+    stand.offer(RAMP)
+    stand.run(0.3)
+    assert stand.executor.is_moving(stand.now)
+    stand.loop._publish = None  # each call fails
+    stand.safety.stop('operator')
+    left = []
+    asked = threading.Thread(target=lambda: left.append(stand.loop.confirm(10.0)))
+    asked.start()
+    while asked.is_alive():
+        stand.turn()
+        asked.join(0.01)
+    assert left == [None]

@@ -1,4 +1,4 @@
-"""A restore that waits for a policy server resumes no orders from before a stop, nor old actions."""
+"""A restore that waits for a policy server resumes nothing from before a stop, nor old actions."""
 
 import time
 

@@ -1,7 +1,7 @@
 """A stop cancels the goal of a gripper and sends no other; a lost goal ends with its server."""
 
 import math
-from threading import Lock
+from threading import Lock, RLock, Thread
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +9,7 @@ import pytest
 
 from embodied_kv.control.command import FRESH, STOP, Setpoint
 from embodied_kv.nodes.control import arm_outputs
-from embodied_kv.nodes.control.action_outputs import ANSWER, GoalClient
+from embodied_kv.nodes.control.action_outputs import ANSWER, GoalClient, GripperClient
 from embodied_kv.nodes.control.arm_outputs import ArmOutputs
 from embodied_kv.robots.channels import GRIPPER, JOINT_STATE, TRAJECTORY
 from embodied_kv.robots.mapping import Output
@@ -95,3 +95,39 @@ def test_a_server_that_was_restarted_is_not_asked_for_earlier_goals(client):
     assert 'no action server' in client.problem()
     client.ready = True
     assert client.problem() == ''
+
+
+def test_a_controller_that_gets_no_message_costs_the_others_nothing(outputs):
+    left, right = (each.publisher for each in outputs._trajectories)
+    left.publish = lambda message: (_ for _ in ()).throw(RuntimeError('not published'))
+    with pytest.raises(RuntimeError, match='not published'):
+        outputs.command(motion(STOP))
+    assert len(right.sent) == 1 and outputs._positions[0].publisher.cancelled == 1
+
+
+class Gripper(GripperClient):
+    """A gripper without ROS. choosing: called between the choice of a position and its goal."""
+
+    def __init__(self):
+        self._lock, self._waiting, self._clock = Lock(), RLock(), lambda: 1.0
+        self._wanted, self._sent, self._at = None, None, -1.0
+        self._number = self._cancelled = 0
+        self._handles = {}
+        self.choosing = lambda: None
+
+    def _goal(self, position):
+        self.choosing()
+        return position
+
+    def send(self, goal):
+        with self._lock:
+            self._number += 1
+
+
+def test_a_goal_that_is_being_sent_is_cancelled_with_the_others():
+    gripper, done = Gripper(), []
+    stop = Thread(target=lambda: (gripper.cancel(), done.append(gripper._number)))
+    gripper.choosing = lambda: (stop.start(), stop.join(0.05))
+    gripper.publish(SimpleNamespace(position=[0.04]))
+    stop.join()
+    assert done == [1] and gripper._cancelled == gripper._number

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from rclpy.clock import ClockType
 from std_msgs.msg import String
 from std_srvs.srv import SetBool, Trigger
 
@@ -204,6 +205,20 @@ def test_shadow_mode_publishes_chunks_and_commands_nothing(robot, states):
     robot.chunks.clear()
     robot.until(lambda: any(chunk.source == ActionChunk.FRESH for chunk in robot.chunks))
     assert not robot.trajectories and states[-1].shadow
+
+
+def test_shadow_mode_sends_no_zeros_at_its_end(robot, monkeypatch):
+    robot.up(Perception, Action, shadow=True)
+    zeros = []
+    monkeypatch.setattr(robot.suite[1]._outputs, 'zero', lambda: zeros.append(True))
+    robot.suite[1].trigger_deactivate()
+    assert not zeros
+
+
+def test_no_timer_of_the_control_services_depends_on_the_system_clock(robot):
+    robot.up(Perception, Action)
+    timers = [*robot.suite[1]._control_services.node.timers]
+    assert timers and {timer.clock.clock_type for timer in timers} == {ClockType.STEADY_TIME}
 
 
 def test_state_is_published_again_when_the_reason_changes(robot, states):

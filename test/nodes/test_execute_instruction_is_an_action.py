@@ -74,6 +74,16 @@ def test_goal_moves_an_arm_that_was_armed_before(client, robot, capfd):
     robot.until(lambda: robot.trajectories)
 
 
+def test_a_goal_ends_with_a_stop_that_is_reset_at_once(client, robot):
+    handle = client.send()
+    safety = robot.suite[1]._safety
+    safety.stop('operator')  # no check of the goal sees this state
+    safety.reset()
+    safety.arm(time.monotonic())
+    status, result = client.result(handle)
+    assert (status, result.error_code) == (GoalStatus.STATUS_ABORTED, ErrorCode.STOPPED)
+
+
 def test_goal_moves_the_arm_and_sends_feedback(client, robot):
     goal = client.send(time_limit=60.0)
     assert goal.accepted

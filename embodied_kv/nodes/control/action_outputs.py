@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Lock
+from threading import Lock, RLock
 from typing import Any
 
 from action_msgs.msg import GoalStatus
@@ -255,7 +255,7 @@ class GripperClient(GoalClient):
     def __init__(self, node: Node, output: Output, report: Report) -> None:
         super().__init__(node, action_type(output.type), output.topic, report)
         self._output, self._node = output, node
-        self._waiting = Lock()
+        self._waiting = RLock()  # also while it sends, so that no goal follows a cancel
         self._wanted: float | None = None  # the newest position
         self._sent: float | None = None  # the position of the newest goal
         self._at = -PERIOD  # when that goal was sent (s)
@@ -271,8 +271,9 @@ class GripperClient(GoalClient):
 
     def cancel(self) -> None:
         """Cancel the goals: the gripper holds its position."""
-        self._forget()
-        super().cancel()
+        with self._waiting:
+            self._forget()
+            super().cancel()
 
     def close(self) -> None:
         """Send and report nothing more."""
@@ -288,7 +289,7 @@ class GripperClient(GoalClient):
             if now < self._at + PERIOD:
                 return
             self._sent, self._at = wanted, now
-        self.send(self._goal(wanted))
+            self.send(self._goal(wanted))
 
     def _goal(self, position: float) -> Any:
         goal, effort = self.action.Goal(), self._output.max_effort

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from trajectory_msgs.msg import JointTrajectory
 
 from embodied_kv.control.command import STOP, Command, Setpoint
 from embodied_kv.control.command_watchdog import VelocityOutputs
@@ -158,17 +159,31 @@ class ArmOutputs:
     def command(self, command: Command) -> None:
         """Send the motion of a command to trajectory controllers; a stop cancels gripper goals.
 
-        A controller with a joint at an unknown position (NaN) gets no message.
+        A controller with a joint at an unknown position (NaN) gets no message. An error at one
+        controller is raised once the others have their messages.
 
         Raises RefusedError if the process was suspended before the motion was sent.
         """
-        began = time.monotonic()
-        if command.source == STOP:
-            for controller in self._positions:
-                if controller.output.type in GRIPPERS:
-                    controller.publisher.cancel()
+        grippers = [c.publisher for c in self._positions if c.output.type in GRIPPERS]
+        began, errors = time.monotonic(), []
+        try:
+            for publisher, message in self._messages(command):
+                if time.monotonic() - began > MAX_LATENESS:
+                    raise RefusedError('a motion was not sent because the process was suspended')
+                try:
+                    publisher.publish(message)
+                except Exception as error:
+                    errors.append(error)
+        finally:
+            for gripper in grippers if command.source == STOP else ():
+                gripper.cancel()
+        if errors:
+            raise errors[0]
+
+    def _messages(self, command: Command) -> list[tuple[Any, JointTrajectory]]:
+        """Return the publishers of trajectory controllers, and their messages."""
         if not len(command.points):
-            return
+            return []
         start = self._node.get_clock().now().to_msg() if self._stamped() else None
         messages = []
         for controller in self._trajectories:
@@ -178,10 +193,7 @@ class ArmOutputs:
                 continue
             parts = points, velocities, command.times, controller.output.axes, start
             messages.append((controller.publisher, conversions.trajectory_message(*parts)))
-        for publisher, message in messages:
-            if time.monotonic() - began > MAX_LATENESS:
-                raise RefusedError('a motion was not sent because the process was suspended')
-            publisher.publish(message)
+        return messages
 
     def setpoint(self, setpoint: Setpoint) -> None:
         """Send a set-point to the other controllers, velocities through the command watchdog.

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from rclpy.clock import Clock, ClockType
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from std_srvs.srv import SetBool, Trigger
@@ -105,7 +106,9 @@ class ControlServices:
             raise
         self._published = None, ''  # newest published state and reason
         self._publishing = threading.Lock()
-        self.node.create_timer(CHECK_PERIOD, self._publish_changes)
+        self.node.create_timer(
+            CHECK_PERIOD, self._publish_changes, clock=Clock(clock_type=ClockType.STEADY_TIME)
+        )
         self._executor = SingleThreadedExecutor(context=node.context)
         self._executor.add_node(self.node)
         self._over = False

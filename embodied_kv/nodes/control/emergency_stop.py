@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
 from embodied_kv.control.safety_state_machine import STOPPED, SafetyStateMachine
@@ -74,7 +75,7 @@ class EmergencyStops:
             profile = qos.SENSOR if one.estop.timeout is not None else qos.STATUS
             node.create_subscription(kind, one.estop.topic, partial(self._hear, one), profile)
         if self._inputs:
-            node.create_timer(LOOK, self._look)
+            node.create_timer(LOOK, self._look, clock=Clock(clock_type=ClockType.STEADY_TIME))
 
     def problem(self, now: float) -> str:
         """Return why the arm must not move, for all inputs; '' if it may."""

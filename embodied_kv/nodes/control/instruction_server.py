@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
+from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 from rclpy.task import Future
 from std_msgs.msg import String
@@ -46,13 +47,14 @@ class Goal:
         handle: The goal handle.
         question: The success question of the contract; that of the goal has priority.
         moment: The present moment.
+        stops: The number of stops so far.
     """
 
-    def __init__(self, handle: ServerGoalHandle, question: str, moment: float) -> None:
+    def __init__(self, handle: ServerGoalHandle, question: str, moment: float, stops: int) -> None:
         self.handle, request = handle, handle.request
         self.instruction, self.time_limit = request.instruction, request.time_limit
         self.question = request.success_question or question
-        self.began, self.moment = time.monotonic(), moment
+        self.began, self.moment, self.stops = time.monotonic(), moment, stops
         self.observed, self.chunks, self.misses, self.subtask = math.nan, 0, 0, ''
         self.missed = 0  # periods that the loop had missed before this goal
         self.was_seen = False  # whether a chunk observed after acceptance was executed
@@ -128,7 +130,8 @@ class InstructionServer:
             handle_accepted_callback=self._begin,
             cancel_callback=lambda goal: CancelResponse.ACCEPT,
         )
-        self._timer = node.create_timer(CHECK_PERIOD, self._check_goal)
+        steady = Clock(clock_type=ClockType.STEADY_TIME)  # runs on if the ROS clock is set back
+        self._timer = node.create_timer(CHECK_PERIOD, self._check_goal, clock=steady)
 
     def attach(self, loop: ControlLoop | None) -> None:
         """Count the missed periods of this loop from now on; None if the node is not active."""
@@ -186,7 +189,9 @@ class InstructionServer:
 
     def _begin(self, handle: ServerGoalHandle) -> None:
         self._end(ErrorCode.PREEMPTED, 'replaced by another goal', stands=False)
-        self._goal = goal = Goal(handle, self._language.success, self._now())
+        safety = self._safety()
+        stops = safety.stops if safety is not None else 0
+        self._goal = goal = Goal(handle, self._language.success, self._now(), stops)
         goal.missed = self._missed()
         self._forget_answers()
         self._next_question = goal.began + ASK_PERIOD
@@ -243,6 +248,8 @@ class InstructionServer:
             self._end(ErrorCode.NOT_ACTIVE, 'the action node is no longer active')
         elif safety.state != ARMED:
             self._end(ErrorCode.STOPPED, f'the arm does not move: {safety.blocked_by}')
+        elif safety.stops != goal.stops:
+            self._end(ErrorCode.STOPPED, 'the arm was stopped, reset and armed')
         elif goal.time_limit and goal.seconds >= goal.time_limit:
             self._end(ErrorCode.TIMEOUT, 'the time limit has passed')
         elif self._is_stuck(goal):
