@@ -250,7 +250,8 @@ class KvManager:
                     'the limits must allow a stream (got 0); raise them with kv/set_limits',
                     ErrorCode.NO_ROOM,
                 )
-            self.streams.shrink_to(self.streams_max - 1, self.language_rows_max, joining=lease)
+            most = self.streams_max - 1, self.language_rows_max
+            self.streams.shrink_to(*most, joining=lease, at_once=not waits)
             if self.streams.rows_free:
                 return self.streams.add(lease, query, tokens)
             if not waits:

@@ -245,18 +245,25 @@ class StreamPool(ArenaPool):
         """Return the number of prefix rows that are free at once if their streams end."""
         return int(self.by_row().frees.sum())
 
-    def shrink_to(self, streams: int, rows: int, joining: Lease | None = None) -> None:
+    def shrink_to(
+        self, streams: int, rows: int, joining: Lease | None = None, at_once: bool = False
+    ) -> None:
         """End streams until at most `streams` are left, on at most `rows` prefix rows.
 
-        The row of `joining` counts as well, and stays.
+        The row of `joining` counts as well, and stays. at_once: end only streams outside the step
+        in progress, whose rows are then free.
         """
         if (surplus := len(self) - streams) > 0:
-            self.evict(self.least_valuable(self.each(), surplus))
+            each = self.each()
+            if at_once:
+                busy = [stream.id for stream in self._stepping]
+                each = each.only(~np.isin(each.keys, busy))
+            self.evict(self.least_valuable(each, surplus))
         own = set() if joining is None or joining.is_copy else {joining.row}
         if (surplus := len(self.rows_held() | own) - rows) > 0:
             groups = self.by_row()
-            others = groups.only(~np.isin(groups.keys, list(own)))
-            self.evict(self.least_valuable(others, surplus))
+            others = ~np.isin(groups.keys, list(own)) & (groups.frees | (not at_once))
+            self.evict(self.least_valuable(groups.only(others), surplus))
 
     def least_valuable(self, groups: Groups, count: int) -> list[DecodeStream]:
         """Return the streams of the `count` groups with the lowest eviction worth."""

@@ -296,7 +296,8 @@ class MemoryStore(AbstractContextManager):
         """Return k and v of a layer of a unit, [kv_heads, tokens, head_dim], on the host.
 
         The tensors belong to the cache and must not be written. Raises RobotMemoryError if the KV
-        does not exist or its file is damaged, and LookupError for an unknown layer.
+        does not exist or is not finite, or its file is damaged, and LookupError for an unknown
+        layer.
         """
         kept = self._kept(memory_id)
         self.use(memory_id)
@@ -305,6 +306,12 @@ class MemoryStore(AbstractContextManager):
         if (found := self.cache.get(memory_id, layer)) is None:
             began = time.perf_counter()
             found = self._files.read(kept.file, layer)
+            if not all(bool(part.isfinite().all()) for part in found):
+                raise RobotMemoryError(
+                    f'KV of unit {memory_id!r} must be finite (got NaN or infinity in layer '
+                    f'{layer}); compute it again',
+                    ErrorCode.DAMAGED,
+                )
             self.cache.put(memory_id, layer, found, time.perf_counter() - began)
             if self._kv.get(memory_id) is not kept:  # removed while it was read
                 self.cache.drop(memory_id)

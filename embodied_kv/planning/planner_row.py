@@ -27,6 +27,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.budget import KvBudget
 from embodied_kv.kv.pool import Evictable
@@ -35,12 +36,12 @@ from embodied_kv.memory.prefill import Load, Prefill, Step, Work
 from embodied_kv.memory.prompt import Prompt
 from embodied_kv.memory.reuse import FullRecompute, PrefixCaching, Reuse
 from embodied_kv.memory.rotate import Rotation
-from embodied_kv.memory.segment import Unit, UnitKv, check_choice
+from embodied_kv.memory.segment import RobotMemoryError, Unit, UnitKv, check_choice
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.config import PlanningConfig
 from embodied_kv.planning.costs import AUTO, KEEP
 from embodied_kv.planning.plan import GREEDY, Choice, PlanRecord, RowPlan
-from embodied_kv.planning.planner_rows import Decoding, PlannerRows
+from embodied_kv.planning.planner_rows import Decoding, PlannerRows, not_finite
 
 PLAIN_METHODS = {'full': FullRecompute, 'prefix': PrefixCaching, 'full_reuse': Reuse}
 METHODS = (KEEP, *PLAIN_METHODS)
@@ -267,11 +268,19 @@ class PlannerRow:
         self._fills += 1
 
     def compute(self, unit: Unit, tokens: Sequence[Sequence[int]]) -> UnitKv:
-        """Return the KV of a unit, computed from its segments' tokens from position 0 on."""
+        """Return the KV of a unit, computed from its segments' tokens from position 0 on.
+
+        Raises RobotMemoryError if it is not finite.
+        """
         everything = [token for segment in tokens for token in segment]
         with self.in_use():
             self._run(Prompt((), (), everything), FullRecompute())
             k, v = self._step(lambda: [p.to('cpu', copy=True) for p in self.arena.row(0)])
+        if not all(bool(part.isfinite().all()) for part in (k, v)):
+            raise RobotMemoryError(
+                'KV of a unit must be finite (got NaN or infinity); it is not stored',
+                ErrorCode.UNKNOWN,
+            )
         return UnitKv(unit, k, v, tuple(map(len, tokens)))
 
     def _decode(
@@ -289,9 +298,13 @@ class PlannerRow:
         most = self._config.max_answer_tokens
         decoding = Decoding(self._row, held, stops, most, on_held, choice)
         # A step of all rows advances only unfinished answers.
-        for held in self._rows.decode(decoding, self._given_step):
-            yield from held.plan.answer[said:]
-            said = len(held.plan.answer)
+        try:
+            for held in self._rows.decode(decoding, self._given_step):
+                yield from held.plan.answer[said:]
+                said = len(held.plan.answer)
+        except RobotMemoryError:  # the content of the row is not finite
+            self._forget()
+            raise
 
     @property
     def bytes(self) -> int:
@@ -344,6 +357,9 @@ class PlannerRow:
         """Decode the first token from the hidden state [1, 1, width] before the final norm."""
         logits = self._model.logits(self._model.backbone.norm(hidden))[0]
         token = logits.argmax(-1)
+        if not bool(logits.amax(-1).isfinite().all()):
+            self._forget()
+            raise not_finite()
         if choice.temperature:
             how = np.array([[choice.temperature], [choice.share(0)]])
             drawn = torch.from_numpy(how).to(logits.device)

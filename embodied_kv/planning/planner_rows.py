@@ -19,12 +19,14 @@ import numpy as np
 import torch
 
 from embodied_kv.engine.shapes import doubling, smallest
+from embodied_kv.errors import ErrorCode
 from embodied_kv.kernels.sampling import sample_tokens
 from embodied_kv.kv.arena import Arena
 from embodied_kv.kv.pool import Evictable
 from embodied_kv.kv.transfer import host_memory
 from embodied_kv.kv.views import DecodeView
 from embodied_kv.memory.prefill import Step
+from embodied_kv.memory.segment import RobotMemoryError
 from embodied_kv.model.planner import Planner
 from embodied_kv.planning.plan import GREEDY, Choice, RowPlan
 from embodied_kv.runtime.buffer import Buffer
@@ -33,6 +35,7 @@ from embodied_kv.runtime.inputs import Fields, StepInputs
 from embodied_kv.runtime.stream import Stream
 
 KIND, DRAW = 'planner_token', 'planner_draw'
+NONE = -1  # in place of a token whose logits are not finite
 
 
 class TokenStep:
@@ -71,12 +74,16 @@ class TokenStep:
             self._inputs.cut(name, slots).device for name in ('temperatures', 'shares')
         )
 
+        def choose(tokens: torch.Tensor, logits: torch.Tensor) -> None:
+            chosen.copy_(torch.where(logits.amax(-1).isfinite(), tokens, NONE))
+
         def advance(view: DecodeView) -> None:
             logits.copy_(model.logits(model(ids, view.positions, view))[:, -1])
-            chosen.copy_(logits.argmax(-1))
+            choose(logits.argmax(-1), logits)
 
         def draw(_: DecodeView) -> None:
-            chosen.copy_(sample_tokens(logits, logits.amax(-1), chosen, temperatures, shares))
+            drawn = sample_tokens(logits, logits.amax(-1), chosen, temperatures, shares)
+            choose(drawn, logits)
 
         view, written = DecodeView(arena, slots, self._inputs), Buffer('chosen', chosen)
         self.graphs.capture(
@@ -109,6 +116,8 @@ class TokenStep:
     ) -> list[int]:
         """Append a token to each row, whose length counts it already; return the next tokens.
 
+        A row whose logits are not finite has NONE.
+
         temperatures, shares: how the token of each row is sampled, see `sample_tokens`; by default
         all are greedy. Raises ValueError for more rows than the largest batch has.
         """
@@ -138,6 +147,19 @@ class Decoding:
     most: int  # maximum number of answer tokens
     on_held: Callable[[RowPlan], None]  # receives `held` after each token, on the engine thread
     choice: Choice = GREEDY
+    fault: RobotMemoryError | None = None  # that ended it; raised by `PlannerRows.decode`
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether the answer has another token."""
+        return self.fault is None and not self.held.plan.over
+
+
+def not_finite() -> RobotMemoryError:
+    """Return the error of an answer whose logits are not finite."""
+    return RobotMemoryError(
+        'logits of the planner must be finite (got NaN or infinity); plan again', ErrorCode.UNKNOWN
+    )
 
 
 class PlannerRows:
@@ -186,7 +208,8 @@ class PlannerRows:
     def decode(self, decoding: Decoding, step: Step) -> Iterator[RowPlan]:
         """Yield the plan in the row after each step until its answer ends.
 
-        `step` runs a piece of computation on the engine thread, and waits for it.
+        `step` runs a piece of computation on the engine thread, and waits for it. Raises
+        RobotMemoryError if the logits of this answer are not finite; others go on.
         """
         with self._lock:
             self._decoding.append(decoding)
@@ -194,8 +217,10 @@ class PlannerRows:
             while not decoding.held.plan.over:
                 said = len(decoding.held.plan.answer)
                 with self._asking:
-                    if len(decoding.held.plan.answer) == said and not decoding.held.plan.over:
+                    if len(decoding.held.plan.answer) == said and decoding.can_go_on:
                         step(self._advance)
+                if decoding.fault is not None:
+                    raise decoding.fault
                 yield decoding.held
             yield decoding.held  # another thread may have requested the last step
         finally:
@@ -206,7 +231,7 @@ class PlannerRows:
     def _advance(self) -> None:
         """Decode one token of every row with an unfinished answer."""
         with self._lock:
-            active = (one for one in self._decoding if not one.held.plan.over)
+            active = (one for one in self._decoding if one.can_go_on)
             decoding = sorted(active, key=lambda one: one.row)
             if not decoding:
                 return
@@ -219,6 +244,9 @@ class PlannerRows:
                 [one.choice.share(len(one.held.plan.answer)) for one in decoding],
             )
             for one, token in zip(decoding, tokens, strict=True):
+                if token == NONE:
+                    one.fault = not_finite()
+                    continue
                 length = int(self.arena.lengths[0, one.row])
                 one.held = one.held.with_token(token, one.stops, one.most, length)
                 one.on_held(one.held)

@@ -268,8 +268,14 @@ class EnginePart:
             )
 
     def resume(self, frozen: FrozenPart) -> None:
-        """Resume the frozen streams; the present ones of the robot end as 'replaced'."""
+        """Resume the frozen streams; the present ones of the robot end as 'replaced'.
+
+        They also give up their rows first if there is no room for all.
+        """
         present = self.streams()
+        wanted = len(frozen_facts.read(frozen)['streams']) + len(self._kv.streams.live())
+        for stream in present[: max(0, wanted - self._kv.streams_max)]:
+            self._kv.streams.release(stream, 'replaced')
         self.branch(frozen, [Branch()])
         for stream in present:
             self._kv.streams.release(stream, 'replaced')
