@@ -118,6 +118,11 @@ class Memory:
         with self._lock:
             return tuple(self._unit(ids) for ids in self.groups.units())
 
+    def tokens(self) -> int:
+        """Return the number of tokens of all segments."""
+        with self._lock:
+            return sum(self.groups.tokens(id) for ids in self.groups.units() for id in ids)
+
     def retrieve(
         self, question: str, tokens: int, segments: int | None = None
     ) -> tuple[Unit, ...]:

@@ -252,8 +252,7 @@ class Planning(AbstractContextManager['Planning']):
         """
         units, longest = self.memory.units(), self.config.max_context_tokens
         if self.config.reuse_method == AUTO:
-            tokens = sum(self.memory.groups.tokens(id) for unit in units for id in unit.ids)
-            if not self.costs.pays(min(tokens, longest)):
+            if not self.costs.pays(min(self.memory.tokens(), longest)):
                 return 0
         missing = self.memory.missing(units)
         sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +13,7 @@ from embodied_kv.control.limits_from_contract import limits_from_contract
 from embodied_kv.control.plausibility import Bounds
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
 from embodied_kv.nodes.control.measured_joints import MeasuredJoints
+from embodied_kv.nodes.observation.clock import StepDetector, WorldClock
 from embodied_kv.nodes.observation.joint_merger import JointInput, JointMerger
 from embodied_kv.robots.embodiment import Embodiment
 
@@ -132,8 +134,42 @@ def test_positions_of_topics_with_other_rates_are_of_one_moment():
             states.add('gripper', at, slow, [at * 1e-9], (), at)
     joints = MeasuredJoints.__new__(MeasuredJoints)
     joints._states, joints._places, joints._size = states, [0, 1], 2
+    joints._steps = SimpleNamespace(has_stepped=lambda: False)
     joints._clock = SimpleNamespace(stamp=moment, moment=lambda stamp: stamp * 1e-9)
     measured = joints.now()
     assert measured.moment == pytest.approx(1.8)
     np.testing.assert_allclose(measured.position, 1.8, atol=1e-6)
     np.testing.assert_allclose(measured.velocity, 1.0, atol=1e-6)
+
+
+@pytest.mark.parametrize('step', [-400 * MS, 150 * MS])
+def test_joints_are_unknown_after_a_step_of_the_system_clock(robot, arm, step):
+    sent(robot, arm)
+    assert arm.joints.now() is not None
+    clock = WorldClock(arm.get_clock())
+    arm.joints._steps._clock = Shifted(clock, step)
+    assert arm.joints.now() is None
+    robot.until(lambda: sent(robot, arm) and arm.joints.now() is not None, show=False)
+
+
+class Shifted:
+    """A clock that was set."""
+
+    is_simulated = False
+
+    def __init__(self, clock, step):
+        self._clock, self._step = clock, step
+
+    @property
+    def stamp(self):
+        return self._clock.stamp + self._step
+
+
+def test_a_clock_that_runs_on_and_a_simulated_one_have_no_step():
+    clock = SimpleNamespace(is_simulated=False, stamp=time.time_ns())
+    steps = StepDetector(clock)
+    for _ in range(3):
+        clock.stamp = time.time_ns()
+        assert not steps.has_stepped()
+    clock.is_simulated, clock.stamp = True, 0
+    assert not steps.has_stepped()

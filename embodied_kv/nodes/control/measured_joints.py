@@ -9,7 +9,7 @@ from embodied_kv.control.limits import Limits
 from embodied_kv.control.limits_from_contract import linear_joints
 from embodied_kv.control.plausibility import bounds_of
 from embodied_kv.nodes.common.lifecycle_node import SuiteNode
-from embodied_kv.nodes.observation.clock import WorldClock
+from embodied_kv.nodes.observation.clock import StepDetector, WorldClock
 from embodied_kv.nodes.observation.joint_merger import JointInput
 from embodied_kv.nodes.observation.joint_states import JointStates
 
@@ -29,6 +29,7 @@ class MeasuredJoints:
 
     def __init__(self, node: SuiteNode, max_age: float, limits: Limits) -> None:
         self._clock = WorldClock(node.get_clock())
+        self._steps = StepDetector(self._clock)
         robot = node.embodiment
         topics: dict[str, list[str]] = {}
         for joint in robot.joints:
@@ -50,8 +51,12 @@ class MeasuredJoints:
 
         The result has the moment of the oldest position, on the world's clock. Positions of
         continuous joints are unwrapped. An output that is no joint, and a joint that is missing,
-        old or implausible, is NaN: `problem` returns why.
+        old or implausible, is NaN: `problem` returns why. Stamps from before a step of the system
+        clock have an unknown age, so that none is known until the next message.
         """
+        if self._steps.has_stepped():
+            self.restart()
+            return None
         sample = self._states.known(self._clock.stamp)
         if self._places and np.isnan(sample.positions).all():
             return None

@@ -14,6 +14,8 @@ from typing import cast
 
 from rclpy.clock import Clock, ROSClock
 
+STEP = 20_000_000  # ns; a clock that is only corrected changes less between two calls
+PRECISION = 5_000_000  # ns that a comparison of two clocks may take
 EARLY = 0.25  # share of a period by which a frame may be early, because cameras jitter
 
 
@@ -48,6 +50,25 @@ class WorldClock:
     def from_steady(self, moment: float) -> float:
         """Return the moment of a time on the steady clock of this process (s)."""
         return self.now() + (moment - time.monotonic())
+
+
+class StepDetector:
+    """Detects that the system clock was set, by its offset from the steady clock."""
+
+    def __init__(self, clock: WorldClock) -> None:
+        self._clock = clock
+        self._offset: int | None = None  # ns
+
+    def has_stepped(self) -> bool:
+        """Return whether the clock was set by more than STEP since the last call."""
+        if self._clock.is_simulated:
+            return False
+        before = time.monotonic_ns()
+        stamp = self._clock.stamp
+        if time.monotonic_ns() - before > PRECISION:  # another process ran in between
+            return False
+        known, self._offset = self._offset, stamp - before
+        return known is not None and abs(self._offset - known) > STEP
 
 
 class FrameThrottle:
