@@ -251,9 +251,9 @@ class Planning(AbstractContextManager['Planning']):
         With the method `auto` nothing is computed if plans are faster without stored KV.
         """
         units, longest = self.memory.units(), self.config.max_context_tokens
-        if self.config.reuse_method == AUTO:
-            if not self.costs.pays(min(self.memory.tokens(), longest)):
-                return 0
+        chooses = self.config.reuse_method == AUTO
+        if chooses and not self.costs.pays(min(self.memory.tokens(), longest)):
+            return 0
         missing = self.memory.missing(units)
         sizes = {unit: sum(map(len, self._prompts.unit(unit))) for unit in missing}
         return self._compute([u for u, size in sizes.items() if size <= longest][:most])
