@@ -154,7 +154,7 @@ class EngineConfig:
         range=(0, 64),
     )
     memory_keep_ratio: float = _param(
-        0.25, 'Share of a prefix that a memory row keeps', range=(0.01, 1.0)
+        0.5, 'Share of a prefix that a memory row keeps', range=(0.01, 1.0)
     )
     memory_interval: float = _param(
         2.0,

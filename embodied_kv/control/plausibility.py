@@ -94,8 +94,8 @@ class JointCheck:
 
     __slots__ = (  # A driver may send 1000 messages a second.
         '_alternations', '_base', '_checks_speed', '_confirmed', '_continuous', '_far', '_high',
-        '_low', '_rate', '_run', '_slack', '_stamp', '_streak', '_why', 'bounds', 'refused',
-        'replaced',
+        '_low', '_near', '_rate', '_run', '_slack', '_stamp', '_streak', '_why', 'bounds',
+        'refused', 'replaced',
     )  # fmt: skip
 
     def __init__(self, bounds: Bounds) -> None:
@@ -108,10 +108,12 @@ class JointCheck:
         self._slack = bounds.velocity * SLACK + min(NOISE, NOISE_SHARE * span)
         self._far = self._rate * AGREEMENT + self._slack
         self.refused = 0
+        self._base = None
         self.restart()
 
-    def restart(self) -> None:
-        """Forget all samples."""
+    def restart(self, turns: bool = False) -> None:
+        """Forget all samples. turns: whether a continuous joint keeps its number of turns."""
+        self._near = self._base if turns else None  # a position from before, near the next one
         self._base: float | None = None  # the last accepted position
         self._stamp = 0  # its stamp
         self._run: tuple[int, int, float] | None = None  # first and last stamp, last position
@@ -128,8 +130,9 @@ class JointCheck:
     def add(self, stamp: int, position: float) -> float | None:
         """Return the position of a sample, unwrapped; None if it is refused or not yet used."""
         base = self._base
-        if self._continuous and base is not None and math.isfinite(position):
-            position = unwrapped(position, base)
+        near = self._near if base is None else base
+        if self._continuous and near is not None and math.isfinite(position):
+            position = unwrapped(position, near)
         if not self._low <= position <= self._high:
             self._refuse('limits' if math.isfinite(position) else 'finite', position)
             return None
@@ -159,8 +162,9 @@ class JointCheck:
                 return None  # It agrees, but arrives late.
             first = run[0] if agrees and passed >= 0 else stamp
         if not self._checks_speed or stamp - first >= AGREEMENT:
-            if base is not None and self._continuous:
-                position = unwrapped(position, base)
+            near = self._near if base is None else base
+            if near is not None and self._continuous:
+                position = unwrapped(position, near)
             if stamp < self._stamp:
                 self._alternations.clear()
             self._base, self._stamp, self._run, self._streak = position, stamp, None, 0

@@ -8,25 +8,41 @@ from dataclasses import dataclass
 from embodied_kv.demo.director import SECOND, GivenTask
 from embodied_kv.demo.nodes.truth import TrueMoment
 from embodied_kv.demo.sim.language import in_or_on
-from embodied_kv.demo.sim.table_memory import TABLE, parse_task, true_table
+from embodied_kv.demo.sim.table_memory import TABLE, KnownTable, parse_task, true_table
 from embodied_kv.demo.sim.tasks import Judge, Task, off_the
 
 
 @dataclass(frozen=True)
 class Errand:
-    """Things that go into `place` ('put') or from there onto the table ('take'), and a report."""
+    """Things that go into `place` ('put') or from there onto the table ('take'), and a report.
+
+    before: a thing that is taken out of `place` before, or ''.
+    """
 
     family: str
     names: tuple[str, ...]
     place: str
+    before: str = ''
 
     @property
     def words(self) -> str:
         """Return the sentence, in words that the planner was trained with (`training.planner`)."""
-        things, at = ' and '.join(f'the {name}' for name in self.names), in_or_on(self.place)
-        to = off_the(self.place) if self.family == 'take' else 'into' if at == 'in' else 'on'
-        move = f'{self.family} {things} {to} the {self.place}'
-        return f'{move}, then say what is {at} the {self.place}'
+        at = in_or_on(self.place)
+        moves = [self._move(self.family, self.names)]
+        if self.before:
+            moves.insert(0, self._move('take', (self.before,)))
+        return ', then '.join((*moves, f'say what is {at} the {self.place}'))
+
+    def _move(self, family: str, names: tuple[str, ...]) -> str:
+        things, at = ' and '.join(f'the {name}' for name in names), in_or_on(self.place)
+        to = off_the(self.place) if family == 'take' else 'into' if at == 'in' else 'on'
+        return f'{family} {things} {to} the {self.place}'
+
+    def is_done(self, table: KnownTable) -> bool:
+        """Return whether everything is where it should be."""
+        goal = self.place if self.family == 'put' else TABLE
+        goals = dict.fromkeys(self.names, goal) | ({self.before: TABLE} if self.before else {})
+        return all(table.where.get(name) == goal for name, goal in goals.items())
 
 
 def choose_mission(
@@ -35,20 +51,32 @@ def choose_mission(
     """Return a mission that the policy can execute, or None where it can move nothing.
 
     A thing goes into an empty place, because the policy puts a second thing onto the first. Where
-    no place is empty, a thing is taken out of one.
+    no place is empty, the one thing in a place is taken out before, or it alone is taken out.
 
     Args:
         moment: The true scene.
         hindrance: Returns why a task is impossible at a moment, or ''.
     """
     table = true_table(moment.truth)
+
+    def can(family: str, name: str, place: str) -> bool:
+        return not hindrance(Task(family, name, place), moment)
+
+    lying = [name for name in table.where if table.where[name] == TABLE]
     empty = [place for place in table.places if not table.inside(place)]
+    inside = [(p, n) for p in table.places for n in table.inside(p) if can('take', n, p)]
+    alone = [(place, name) for place, name in inside if len(table.inside(place)) == 1]
     errands = [
-        *(Errand('put', (name,), place) for place in empty for name in table.where),
-        *(Errand('take', (n,), place) for place in table.places for n in table.inside(place)),
+        *(Errand('put', (n,), p) for p in empty for n in table.where if can('put', n, p)),
+        *(
+            Errand('put', (n,), p, before)
+            for p, before in alone
+            for n in lying
+            if can('put', n, p)
+        ),
+        *(Errand('take', (name,), place) for place, name in inside),
     ]
-    possible = (e for e in errands if not hindrance(Task(e.family, e.names[0], e.place), moment))
-    return next(possible, None)
+    return errands[0] if errands else None
 
 
 @dataclass
@@ -99,8 +127,7 @@ class LastMission:
         self._close(stamp)
         self.ended, self.success, self.message, self.said = stamp, success, message, said
         table, place = true_table(self._now.truth), self.errand.place
-        goal = place if self.errand.family == 'put' else TABLE
-        self.done = all(table.where.get(name) == goal for name in self.errand.names)
+        self.done = self.errand.is_done(table)
         self.truth = f'the {place} holds {table.holds(place)}'
 
     def _close(self, stamp: int) -> None:

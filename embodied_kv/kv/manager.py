@@ -252,7 +252,7 @@ class KvManager:
                 )
             most = self.streams_max - 1, self.language_rows_max
             self.streams.shrink_to(*most, joining=lease, at_once=not waits)
-            if self.streams.rows_free:
+            if self.streams.rows_free and self.streams.fits_in(*most, joining=lease):
                 return self.streams.add(lease, query, tokens)
             if not waits:
                 raise CodedError(

@@ -251,19 +251,24 @@ class StreamPool(ArenaPool):
         """End streams until at most `streams` are left, on at most `rows` prefix rows.
 
         The row of `joining` counts as well, and stays. at_once: end only streams outside the step
-        in progress, whose rows are then free.
+        in progress, whose decode rows are then free; more may be left.
         """
+        busy = self._stepping if at_once else ()
         if (surplus := len(self) - streams) > 0:
             each = self.each()
-            if at_once:
-                busy = [stream.id for stream in self._stepping]
-                each = each.only(~np.isin(each.keys, busy))
-            self.evict(self.least_valuable(each, surplus))
+            others = ~np.isin(each.keys, [stream.id for stream in busy])
+            self.evict(self.least_valuable(each.only(others), surplus))
         own = set() if joining is None or joining.is_copy else {joining.row}
         if (surplus := len(self.rows_held() | own) - rows) > 0:
             groups = self.by_row()
-            others = ~np.isin(groups.keys, list(own)) & (groups.frees | (not at_once))
-            self.evict(self.least_valuable(groups.only(others), surplus))
+            kept = own | {s.lease.row for s in busy if not s.lease.is_copy}
+            others = groups.only(~np.isin(groups.keys, list(kept)))
+            self.evict(self.least_valuable(others, surplus))
+
+    def fits_in(self, streams: int, rows: int, joining: Lease | None = None) -> bool:
+        """Return whether `shrink_to` with these arguments has nothing to end."""
+        own = set() if joining is None or joining.is_copy else {joining.row}
+        return len(self) <= streams and len(self.rows_held() | own) <= rows
 
     def least_valuable(self, groups: Groups, count: int) -> list[DecodeStream]:
         """Return the streams of the `count` groups with the lowest eviction worth."""

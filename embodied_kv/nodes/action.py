@@ -442,10 +442,12 @@ class Action(SuiteNode, Participant):
             self.log_warning('control loop', f'control loop: {self._outcome}')
 
     def _publish(self, command: Command) -> None:
-        if not self._params.shadow:
-            self._outputs.command(command)
-        if command.source == STOP != self._source and self.active:
-            self._log_stop()
+        try:
+            if not self._params.shadow:
+                self._outputs.command(command)
+        finally:
+            if command.source == STOP != self._source and self.active:
+                self._log_stop()
         now, names = self.get_clock().now().to_msg(), self.embodiment.axes
         self._chunks.publish(conversions.chunk_message(command, names, now))
         if self._path is not None:

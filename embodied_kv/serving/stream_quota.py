@@ -133,13 +133,18 @@ class ServedPart(EnginePart):
         if budgets is not None and not self._kv.compressed.has_room([sum(budgets)]):
             raise CapsuleError('no room for a compressed prefix: raise engine.compressed_rows')
 
-    def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
+    def branch(
+        self,
+        frozen: FrozenPart,
+        branches: Sequence[Branch],
+        first: Sequence[DecodeStream] = (),
+    ) -> list[list[DecodeStream]]:
         """Return the streams of `EnginePart.branch`; at the quota the oldest ones end for them."""
         streams = len(frozen_facts.read(frozen)['streams']) * len(branches)
         if not streams:
-            return super().branch(frozen, branches)
+            return super().branch(frozen, branches, first)
         with self._quota.room(self.robot, streams):
-            return super().branch(frozen, branches)
+            return super().branch(frozen, branches, first)
 
     def resume(self, frozen: FrozenPart) -> None:
         """Resume the session; the frozen row is the robot's newest until its next frame."""

@@ -273,19 +273,22 @@ class EnginePart:
         They also give up their rows first if there is no room for all.
         """
         present = self.streams()
-        wanted = len(frozen_facts.read(frozen)['streams']) + len(self._kv.streams.live())
-        for stream in present[: max(0, wanted - self._kv.streams_max)]:
-            self._kv.streams.release(stream, 'replaced')
-        self.branch(frozen, [Branch()])
+        self.branch(frozen, [Branch()], present)
         for stream in present:
             self._kv.streams.release(stream, 'replaced')
 
-    def branch(self, frozen: FrozenPart, branches: Sequence[Branch]) -> list[list[DecodeStream]]:
+    def branch(
+        self,
+        frozen: FrozenPart,
+        branches: Sequence[Branch],
+        first: Sequence[DecodeStream] = (),
+    ) -> list[list[DecodeStream]]:
         """Resume each frozen stream once for every branch, in addition to all live streams.
 
         The branches share one copy of each row. The rows get new handles of this process with
-        their old stamps; no action is made from them. Raises CapsuleError, and resumes no stream,
-        if there is no room for all.
+        their old stamps; no action is made from them. If there are too many streams, those of
+        `first` end as 'replaced', then those worth least are evicted. Raises CapsuleError, and
+        resumes no stream, if there is no room for all.
 
         Returns:
             The streams, by branch.
@@ -293,15 +296,18 @@ class EnginePart:
         grown: list[list[DecodeStream]] = [[] for _ in branches]
         with ExitStack() as step, ExitStack() as undo, ExitStack() as leases:
             step.callback(self._kv.streams.end_step)  # until then no stream is evicted for another
-            rows: dict[int, Lease] = {}
-            for i, facts in enumerate(frozen_facts.read(frozen)['streams']):
-                number = facts['row']
-                if number not in rows:
-                    rows[number] = leases.enter_context(self._adopt(frozen, number))
+            streams = frozen_facts.read(frozen)['streams']
+            rows = {
+                number: leases.enter_context(self._adopt(frozen, number))
+                for number in dict.fromkeys(facts['row'] for facts in streams)
+            }
+            wanted = len(streams) * len(branches) + len(self._kv.streams.live())
+            for stream in first[: max(0, wanted - self._kv.streams_max)]:
+                self._kv.streams.release(stream, 'replaced')
+            for i, facts in enumerate(streams):
                 for j, branch in enumerate(branches):
-                    grown[j].append(self._grow(frozen, i, rows[number], branch, undo))
-            streams = [stream for streams in grown for stream in streams]
-            if any(stream.reason for stream in streams):
+                    grown[j].append(self._grow(frozen, i, rows[facts['row']], branch, undo))
+            if any(stream.reason for streams in grown for stream in streams):
                 raise CapsuleError(
                     'streams of the capsule were evicted while it was resumed; try again',
                     ErrorCode.NO_ROOM,

@@ -311,21 +311,20 @@ class RobotSession:
         orders: Mapping[str, object],
         exclude: Collection[str] = (),
     ) -> Resumed:
-        frozen, decision = self._frozen(capsule), decide()
-        deep = RESUMED_DEPTHS[decision.depth]
+        frozen, deep = self._frozen(capsule), RESUMED_DEPTHS[decide().depth]
         named = frozen.keys() - {SCENE, DEPTHS, *exclude}
         parts = [p for p in self._parts.values() if p.depth in deep and p.name in named]
 
-        def work() -> tuple[tuple[int, ...], list[Note]]:
+        def work() -> tuple[tuple[int, ...], list[Note], Decision]:
             for part in parts:
                 part.check_resumable(frozen[part.name])
             first = [p for p in parts if p is self.engine_part]  # may wait for a policy server
             notes = [self._resume_part(part, frozen[part.name]) for part in first]
-            in_time, same = RESUMED_DEPTHS[decide().depth], self._orders() == orders
+            late, same = decide(), self._orders() == orders
             for part in parts:
                 if part in first:
                     continue
-                if part.depth not in in_time:
+                if part.depth not in RESUMED_DEPTHS[late.depth]:
                     notes.append(f'the capsule is too old by now for its part {part.name}')
                 elif isinstance(part, WatchedPart) and not same:
                     notes.append(
@@ -333,12 +332,12 @@ class RobotSession:
                     )
                 else:
                     notes.append(self._resume_part(part, frozen[part.name]))
-            if decision.depth is Depth.HOLD:
+            if late.depth is Depth.HOLD:
                 self.participants.on_hold()
             streams = tuple(s.id for s in self.engine_part.streams()) if parts else ()
-            return streams, notes
+            return streams, notes, late
 
-        (streams, notes), seconds = self._on_engine(work)
+        (streams, notes, decision), seconds = self._on_engine(work)
         told = [note() if callable(note) else note for note in notes]
         depths = capsule.facts.get(DEPTHS)
         depths = depths if isinstance(depths, dict) else {}

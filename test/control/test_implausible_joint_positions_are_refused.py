@@ -258,6 +258,20 @@ def test_continuous_joint_is_unwrapped(seed, interval, wraps):
     assert check.refused == 0 and before is not None
 
 
+@pytest.mark.parametrize('turns', [True, False])
+def test_a_restart_may_keep_the_turns_of_a_continuous_joint(turns):
+    check, moment = JointCheck(TURNS), 0
+    known = []
+    for place in (*np.linspace(3.0, 3.6, 60), *[3.6] * 60):
+        moment += 10_000_000
+        if len(known) == 60:
+            check.restart(turns)
+        wrapped = (place + np.pi) % (2 * np.pi) - np.pi
+        known.append(check.add(moment, float(wrapped)))
+    assert known[59] == pytest.approx(3.6)
+    assert known[-1] == pytest.approx(3.6 if turns else 3.6 - 2 * np.pi)
+
+
 def test_false_sample_of_a_continuous_joint_is_refused():
     check = settled(TURNS, position=3.1)
     assert check.add(SECOND + 8 * MS, -3.1) == pytest.approx(2 * math.pi - 3.1)

@@ -1,8 +1,12 @@
 """Streams of a capsule take the rows of present streams if there is no room for all."""
 
+from contextlib import ExitStack
+
 import pytest
 from capsule_sessions import QUESTIONS, begin, capsules_of
 
+from embodied_kv.capsule.capsule import CapsuleError
+from embodied_kv.kv.rows import OutOfRowsError
 from embodied_kv.session.engine_part import Branch
 
 
@@ -63,3 +67,30 @@ def test_branches_displace_streams_outside_the_fork(make_engine, observe):
     )
     grown, _ = session.fork('c', [Branch(), Branch(seed=1)])
     assert [len(streams) for streams in grown] == [3, 3] and len(live(engine, 'other')) == 2
+
+
+def test_streams_of_present_frames_end_at_the_bound_of_rows(make_engine, observe):
+    engine = make_engine(streams=8)
+    session = frozen(engine, observe, QUESTIONS[:1])
+    end_all(engine)
+    begin(engine, observe(2, in_time=1e6, robot='other'), questions=QUESTIONS[:1])
+    engine.kv.set_limits(rows=1)
+    session.fork('c', [Branch()])
+    assert not live(engine, 'other') and len(live(engine)) == 1
+    engine.kv.check_integrity()
+
+
+def test_a_restore_without_room_for_its_rows_ends_no_stream(make_engine, observe):
+    engine = make_engine(streams=3)
+    session = frozen(engine, observe)
+    before = [s.id for s in live(engine)]
+    with ExitStack() as held:
+        for number in range(3, 40):  # frames that chunks read
+            try:
+                (handle,) = engine.prefill([observe(number, in_time=1e6, robot=f'robot {number}')])
+            except OutOfRowsError:
+                break
+            held.enter_context(engine.kv.acquire(handle))
+        with pytest.raises(CapsuleError):
+            session.rollback('c')
+        assert [s.id for s in live(engine)] == before

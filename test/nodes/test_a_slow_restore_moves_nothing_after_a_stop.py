@@ -14,6 +14,7 @@ from embodied_kv.control.safety_state_machine import ARMED, SafetyStateMachine
 from embodied_kv.control.trajectory_executor import TrajectoryExecutor
 from embodied_kv.nodes.control.session_parts import ActionPart, InstructionPart
 from embodied_kv.serving.remote_policy.remote_part import RemotePart, _Caller
+from embodied_kv.session.participant import Participant
 from embodied_kv.session.robot_session import RobotSession
 from embodied_kv.types import ActionChunk
 
@@ -34,11 +35,19 @@ class Server(RemotePart):
         return {'name': 'a', 'capsule': b'bytes'}
 
 
+class Holding(Participant):
+    def __init__(self, robot):
+        self.robot = robot
+
+    def on_hold(self):
+        self.robot.held += 1
+
+
 class Robot:
     """A session with the parts of a robot without a model, and its control loop."""
 
     def __init__(self):
-        self.commands, self.instruction = [], 'A'
+        self.commands, self.instruction, self.held = [], 'A', 0
         limits = MotionLimits('ab', [-9, -9], [9, 9], [5, 5], [50, 50], ['position'] * 2)
         self.loop = ControlLoop(
             TrajectoryExecutor(limits, DT, max_tracking_error=9.0),
@@ -109,3 +118,12 @@ def test_actions_that_became_too_old_do_not_resume(robot):
     resumed, sources = robot.restore()
     assert (robot.instruction, 'previous' in sources) == ('A', False)
     assert resumed.notes == ('the capsule is too old by now for its part action',)
+    assert resumed.decision.depth is Depth.PLANNER
+
+
+def test_the_arm_holds_if_the_capsule_became_too_old(robot):
+    robot.session.limits = Limits(max_action_resume_age=0.05, max_planner_resume_age=0.05)
+    robot.session.participants.join(Holding(robot))
+    robot.server.meanwhile = lambda: time.sleep(0.1)
+    resumed, _ = robot.restore()
+    assert (resumed.decision.depth, robot.held, robot.instruction) == (Depth.HOLD, 1, 'B')

@@ -55,8 +55,10 @@ def parsed(errand):
     """Return the errand in the form of the missions of the training set."""
     place = errand.place if errand.family == 'take' else ''
     things = Which(names=errand.names, place=place)
-    move = Part(errand.family, things, '' if place else errand.place)
-    return Mission((move, Part('say', place=errand.place, about='inside')))
+    moves = [Part(errand.family, things, '' if place else errand.place)]
+    if errand.before:
+        moves.insert(0, Part('take', Which(names=(errand.before,), place=errand.place)))
+    return Mission((*moves, Part('say', place=errand.place, about='inside')))
 
 
 def steps_of(errand, moment):
@@ -80,10 +82,11 @@ def test_it_is_a_move_and_a_sentence(moment):
 @pytest.mark.parametrize('family', ['put', 'take'])
 @pytest.mark.parametrize('place', ['blue bin', 'green plate'])
 @pytest.mark.parametrize('names', [('red cube',), ('red cube', 'cyan cylinder')])
-def test_sentence_is_one_that_the_planner_was_trained_with(family, place, names):
-    errand = Errand(family, names, place)
+@pytest.mark.parametrize('before', ['', 'green cube'])
+def test_sentence_is_one_that_the_planner_was_trained_with(family, place, names, before):
+    errand = Errand(family, names, place, before if family == 'put' else '')
     rng = np.random.default_rng(0)
-    assert errand.words in {''.join(say_mission(parsed(errand), rng)) for _ in range(2000)}
+    assert errand.words in {''.join(say_mission(parsed(errand), rng)) for _ in range(9000)}
 
 
 def test_what_cannot_be_done_is_not_asked_for(moment):
@@ -93,15 +96,31 @@ def test_what_cannot_be_done_is_not_asked_for(moment):
     assert choose_mission(moment, lambda task, _: 'nobody can') is None
 
 
-def test_without_an_empty_place_something_is_taken_out(moment):
+def test_without_an_empty_place_one_thing_replaces_another(moment):
     table = true_table(moment.truth)
     assert len(table.places) == 1, 'the scene has one place'
     (place,) = table.places
     name = next(iter(table.where))
     full = put(moment, [name], place)
     mission = choose_mission(full, possible)
-    assert (mission.family, mission.names) == ('take', (name,))
+    assert (mission.family, mission.place, mission.before) == ('put', place, name)
+    assert len(steps_of(mission, full)) == 3
+
+    def only_take(task, _):
+        return '' if task.family == 'take' else 'no'
+
+    mission = choose_mission(full, only_take)
+    assert (mission.family, mission.names, mission.before) == ('take', (name,), '')
     assert len(steps_of(mission, full)) == 2
+
+
+def test_it_is_done_once_both_things_are_where_they_should_be(moment):
+    table = true_table(moment.truth)
+    (place,), (first, second) = table.places, tuple(table.where)[:2]
+    errand = Errand('put', (second,), place, first)
+    assert not errand.is_done(true_table(put(moment, [first], place).truth))
+    assert not errand.is_done(true_table(put(moment, [first, second], place).truth))
+    assert errand.is_done(true_table(put(moment, [second], place).truth))
 
 
 @given(seed=st.integers(1_000_000, 2_000_000))
@@ -111,7 +130,8 @@ def test_nothing_is_put_where_something_lies(table, seed):
     moment = TrueMoment(SECOND, seed, table.state(), table.truth(), table.poses())
     mission = choose_mission(moment, possible)
     known = true_table(moment.truth)
-    assert mission.family == 'take' or not known.inside(mission.place)
+    there = [mission.before] if mission.before else []
+    assert mission.family == 'take' or known.inside(mission.place) == there
 
 
 @pytest.fixture

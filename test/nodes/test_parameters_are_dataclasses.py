@@ -46,6 +46,7 @@ ROBOT = {  # values of the file, for the simulated robot; the defaults are none 
     'engine.min_euler_steps': 2,
     'engine.compile': 'auto',
     'engine.rtc': 'trained',
+    'engine.memory_rows': -1,
 }
 
 

@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 from embodied_kv.demo.sim.language import where_is
+from embodied_kv.demo.sim.phases import TableMoment
 from embodied_kv.demo.sim.scene import SIZES
+from embodied_kv.demo.sim.tables import Orders, Tables
 from embodied_kv.demo.sim.tabletop import ObjectTruth, Truth
+from embodied_kv.demo.sim.tasks import Task
 
 
 def thing(name, x, y, z=0.02):
@@ -50,8 +53,16 @@ def test_a_thing_on_a_thing_in_a_bin_is_in_the_bin(under, x, z, true):
     below = thing(under, 0.40, 0.1, 0.006 + height / 2)
     truth = Truth((thing('red cube', x, 0.1, z), below, *PLACES), np.zeros(3), '')
     assert where_is('red cube', truth)[0] == true[0]
+    assert is_placed(truth) == (true[0] == 'in the cyan bin')
     alone = Truth((thing('red cube', x, 0.1, z), *PLACES), np.zeros(3), '')
-    assert where_is('red cube', alone)[0] == 'on the table'
+    assert where_is('red cube', alone)[0] == 'on the table' and not is_placed(alone)
+
+
+def is_placed(truth):
+    """Return whether the expert regards the red cube as put into the cyan bin."""
+    names = [one.name for one in truth.things]
+    orders = Orders.of([Task('put', 'red cube', 'cyan bin')], [names])
+    return bool(TableMoment(np.zeros((1, 7)), Tables.of([truth]), orders).placed[0])
 
 
 def test_a_thing_that_is_not_there_is_nowhere():

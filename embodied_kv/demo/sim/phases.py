@@ -17,6 +17,7 @@ from embodied_kv.demo.sim.tables import (
     Tables,
     bottom_of_held,
     bottoms,
+    on_things_in,
     support_of_held,
 )
 from embodied_kv.demo.sim.tasks import (
@@ -88,7 +89,8 @@ class TableMoment:
         # a thing to grasp, possibly out of a receptacle
         at, resting = tables.things[..., :2], bottoms(tables)[rows, orders.target]
         apart = np.linalg.norm(at - self.thing[:, None, :2], axis=2)
-        within = tables.receptacle & (apart < INSIDE) & (resting < LOWEST)[:, None]
+        within = tables.receptacle & (apart < INSIDE)
+        within &= (resting < LOWEST)[:, None] | on_things_in(tables, orders.target)
         away, rim = within.any(1), np.where(within, tables.size[..., 2], 0).max(1)
         self.apart = distance(self.p, self.thing)
         period = np.where(round_, np.nan, np.pi / 2)

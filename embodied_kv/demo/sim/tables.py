@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_kv.demo.sim.scene import FLOORS, RECEPTACLES, circle
 from embodied_kv.demo.sim.spots import INSIDE
-from embodied_kv.demo.sim.tasks import EVERY_FAMILY, NOWHERE, SIDES, Task
+from embodied_kv.demo.sim.tasks import EVERY_FAMILY, LOWEST, NOWHERE, RESTING, SIDES, Task
 
 if TYPE_CHECKING:  # imports mujoco
     from embodied_kv.demo.sim.tabletop import Truth
@@ -97,6 +97,17 @@ class Orders:
 def bottoms(tables: Tables) -> np.ndarray:
     """Return the heights [B, N] of the lower sides of upright things."""
     return tables.things[..., 2] - tables.size[..., 2] / 2
+
+
+def on_things_in(tables: Tables, targets: np.ndarray) -> np.ndarray:
+    """Return [B, N] whether the target stands on a thing in that receptacle; see `lies_in`."""
+    rows, at, low = np.arange(len(targets)), tables.things[..., :2], bottoms(tables)
+    tops = low + tables.size[..., 2]
+    above = np.linalg.norm(at - at[rows, targets][:, None], axis=2) < tables.radius
+    above &= np.abs(low[rows, targets][:, None] - tops) < RESTING
+    above &= tables.movable & (low < LOWEST)
+    apart = np.linalg.norm(at[:, :, None] - at[:, None], axis=3)  # [B, thing, receptacle]
+    return (above[:, :, None] & (apart < INSIDE)).any(1)
 
 
 def bottom_of_held(tables: Tables) -> np.ndarray:

@@ -55,7 +55,7 @@ class MeasuredJoints:
         clock have an unknown age, so that none is known until the next message.
         """
         if self._steps.has_stepped():
-            self.restart()
+            self._states.restart(turns=True)
             return None
         sample = self._states.known(self._clock.stamp)
         if self._places and np.isnan(sample.positions).all():

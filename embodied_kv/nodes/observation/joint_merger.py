@@ -82,8 +82,8 @@ class _Joint:
         self.note = ''
         self.offset: float | None = 0.0
 
-    def restart(self) -> None:
-        self.check.restart()
+    def restart(self, turns: bool = False) -> None:
+        self.check.restart(turns)
         self.samples.clear()
         self.source, self.note = None, ''
 
@@ -207,12 +207,12 @@ class JointMerger:
         self._sources: OrderedDict[tuple[str, tuple[str, ...]], _Source] = OrderedDict()
         self._lock = Lock()
 
-    def restart(self) -> None:
-        """Forget everything."""
+    def restart(self, turns: bool = False) -> None:
+        """Forget everything. turns: except the number of turns of continuous joints."""
         with self._lock:
             self._sources.clear()
             for joint in self._joints:
-                joint.restart()
+                joint.restart(turns)
 
     def add(
         self,

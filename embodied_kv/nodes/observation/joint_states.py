@@ -92,13 +92,13 @@ class JointStates(JointMerger):
             for topic, (kind, _) in self._readers.items()
         }
 
-    def restart(self) -> None:
-        """Forget everything, and drop the messages that wait."""
+    def restart(self, turns: bool = False) -> None:
+        """Forget everything, see `JointMerger`, and drop the messages that wait."""
         with self._order:
             for subscription in self._subscriptions.values():
                 for _ in queued(subscription):
                     pass
-            super().restart()
+            super().restart(turns)
 
     def _look(self, stamp: int) -> tuple[JointSample, list[UnknownJoint]]:
         self.collect()
