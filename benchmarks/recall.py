@@ -33,7 +33,7 @@ from training.evaluate import evaluation
 from training.evaluate.cases import Outcome
 from training.evaluate.report import pair_rows, wilson
 
-MOST, SHARE = 4, 0.25
+MOST, SHARE = 4, 0.5
 ALL = dict(memory_rows=MOST, memory_keep_ratio=SHARE, past='restored')
 ROWS = {
     'all': ALL,
