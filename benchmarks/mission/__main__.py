@@ -102,7 +102,7 @@ def run(args: argparse.Namespace) -> dict:
     policy = evaluation.load(args.checkpoint)
     planner = load_planner(args.planner or bundled_planner(PLANNER))
     size = dict(rows=6, streams=16, decode_tokens=96, euler_steps=4, min_euler_steps=4)
-    size |= dict(memory_rows=args.memory_rows, memory_keep_ratio=1.0)
+    size |= dict(memory_rows=args.memory_rows)
     engine = Engine(policy, EngineConfig(**size, time_budget=False), policy.config.action_dt)
     warm_up(engine)
     rows, missions, charged = [], {}, clock.ChargedTime()
