@@ -39,7 +39,7 @@ from training.data.lerobot_checks import (
 )
 from training.data.lerobot_columns import Camera, match
 from training.data.lerobot_files import DataSetFiles
-from training.data.videos import read_frames
+from training.data.videos import Convert, read_frames
 
 COUNTERS = ['timestamp', 'frame_index', 'episode_index', 'task_index']
 
@@ -52,7 +52,7 @@ class EpisodeArrays:
     width, channels] by the contract's view; channels are 1 for a grey camera, else 3 (RGB). Where
     the data set has such columns: positions, float32 [T, 3] of each object, m; pixels, float32
     [T, 2] by (view, object), column and row in an image of the view; both NaN where they are
-    unknown; subtasks, of each frame.
+    unknown; subtasks, of each frame. sizes: width and height of the images in the data set.
     """
 
     state: np.ndarray
@@ -62,6 +62,7 @@ class EpisodeArrays:
     positions: dict[str, np.ndarray]
     pixels: dict[tuple[str, str], np.ndarray]
     subtasks: tuple[str, ...]
+    sizes: dict[str, tuple[int, int]]
 
 
 class LeRobotDataSet:
@@ -119,12 +120,16 @@ class LeRobotDataSet:
         """Return which of state and action have another order than in the contract."""
         return tuple(self._columns.orders)
 
-    def read(self, index: int) -> EpisodeArrays:
-        """Return an episode. Raises DataSetError if its images cannot be read."""
+    def read(self, index: int, convert: Convert = lambda image: image) -> EpisodeArrays:
+        """Return an episode. Raises DataSetError if its images cannot be read.
+
+        convert: Applied to each image before the next one is read.
+        """
         with _named(self._root):
-            cameras = self._columns.cameras
-            images = {view: self._images(index, camera) for view, camera in cameras.items()}
-            return replace(self._numbers(index), images=images)
+            images, sizes = {}, {}
+            for view, camera in self._columns.cameras.items():
+                images[view], sizes[view] = self._images(index, camera, convert)
+            return replace(self._numbers(index), images=images, sizes=sizes)
 
     def _find_objects(self) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
         """Return objects by their column of positions, and (view, object) by that of pixels."""
@@ -182,6 +187,7 @@ class LeRobotDataSet:
                 for key, place in self._pixels.items()
             },
             _texts(table, 'subtask', self._subtasks, where) if self.has_subtasks else (),
+            {},
         )
 
     def _rows(self, index: int) -> pa.Table:
@@ -195,26 +201,35 @@ class LeRobotDataSet:
         table = self._last[1]
         return table.filter(pc.equal(table['episode_index'], episode.index))
 
-    def _images(self, index: int, camera: Camera) -> np.ndarray:
-        """Return the images of an episode, uint8 [T, height, width, channels]."""
+    def _images(
+        self, index: int, camera: Camera, convert: Convert
+    ) -> tuple[np.ndarray, tuple[int, int]]:
+        """Return the converted images of an episode, and their width and height before."""
+        shapes: set[tuple[int, ...]] = set()
+
+        def converted(image: np.ndarray) -> np.ndarray:
+            shapes.add(image.shape)
+            return convert(image)
+
         column, episode = camera.column, self._episodes[index]
         where = f'{self._root}: episode {episode.index}: {column}'
         try:
             if camera.is_video:
-                found = self._from_video(index, camera)
+                found = self._from_video(index, camera, converted)
             else:
                 only = [('episode_index', '==', episode.index)]
                 table = self._files.table(episode.data, columns=[column], filters=only)
                 check_columns(table, [column], f'{episode.data}')
                 found = [
-                    pictures.decoded(self._bytes(picture), camera.channels)
+                    converted(pictures.decoded(self._bytes(picture), camera.channels))
                     for picture in table[column].to_pylist()
                 ]
         except ValueError as error:
             raise DataSetError(f'{where}: {error}') from error
-        if len({image.shape for image in found}) > 1:
+        if len(shapes) > 1:
             raise DataSetError(f'{where}: its pictures have several sizes')
-        return np.stack(found)
+        height, width, _ = shapes.pop()
+        return np.stack(found), (width, height)
 
     def _bytes(self, picture: Mapping[str, Any]) -> bytes:
         """Return an image file: of the table, or the one that the table names."""
@@ -222,11 +237,12 @@ class LeRobotDataSet:
             return picture['bytes']
         return self._files.inside(self._root / picture['path']).read_bytes()
 
-    def _from_video(self, index: int, camera: Camera) -> list[np.ndarray]:
+    def _from_video(self, index: int, camera: Camera, convert: Convert) -> list[np.ndarray]:
         part, fps = self._episodes[index].videos[camera.column], self._robot.contract.fps
         stamps = self._rows(index)['timestamp'].to_numpy()
         times = part.start + stamps.astype(np.float64)
-        return read_frames(part.path, times.tolist(), fps, camera.channels, camera.codec)
+        known = camera.channels, camera.codec
+        return read_frames(part.path, times.tolist(), fps, *known, convert)
 
 
 def _texts(table: pa.Table, kind: str, words: Mapping[int, str], where: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ them, not on their position in the file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from embodied_kv.text import reason
 
+Convert = Callable[[NDArray[np.uint8]], NDArray[np.uint8]]  # of an image [height, width, channels]
 FORMATS = {1: 'gray', 3: 'rgb24'}  # of PyAV, by the number of channels
 BACK = (0.0, 2.0, float('inf'))  # s: seek this much earlier if the keyframe is too late
 ROUNDING = 1e-4  # s: timestamps of videos and of tables are rounded
@@ -27,7 +28,12 @@ REMEDY = (
 
 
 def read_frames(
-    path: Path, times: Sequence[float], fps: float, channels: int = 3, codec: str = 'unknown'
+    path: Path,
+    times: Sequence[float],
+    fps: float,
+    channels: int = 3,
+    codec: str = 'unknown',
+    convert: Convert = lambda image: image,
 ) -> list[NDArray[np.uint8]]:
     """Return the frame nearest to each time, [height, width, channels].
 
@@ -37,6 +43,7 @@ def read_frames(
         fps: Frame rate (Hz) of the data set. A frame must lie within half of its period.
         channels: 3 for RGB, 1 for grey.
         codec: Name of the codec by the data set, named in the error if PyAV does not know it.
+        convert: Applied to each frame before the next one is decoded.
 
     Raises:
         ValueError: The file cannot be decoded, or no frame lies near enough to a time.
@@ -47,7 +54,7 @@ def read_frames(
         with av.open(str(path)) as video:
             known = [s.codec_context for s in video.streams.video if s.codec_context is not None]
             codec = known[0].codec.canonical_name if known else codec
-            return _nearest(video, path, times, fps, channels)
+            return [convert(frame) for frame in _nearest(video, path, times, fps, channels)]
     except av.error.DecoderNotFoundError as error:
         raise ValueError(
             f'codec of {path} must be one that PyAV decodes (got {codec}); {REMEDY}'
@@ -61,14 +68,13 @@ def read_frames(
 
 def _nearest(
     video: InputContainer, path: Path, times: Sequence[float], fps: float, channels: int
-) -> list[NDArray[np.uint8]]:
-    """Return the frame nearest to each time."""
+) -> Iterator[NDArray[np.uint8]]:
+    """Yield the frame nearest to each time."""
     if not video.streams.video:
         raise ValueError(f'{path} must contain a video stream (got none); download it again')
     limit = 0.5 / fps - ROUNDING
     frames = _from(video, times[0] - limit)
     past, coming = None, next(frames, None)
-    found = []
     for i, wanted in enumerate(times):
         while coming is not None and coming[0] <= wanted:
             past, coming = coming, next(frames, None)
@@ -84,8 +90,7 @@ def _nearest(
                 'again, or remove the episode'
             )
         pixels = near[1].to_ndarray(format=FORMATS[channels])
-        found.append(pixels.reshape(*pixels.shape[:2], channels))
-    return found
+        yield pixels.reshape(*pixels.shape[:2], channels)
 
 
 def _from(video: InputContainer, start: float) -> Iterator[tuple[float, Any]]:

@@ -59,8 +59,8 @@ class Frames:
     ) -> Frames:
         """Read the frames of some episodes.
 
-        In addition to the frames, the images of at most one episode are in memory. objects: names
-        of those whose positions are read. Raises DataSetError.
+        In addition to the frames, the resized images of one episode are in memory, and one image
+        of full size. objects: names of those whose positions are read. Raises DataSetError.
         """
         total, size = sum(map(len, episodes)), config.vision.image_size
         numbers: dict[str, list] = {name: [] for name in ('state', 'action', 'left')}
@@ -71,12 +71,13 @@ class Frames:
         doing: list[str | None] = []
         end = 0
         for episode in episodes:
-            read = episode.data.read(episode.index)
+            read = episode.data.read(
+                episode.index, lambda image: OWN_RESIZE.pad(_rgb(image), size)
+            )
             count = len(read.state)
             here, end = slice(end, end + count), end + count
             for v, view in enumerate(config.views):
-                for place, image in zip(images[here, v], read.images[view], strict=True):
-                    place[:] = OWN_RESIZE.pad(_rgb(image), size)
+                images[here, v] = read.images[view]
             for n, name in enumerate(objects):
                 if name in read.positions:
                     positions[here, n] = read.positions[name]
@@ -130,7 +131,7 @@ def _resized(read: EpisodeArrays, view: str, name: str, size: int) -> NDArray[np
     """Return where an object is in the network's image of a view, [T, 2]; NaN if unknown."""
     if (view, name) not in read.pixels:
         return np.nan
-    sides = np.array(read.images[view].shape[2:0:-1])  # width, height
+    sides = np.array(read.sizes[view])
     new = (sides / (sides.max() / size)).astype(int).clip(1)
     return read.pixels[view, name] * (new / sides) + (size - new) // 2
 

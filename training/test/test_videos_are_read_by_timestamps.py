@@ -1,6 +1,7 @@
 """Frames of videos are found by the timestamps of their rows, wherever they are in a file."""
 
 import os
+import weakref
 
 import av
 import numpy as np
@@ -146,6 +147,22 @@ def test_episodes_of_one_file_have_their_own_frames(tmp_path):
         assert read.images['top'].shape == (LENGTHS[index], 48, 64, 3)
         np.testing.assert_allclose(levels(read.images['top']), expected, atol=5)
         np.testing.assert_array_equal(levels(read.images['side']), expected)
+
+
+def test_each_image_is_converted_before_the_next_one_is_read(tmp_path):
+    root = write(tmp_path / 'set')
+    to_video(root)
+    whole, seen = [], []
+
+    def small(image):
+        whole.append(weakref.ref(image))
+        seen.append(sum(one() is not None for one in whole))
+        return image[::8, ::8].copy()
+
+    read = LeRobotDataSet(root, ROBOT).read(0, small)
+    assert max(seen) <= 2, 'images of full size are kept'
+    assert read.images['top'].shape == (LENGTHS[0], 6, 8, 3)
+    assert read.sizes == {'top': (64, 48), 'side': (64, 48)}
 
 
 def test_start_between_two_frames_is_refused_with_episode_and_offset(tmp_path):
