@@ -75,7 +75,8 @@ class Engine:
                 "to continue given actions (got 'trained'); set it to 'guided'"
             )
         if config.memory_rows < 0:  # as many as it was trained with
-            trained = 0 if policy.config.cross_layers else min(policy.max_memory_rows, MEMORY_ROWS)
+            reads = not (policy.config.cross_layers or policy.is_random)
+            trained = min(policy.max_memory_rows, MEMORY_ROWS) if reads else 0
             kept = config.memory_kept_rows if trained else 0
             config = replace(config, memory_rows=trained, memory_kept_rows=kept)
         if config.memory_rows > policy.max_memory_rows:

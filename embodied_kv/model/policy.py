@@ -29,7 +29,7 @@ class Policy:
     max_action_prefix, max_memory_rows: longest action prefix and most memory rows that the policy
     was trained with. says: prompts that it was trained to answer; None if unknown. source:
     'owner/name@commit' of the Hugging Face hub; '' if it is from elsewhere. sums_times: see
-    `flow_times`.
+    `flow_times`. is_random: whether the weights are untrained; the limits are then the largest.
     """
 
     config: ModelConfig
@@ -41,6 +41,7 @@ class Policy:
     source: str = ''
     sums_times: bool = False
     max_memory_rows: int = 0
+    is_random: bool = False
 
     @property
     def is_mute(self) -> bool:
@@ -65,6 +66,7 @@ class Policy:
             processing,
             max_action_prefix=config.chunk_size - 1,  # random weights have no trained limits
             max_memory_rows=MEMORY_ROWS,
+            is_random=True,
         )
 
     def prompt_ids(self, instruction: str, state: np.ndarray) -> list[int]:

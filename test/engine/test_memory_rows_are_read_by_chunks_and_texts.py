@@ -233,7 +233,8 @@ def test_memory_rows_count_in_the_budget_and_can_be_evicted(make_engine, observe
 
 
 def test_more_rows_than_the_policy_was_trained_with_are_refused(policy):
-    few = replace(policy, max_memory_rows=2)
+    assert Engine(policy, EngineConfig(memory_rows=-1)).config.memory_rows == 0  # untrained
+    few = replace(policy, max_memory_rows=2, is_random=False)
     Engine(few, EngineConfig(memory_rows=2))
     assert Engine(few, EngineConfig(memory_rows=-1)).config.memory_rows == 2
     assert (
