@@ -15,7 +15,7 @@ def server():
     server.asked, server.now = [], 100.0  # s, world's clock
     server._now = lambda: server.now
     request = ExecuteInstruction.Goal(instruction='go')
-    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now)
+    server._goal = Goal(SimpleNamespace(request=request), 'Is it done?', server.now, 0)
     server.now += 2.0
     server._next_question = server._asked_until = 0.0
     server._words, server._stamps = {}, {}
