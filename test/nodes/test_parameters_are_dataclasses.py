@@ -47,6 +47,7 @@ ROBOT = {  # values of the file, for the simulated robot; the defaults are none 
     'engine.compile': 'auto',
     'engine.rtc': 'trained',
     'engine.memory_rows': -1,
+    'engine.memory_keep_ratio': 1.0,
 }
 
 
