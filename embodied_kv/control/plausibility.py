@@ -108,13 +108,13 @@ class JointCheck:
         self._slack = bounds.velocity * SLACK + min(NOISE, NOISE_SHARE * span)
         self._far = self._rate * AGREEMENT + self._slack
         self.refused = 0
-        self._base = None
+        self._base: float | None = None  # the last accepted position
         self.restart()
 
     def restart(self, turns: bool = False) -> None:
         """Forget all samples. turns: whether a continuous joint keeps its number of turns."""
         self._near = self._base if turns else None  # a position from before, near the next one
-        self._base: float | None = None  # the last accepted position
+        self._base = None
         self._stamp = 0  # its stamp
         self._run: tuple[int, int, float] | None = None  # first and last stamp, last position
         self._streak = 0  # refused samples since the last accepted one

@@ -256,8 +256,8 @@ class StreamPool(ArenaPool):
         busy = self._stepping if at_once else ()
         if (surplus := len(self) - streams) > 0:
             each = self.each()
-            others = ~np.isin(each.keys, [stream.id for stream in busy])
-            self.evict(self.least_valuable(each.only(others), surplus))
+            idle = each.only(~np.isin(each.keys, [stream.id for stream in busy]))
+            self.evict(self.least_valuable(idle, surplus))
         own = set() if joining is None or joining.is_copy else {joining.row}
         if (surplus := len(self.rows_held() | own) - rows) > 0:
             groups = self.by_row()
