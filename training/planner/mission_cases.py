@@ -28,13 +28,13 @@ SUCCESS = 0.7  # probability that a step of the executed mission succeeds
 OWN = 3  # questions about it, each in other words
 OVER = 0.04  # share of questions after the last part
 ASKED = {  # shares of current parts: harder ones, which look up records, are more frequent
-    'put': 0.24,
-    'take': 0.1,
+    'put': 0.28,
+    'take': 0.12,
     'next': 0.02,
     'push': 0.02,
-    'back': 0.32,
-    'undo': 0.24,
-    'say': 0.06,
+    'back': 0.12,
+    'undo': 0.36,
+    'say': 0.08,
 }
 EXCLUDING, DRAWS = 0.5, 8  # least share of such parts that name what is not meant; most draws
 FAILED = 0.3  # share of questions with failed steps
