@@ -23,15 +23,15 @@ SCENE = SceneSummary(np.zeros(2), {'front': np.zeros((16, 16, 3), np.uint8)}, 10
 
 
 class Server(RemotePart):
-    """The part of a policy server. meanwhile: called while the server restores its capsule."""
+    """The part of a policy server. on_restore: called while the server restores its capsule."""
 
     def __init__(self):
         super().__init__('')
-        self.meanwhile = lambda: None
+        self.on_restore = lambda: None
 
     def _call(self, request):
         if request['endpoint'] == 'restore':
-            self.meanwhile()
+            self.on_restore()
         return {'name': 'a', 'capsule': b'bytes'}
 
 
@@ -98,7 +98,7 @@ def test_nothing_from_before_a_stop_resumes_after_reset_and_arm(robot):
         safety.reset()
         safety.arm(time.monotonic())
 
-    robot.server.meanwhile = stop_and_arm
+    robot.server.on_restore = stop_and_arm
     resumed, sources = robot.restore()
     assert robot.loop.safety.state == ARMED
     assert (robot.instruction, 'previous' in sources) == ('B', False)
@@ -106,7 +106,7 @@ def test_nothing_from_before_a_stop_resumes_after_reset_and_arm(robot):
 
 
 def test_a_new_instruction_stays(robot):
-    robot.server.meanwhile = lambda: robot.tell('C')
+    robot.server.on_restore = lambda: robot.tell('C')
     resumed, sources = robot.restore()
     assert (robot.instruction, 'previous' in sources) == ('C', False)
     assert len(resumed.notes) == 2
@@ -114,7 +114,7 @@ def test_a_new_instruction_stays(robot):
 
 def test_actions_that_became_too_old_do_not_resume(robot):
     robot.session.limits = Limits(max_action_resume_age=0.05)
-    robot.server.meanwhile = lambda: time.sleep(0.1)
+    robot.server.on_restore = lambda: time.sleep(0.1)
     resumed, sources = robot.restore()
     assert (robot.instruction, 'previous' in sources) == ('A', False)
     assert resumed.notes == ('the capsule is too old by now for its part action',)
@@ -124,6 +124,6 @@ def test_actions_that_became_too_old_do_not_resume(robot):
 def test_the_arm_holds_if_the_capsule_became_too_old(robot):
     robot.session.limits = Limits(max_action_resume_age=0.05, max_planner_resume_age=0.05)
     robot.session.participants.join(Holding(robot))
-    robot.server.meanwhile = lambda: time.sleep(0.1)
+    robot.server.on_restore = lambda: time.sleep(0.1)
     resumed, _ = robot.restore()
     assert (resumed.decision.depth, robot.held, robot.instruction) == (Depth.HOLD, 1, 'B')

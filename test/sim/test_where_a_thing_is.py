@@ -45,7 +45,7 @@ def test_it_is_where_it_lies(x, y, z, true):
         ('blue cube', 0.415, 0.0735, ('in the cyan bin',)),  # on the cube in the bin
         ('blue cylinder', 0.41, 0.0925, ('in the cyan bin',)),
         ('blue cube', 0.415, 0.09, ('on the table',)),  # above it: it falls
-        ('blue cube', 0.445, 0.0735, ('on the table',)),  # beside it: the same
+        ('blue cube', 0.445, 0.0735, ('on the table',)),  # next to it: the same
     ],
 )
 def test_a_thing_on_a_thing_in_a_bin_is_in_the_bin(under, x, z, true):
